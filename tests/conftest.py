@@ -9,9 +9,12 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-# How long an example takes is the machine's matter, and this one may be busy: no test of ours judges by the clock.
-settings.register_profile("remote-wal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("remote-wal")
+# How long an example takes is the machine's matter, and this one may be busy: no test of ours judges by the clock. The
+# check of each change draws the same few examples each time; `./run test --all` draws many, and new ones.
+ANY_SPEED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("few", ANY_SPEED, max_examples=30, derandomize=True, database=None)
+settings.register_profile("many", ANY_SPEED, max_examples=150)
+settings.load_profile("few")
 
 # By default a traceback comes with all local variables, which holds up the event loop for seconds on a busy machine.
 structlog.configure(
@@ -38,14 +41,30 @@ ONE_PROCESS = (
 zones listen at addresses that the machine has once.
 """
 
+SHARE_A_CLUSTER = (
+    "tests/cluster/test_agent_killed.py",
+    "tests/cluster/test_agent_paused.py",
+    "tests/cluster/test_catch_up.py",
+    "tests/cluster/test_hostile_frames.py",
+    "tests/cluster/test_topic_recreated.py",
+    "tests/cluster/test_transactions_and_codecs.py",
+)
+"""In one process, or each process would start the cluster that they share."""
+
 LEFT_TO_ALL = (
     "tests/perf/",
     "tests/package/test_units_run.py",
     "tests/package/test_wheel.py",
     "tests/gateway/produce/test_router_leaks.py",
+    "tests/simulation/adoption/test_planted_adoption_bugs.py",
     "tests/simulation/archive/test_planted_archive_bugs.py",
+    "tests/simulation/replicas/test_planted_replication_bugs.py",
+    "tests/simulation/test_planted_bugs.py",
+    "tests/simulation/test_planted_lifecycle_bugs.py",
 )
-"""The model's benchmarks, a running systemd, wheels and the longest simulations: only `./run test --all` runs them."""
+"""The model's benchmarks, a running systemd, wheels, and whether simulations find bugs that were planted: only `./run
+test --all` runs them.
+"""
 
 SPARK_TIMEOUT_S = 900
 """A module's tables are made in the set-up of its first test, on a machine that runs brokers as well. A session whose
@@ -53,6 +72,7 @@ test was cut off fails all tests behind it.
 """
 
 LONGEST = (
+    *SHARE_A_CLUSTER,
     "tests/simulation/test_simulation.py",
     "tests/cluster/test_recover.py",
     "tests/cluster/test_lost_metadata.py",
@@ -100,6 +120,8 @@ class SomeInOneProcess(LoadScopeScheduling):
     """Each test goes where there is room, but those that begin with one of `ONE_PROCESS` together, as the first."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(SHARE_A_CLUSTER):
+            return "the shared cluster"
         return next((prefix for prefix in ONE_PROCESS if nodeid.startswith(prefix)), nodeid)
 
 

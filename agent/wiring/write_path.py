@@ -250,8 +250,8 @@ class WritePath(WritePathOwner):
             self._durable.gaps_found(assignment, gaps)
         self._gaps.declare_gaps(assignment, gaps)
 
-    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange]) -> None:
-        self._gaps.declare_not_wanted(assignment, ranges)
+    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange], leader_epoch: int) -> None:
+        self._gaps.declare_not_wanted(assignment, ranges, leader_epoch)
 
     def look_for_assignments(self) -> None:
         self._kafka.leadership.look_again()
@@ -425,7 +425,7 @@ class ShadowWritePath(WritePath):
     def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
         """Declare nothing."""
 
-    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange]) -> None:
+    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange], leader_epoch: int) -> None:
         """Declare nothing."""
 
     def bytes_left_out(self, assignment: Assignment, size: int) -> None:

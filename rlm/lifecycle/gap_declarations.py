@@ -101,7 +101,7 @@ class GapDeclarations:
             for gap in holes
         )
         if not assignment.is_kept:
-            self.declare_not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in lost])
+            self.declare_not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in lost], epochs.latest_epoch)
             return
         for gap in lost:
             reason = GapReason.UNREADABLE if gap.is_unreadable else GapReason.RETENTION
@@ -112,11 +112,14 @@ class GapDeclarations:
                 )
                 self._declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
 
-    def declare_not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
-        """Declare offsets that were left out of objects because nobody wants them stored."""
+    def declare_not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange], epoch: int) -> None:
+        """Declare offsets that were left out of objects because nobody wants them stored.
+
+        A negative `epoch` takes the newest of the log on disk.
+        """
         partition = assignment.topic_id_partition
         try:
-            epoch = read_leader_epochs(assignment.directory).latest_epoch
+            epoch = epoch if epoch >= 0 else read_leader_epochs(assignment.directory).latest_epoch
         except (OSError, MalformedFileError):
             return  # read again at the next resume, and left out again
         self._declare([DeclaredGap(partition, begin, end, epoch, GapReason.NOT_WANTED) for begin, end in ranges])

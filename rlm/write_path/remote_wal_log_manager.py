@@ -82,7 +82,7 @@ class WritePathOwner:
     def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
         """Called with ranges that should be uploaded and cannot be had any more."""
 
-    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange]) -> None:
+    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange], leader_epoch: int) -> None:
         """Called with ranges that were left out of objects because nobody wants them stored."""
 
     def bytes_left_out(self, assignment: Assignment, size: int) -> None:
@@ -282,8 +282,8 @@ class Effects:
                 self._owner.hurried_log_settled(partition)
             case DeclareGaps(assignment, gaps):
                 self._owner.gaps_found(assignment, gaps)
-            case DeclareNotWanted(assignment, ranges):
-                self._owner.ranges_not_wanted(assignment, ranges)
+            case DeclareNotWanted(assignment, ranges, leader_epoch):
+                self._owner.ranges_not_wanted(assignment, ranges, leader_epoch)
             case AskAnew(after_s) if after_s > 0:
                 if self._asking is None:  # one question answers for all partitions
                     self._asking = asyncio.get_running_loop().call_later(after_s, self._ask)

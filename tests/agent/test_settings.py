@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.settings.agent_settings import AgentSettings
@@ -235,7 +235,6 @@ def test_the_state_directory_may_not_lie_in_a_log_directory_by_a_link_either(tmp
     assert parsed(log_dirs=str(tmp_path / "logs"), remote_wal_agent_state_directory=str(tmp_path / "logs-state"))
 
 
-@settings(max_examples=50)
 @given(st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True), st.integers(0, 65535))
 def test_an_address_comes_out_as_it_is_written(host: str, port: int) -> None:
     assert parse_address(f" {host}:{port} ") == Address(host, port)
@@ -247,7 +246,6 @@ def test_addresses_of_ipv6_stand_in_brackets() -> None:
     assert parse_address("[fe80::1]:9092") == Address("fe80::1", 9092)
 
 
-@settings(max_examples=100)
 @given(st.text(max_size=30))
 def test_any_text_is_an_address_or_refused(text: str) -> None:
     for parse in (parse_address, parse_peers):

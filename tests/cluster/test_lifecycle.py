@@ -1,4 +1,7 @@
-"""What becomes of objects: they expire, topics are deleted, leaders die with uploads that nobody else has."""
+"""What becomes of objects: they expire, topics are deleted, leaders die with uploads that nobody else has.
+
+Brokers log in at each other under TLS, so that the check of each change has that too.
+"""
 
 from collections.abc import Iterator
 
@@ -8,6 +11,7 @@ from confluent_kafka import Producer
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from local_cluster.security.listeners import InterBrokerProtocol
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -29,7 +33,9 @@ HASTY_AGENTS = {
 BROKERS = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay.ms": "100"}
 
 
-cluster = cluster_of(lambda _: ClusterSettings(AgentsMode(overrides=HASTY_AGENTS), BROKERS))
+cluster = cluster_of(
+    lambda _: ClusterSettings(AgentsMode(overrides=HASTY_AGENTS), BROKERS).with_protocol(InterBrokerProtocol.SASL_SSL)
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -33,7 +33,6 @@ def test_what_a_killed_agent_had_counted_stays_in_the_totals() -> None:
     assert accounts.totals().of("bytes_total") == 50 + 3 + 80 + 7
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.integers(0, 1000)), max_size=40))
 def test_totals_are_what_was_counted_however_often_agents_restart(events: list[tuple[int, bool, int]]) -> None:
     accounts = AgentAccounts()

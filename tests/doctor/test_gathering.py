@@ -299,8 +299,9 @@ def test_a_wrong_setting_is_the_only_finding_and_exits_with_2(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("rack", "failures"), [("az1", {}), ("az9", {"open"})])
 def test_each_zones_bucket_is_probed_and_the_own_one_is_the_store(
-    tmp_path: Path, rack: str, failures: set[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rack: str, failures: set[str]
 ) -> None:
+    monkeypatch.setattr(gathering, "_KAFKA_TIMEOUT_S", 0.5)  # no Kafka is there
     raw = {
         "node.id": "1", "log.dirs": str(tmp_path / "data"), "broker.rack": rack,
         "remote.wal.agent.state.directory": str(tmp_path / "state"),

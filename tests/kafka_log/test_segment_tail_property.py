@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.open_files import OpenFiles
@@ -132,7 +132,6 @@ class Follower:
         return any(g.from_offset <= written.last_offset and written.base_offset < g.to_offset for g in self.gaps)
 
 
-@settings(max_examples=300)
 @given(STEPS, st.one_of(st.none(), st.integers(0, 12)), st.sampled_from([0, 0, 4096]))
 def test_a_tail_ends_up_with_the_surviving_log(
     steps: list[tuple[str, int, int]], start_offset: int | None, preallocate_bytes: int

@@ -3,7 +3,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from local_cluster.layout import (
@@ -29,7 +29,6 @@ layouts = st.builds(
 
 
 @given(layouts)
-@settings(max_examples=50)
 def test_a_layout_survives_its_file(layout: ClusterLayout) -> None:
     save_layout(layout)
     assert load_layout(layout.directory) == layout

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from local_cluster.workload.ledger import (
@@ -110,7 +110,6 @@ def test_another_offset_than_the_acknowledged_one_is_a_fault() -> None:
 
 
 @given(st.integers(16, 39), st.integers(1, 255))
-@settings(max_examples=30)
 def test_any_altered_byte_of_the_body_shows(position: int, flip: int) -> None:
     run = Run()
     run.send(1)
@@ -136,7 +135,6 @@ def test_records_of_others_are_counted_apart(value: bytes | None) -> None:
 
 
 @given(st.integers(0, 1000), st.integers(0, 2**50), st.integers(MINIMUM_PAYLOAD_BYTES, 300))
-@settings(max_examples=50)
 def test_a_value_tells_its_producer_and_sequence_and_has_its_size(number: int, sequence: int, size: int) -> None:
     value = PayloadPattern(1, size).value(number, sequence)
     assert read_identity(value) == (number, sequence)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.records import archive_records as records
@@ -22,7 +22,6 @@ from tests.metadata_topic.metadata_strategies import segment, segment_id, with_d
 COMMITTED = committed(object_id(1, 0, 99), (0, 40), (2, 99))
 
 
-@settings(max_examples=100)
 @given(archive_records())
 def test_a_record_is_read_as_it_was_written(record: ArchiveRecord) -> None:
     assert records.decode(records.encode_key(record.object_id), records.encode(record)) == record
@@ -68,13 +67,11 @@ def test_each_fault_has_its_own_reason() -> None:
         assert kept_out.reason == reason
 
 
-@settings(max_examples=100)
 @given(st.binary(min_size=52, max_size=52), st.none() | st.binary(max_size=200))
 def test_arbitrary_bytes_are_kept_out_without_a_crash(key: bytes, value: bytes | None) -> None:
     assert isinstance(records.decode_or_keep_out(key, value), UnknownRecord)
 
 
-@settings(max_examples=200)
 @given(archive_records(), st.data())
 def test_a_flipped_byte_never_crashes_the_reader(record: ArchiveRecord, data: st.DataObject) -> None:
     value = bytearray(records.encode(record))

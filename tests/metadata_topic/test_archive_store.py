@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
@@ -205,7 +205,6 @@ def histories(draw: st.DrawFn) -> list[ArchiveRecord]:
     return history
 
 
-@settings(max_examples=80)
 @given(histories(), st.randoms(use_true_random=False))
 def test_any_order_and_repetition_gives_the_same_end_state(history: list[ArchiveRecord], rng: random.Random) -> None:
     ids = sorted({record.object_id for record in history})
@@ -215,7 +214,6 @@ def test_any_order_and_repetition_gives_the_same_end_state(history: list[Archive
     assert picture(store_of(*through_bytes), ids) == picture(store_of(*history), ids)
 
 
-@settings(max_examples=60)
 @given(histories())
 def test_a_store_made_of_a_snapshot_answers_the_same(history: list[ArchiveRecord]) -> None:
     store = store_of(*history)
@@ -225,7 +223,6 @@ def test_a_store_made_of_a_snapshot_answers_the_same(history: list[ArchiveRecord
     assert answers[:-1] == expected[:-1]
 
 
-@settings(max_examples=80)
 @given(histories())
 def test_ranges_agree_with_a_plain_search(history: list[ArchiveRecord]) -> None:
     store = store_of(*history)

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.records import serde
@@ -125,7 +125,6 @@ def with_places(history: list[MetadataRecord]) -> list[tuple[MetadataRecord, tup
     return [(record, (0, offset)) for offset, record in enumerate(history)]
 
 
-@settings(max_examples=60)
 @given(histories(), st.integers(0, 60), st.randoms(use_true_random=False))
 def test_reading_a_topic_twice_from_anywhere_gives_the_same_state(
     history: list[MetadataRecord], at: int, rng: random.Random
@@ -141,7 +140,6 @@ def test_reading_a_topic_twice_from_anywhere_gives_the_same_state(
     assert [again.is_fenced(segment_id(n)) for n in range(6)] == [once.is_fenced(segment_id(n)) for n in range(6)]
 
 
-@settings(max_examples=60)
 @given(histories(), st.randoms(use_true_random=False))
 def test_registrations_do_not_make_unfenced_records_depend_on_order(
     history: list[MetadataRecord], rng: random.Random
@@ -152,7 +150,6 @@ def test_registrations_do_not_make_unfenced_records_depend_on_order(
     assert picture(store_of(*shuffled)) == picture(store_of(*history))
 
 
-@settings(max_examples=50)
 @given(histories())
 def test_of_a_fenced_incarnation_only_deletions_are_taken(history: list[MetadataRecord]) -> None:
     store = store_of(node(2), *history)
@@ -165,7 +162,6 @@ def test_of_a_fenced_incarnation_only_deletions_are_taken(history: list[Metadata
     assert all((store.state_of(segment_id(n)) is not None) == (segment_id(n) in deleted) for n in range(6))
 
 
-@settings(max_examples=50)
 @given(
     st.builds(
         RemoteWalNodeRegistration,

@@ -2,13 +2,12 @@
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.store.sequence_set import SequenceSet
 
 
-@settings(max_examples=60)
 @given(st.lists(st.integers(0, 40)))
 def test_it_holds_what_was_added(numbers: list[int]) -> None:
     kept, plain = SequenceSet(), set[int]()

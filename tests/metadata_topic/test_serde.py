@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.records import serde
@@ -31,7 +31,6 @@ from tests.metadata_topic.metadata_strategies import (
 )
 
 
-@settings(max_examples=50)
 @given(segments)
 def test_a_segments_record_is_read_as_it_was_written(record: RemoteWalCombinedLogSegmentMetadata) -> None:
     read = serde.decode(serde.encode_key(record.combined_segment_id), serde.encode(record))
@@ -41,7 +40,6 @@ def test_a_segments_record_is_read_as_it_was_written(record: RemoteWalCombinedLo
     assert PublishedSegment.of(record) == read
 
 
-@settings(max_examples=50)
 @given(dead_entries())
 def test_dead_entries_are_read_as_they_were_written(record: RemoteWalLogSegmentMetadataUpdate) -> None:
     assert serde.decode(serde.encode_key(record.combined_segment_id), serde.encode(record)) == record
@@ -88,13 +86,11 @@ def test_each_fault_has_its_own_reason() -> None:
         assert kept_out.reason == reason
 
 
-@settings(max_examples=100)
 @given(st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=120))
 def test_arbitrary_bytes_are_kept_out_without_a_crash(key: bytes | None, value: bytes | None) -> None:
     assert isinstance(serde.decode_or_keep_out(key, value), UnknownRecord)
 
 
-@settings(max_examples=100)
 @given(segments, st.data())
 def test_a_flipped_byte_never_crashes_the_reader(
     record: RemoteWalCombinedLogSegmentMetadata, data: st.DataObject

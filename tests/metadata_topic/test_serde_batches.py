@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metadata_topic.records import serde
@@ -144,7 +144,6 @@ GOOD = (
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(GOOD | damaged(GOOD), max_size=6))
 @example([])
 def test_a_batch_says_what_its_records_say_one_by_one(records: list[Record]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
@@ -29,7 +29,6 @@ def some_store(segments: int = 30) -> RemoteWalMetadataStore:
     return store
 
 
-@settings(max_examples=40)
 @given(histories(), st.integers(0, 30))
 def test_the_store_that_is_read_answers_as_the_one_that_was_written(history: list[MetadataRecord], at: int) -> None:
     store = RemoteWalMetadataStore()
@@ -111,7 +110,6 @@ def test_another_one_a_newer_one_and_a_cut_one_are_refused(damage: Callable[[byt
         read_snapshot(damage(write_snapshot(some_store())))
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_a_flipped_byte_is_always_noticed(data: st.DataObject) -> None:
     raw = bytearray(write_snapshot(some_store(3)))
@@ -120,7 +118,6 @@ def test_a_flipped_byte_is_always_noticed(data: st.DataObject) -> None:
         read_snapshot(bytes(raw))
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=60), st.booleans())
 def test_arbitrary_bytes_are_refused(raw: bytes, with_head: bool) -> None:
     with pytest.raises(SnapshotError):

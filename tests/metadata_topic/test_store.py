@@ -4,7 +4,7 @@ import random
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
@@ -224,7 +224,6 @@ def histories(draw: st.DrawFn) -> list[MetadataRecord]:
     return records
 
 
-@settings(max_examples=60)
 @given(histories(), st.randoms(use_true_random=False))
 def test_any_order_and_repetition_gives_the_same_end_state(history: list[MetadataRecord], rng: random.Random) -> None:
     shuffled = history + [record for record in history if rng.random() < 0.5]
@@ -232,7 +231,6 @@ def test_any_order_and_repetition_gives_the_same_end_state(history: list[Metadat
     assert picture(store_of(*shuffled)) == picture(store_of(*history))
 
 
-@settings(max_examples=40)
 @given(histories())
 def test_a_store_fed_through_the_topics_bytes_answers_the_same(history: list[MetadataRecord]) -> None:
     through_bytes = [
@@ -243,7 +241,6 @@ def test_a_store_fed_through_the_topics_bytes_answers_the_same(history: list[Met
     assert picture(store_of(*through_bytes)) == picture(store_of(*history))
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 2), st.booleans()), max_size=15),
     st.integers(0, 45),
@@ -265,7 +262,6 @@ def test_lookups_agree_with_a_plain_search(runs: list[tuple[int, int, int, bool]
     assert {at for begin, end in store.stored_ranges(ORDERS, chain) for at in range(begin, end)} == valid
 
 
-@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 4), st.booleans()), max_size=15),
     st.dictionaries(st.integers(0, 4), st.integers(0, 12)),

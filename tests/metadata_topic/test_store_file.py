@@ -81,7 +81,7 @@ def filled(directory: Path, records: Iterable[MetadataRecord] = RECORDS) -> Remo
     return store
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories(), waiting_rows=st.sampled_from([1, 6, 1 << 16]), rng=st.randoms(use_true_random=False))
 def test_a_restart_continues_with_all_that_was_known(
     tmp_path: Path,
@@ -107,7 +107,6 @@ def test_a_restart_continues_with_all_that_was_known(
     assert picture(RemoteWalMetadataStore(file_in(tmp_path))) == picture(in_memory)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 400), st.sampled_from([0, 3, 70, 300]), st.booleans()), max_size=30),
     st.integers(0, 500),

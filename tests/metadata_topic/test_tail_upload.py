@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.settings.settings_records import (
@@ -71,7 +71,6 @@ def test_what_means_nothing_is_refused_and_counted(key: bytes, value: bytes) -> 
     assert (view.malformed, dict(view.tail_requests)) == (1, {})
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=40), st.none() | st.binary(max_size=60))
 def test_no_bytes_of_a_stranger_raise_anything_else(suffix: bytes, value: bytes | None) -> None:
     key = b"tail" + suffix

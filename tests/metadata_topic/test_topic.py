@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_cluster.client_config import KafkaClientConfig
@@ -59,7 +59,6 @@ class FakeAdmin:
         return self.configs.get(topic, {})
 
 
-@settings(max_examples=60)
 @given(
     st.dictionaries(st.integers(0, 50), st.none() | st.sampled_from("abc"), min_size=1, max_size=9),
     st.integers(1, 20),

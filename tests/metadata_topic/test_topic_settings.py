@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
@@ -51,7 +51,6 @@ AGENT = AgentRegistration(
 QUICK = FollowSettings(batch_wait_ms=10, retry_pause_ms=1)
 
 
-@settings(max_examples=30)
 @given(
     st.builds(
         TopicSettings,

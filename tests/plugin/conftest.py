@@ -21,12 +21,14 @@ from tests.faulty_store import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, FaultyS
 from tests.plugin import azurite
 from tests.plugin.dialect_front import AZURITE_ACCOUNT, LOOK_ALIKE_ACCOUNT, DialectFront
 from tests.plugin.on_loop import S3ExpressOnLoop, S3OnLoop
-from tests.plugin.storage_backends import Backend
+from tests.plugin.storage_backends import Backend, thorough
 
 _numbers = itertools.count(1)
 _WITHOUT_AZURITE = pytest.mark.skipif(not azurite.is_installed(), reason=azurite.WHY_SKIPPED)
 OF_OBSTORE = ["gcs", "azure", pytest.param("azurite", marks=_WITHOUT_AZURITE)]
-OF_S3 = ["s3", "s3_express", "s3_on_loop", "s3_express_on_loop", "s3_by_boto3", "s3_express_by_boto3"]
+EXPRESS = ["s3_express", *thorough("s3_express_on_loop", "s3_express_by_boto3")]
+OF_S3 = [*EXPRESS, "s3_on_loop", "s3_by_boto3", *thorough("s3")]
+"""Each kind of bucket and each client; only `--all` has all pairs of them."""
 SPEAK_HTTP = [*OF_S3, *OF_OBSTORE]
 
 
@@ -128,7 +130,7 @@ def cloud(request: pytest.FixtureRequest, cloud_settings: dict[str, str]) -> Ite
     yield from _closing(_cloud_backend(request.param, cloud_settings))
 
 
-@pytest.fixture(params=[kind for kind in OF_S3 if "express" in kind])
+@pytest.fixture(params=EXPRESS)
 def express(request: pytest.FixtureRequest, cloud_settings: dict[str, str]) -> Iterator[Backend]:
     yield from _closing(_cloud_backend(request.param, cloud_settings))
 

@@ -3,6 +3,9 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.clients.backend_settings import parse_settings
@@ -17,6 +20,11 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from tests.faulty_store import Fault
+
+
+def thorough(*names: str) -> list[Any]:
+    """Parameters of tests that only `./run test --all` runs."""
+    return [pytest.param(name, marks=pytest.mark.thorough) for name in names]
 
 
 class VirtualTime:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
@@ -124,7 +124,6 @@ def test_each_entry_reads_as_the_log_has_it(bare: LocalWalStorageManager) -> Non
 batches = st.tuples(st.none() | st.integers(0, 3).map(source), st.binary(min_size=16, max_size=60))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(batches, min_size=1, max_size=5), min_size=1, max_size=4), st.data())
 def test_any_range_is_that_of_the_records(
     tmp_path_factory: pytest.TempPathFactory, entries: list[list[tuple[BatchSource | None, bytes]]], data: st.DataObject

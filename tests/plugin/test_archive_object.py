@@ -1,7 +1,7 @@
 """An archive object: one partition's batches, cut into runs that tile its range."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.batch_digests import records_digest
@@ -54,7 +54,6 @@ def sealed(
     return object_id, building.seal()
 
 
-@settings(max_examples=30)
 @given(logs(), st.integers(1, 900))
 def test_with_digests_each_run_has_one_and_the_object_is_the_same(
     log: list[tuple[int, int, bytes]], run_bytes: int
@@ -68,7 +67,6 @@ def test_with_digests_each_run_has_one_and_the_object_is_the_same(
     assert not any(run.sha256 for run in plain.entries)
 
 
-@settings(max_examples=80)
 @given(logs(), st.integers(1, 900))
 def test_runs_tile_the_range_and_each_offset_leads_to_its_batch(
     log: list[tuple[int, int, bytes]], run_bytes: int

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
@@ -39,7 +39,6 @@ def read(raw: bytes) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry
     return decode_footer(raw[:HEADER_BYTES], raw[location.start : location.end], location)
 
 
-@settings(max_examples=50)
 @given(headers, st.lists(st.binary(min_size=1, max_size=50), max_size=8))
 def test_a_sealed_segment_reads_back(header: SegmentHeader, payloads: list[bytes]) -> None:
     sealed = seal(header, payloads)

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -50,13 +50,11 @@ def run_of_entries(count: int) -> list[RemoteLogSegmentMetadataEntry]:
     ]  # fmt: skip
 
 
-@settings(max_examples=60)
 @given(entry_lists())
 def test_entries_come_back_as_they_went_in(entries: list[RemoteLogSegmentMetadataEntry]) -> None:
     assert entry_columns.decode(entry_columns.encode(entries)) == tuple(entries)
 
 
-@settings(max_examples=60)
 @given(entry_lists())
 def test_the_arrays_hold_what_the_entries_hold(entries: list[RemoteLogSegmentMetadataEntry]) -> None:
     columns = entry_columns.decode_columns(entry_columns.encode(entries))
@@ -94,14 +92,12 @@ def test_positions_that_follow_one_another_are_not_stored() -> None:
     assert len(entry_columns.encode(entries[1:2] + entries[3:])) > len(entry_columns.encode(entries[1:]))
 
 
-@settings(max_examples=150)
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_are_refused_with_a_value_error(raw: bytes) -> None:
     with pytest.raises(ValueError, match="byte"):
         entry_columns.decode(raw)
 
 
-@settings(max_examples=150)
 @given(entry_lists(), st.data())
 def test_an_altered_block_is_refused_or_still_well_formed(
     entries: list[RemoteLogSegmentMetadataEntry], data: st.DataObject
@@ -159,7 +155,6 @@ def test_an_entry_that_ends_before_it_starts_is_refused() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 100])
-@settings(max_examples=30)
 @given(blocks=st.lists(entry_lists(), max_size=3))
 def test_few_runs_and_many_are_those_of_the_entries(
     blocks: list[list[RemoteLogSegmentMetadataEntry]], times: int

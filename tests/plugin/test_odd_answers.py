@@ -17,7 +17,7 @@ from plugin.s3 import S3WalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from tests.plugin.odd_store import OddStore
 from tests.plugin.on_loop import S3OnLoop
-from tests.plugin.storage_backends import VirtualTime, segment
+from tests.plugin.storage_backends import VirtualTime, segment, thorough
 
 SEGMENT = CombinedSegmentId(1, 2, 3)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -112,7 +112,7 @@ def store() -> Iterator[OddStore]:
     store.close()
 
 
-@pytest.fixture(scope="module", params=list(MANAGERS))
+@pytest.fixture(scope="module", params=[*thorough("s3"), *(kind for kind in MANAGERS if kind != "s3")])
 def opened(
     request: pytest.FixtureRequest, store: OddStore, service_account: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Opened]:

@@ -4,7 +4,7 @@ import random
 import weakref
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plugin.clients.object_requests import Retrier, RetryPolicy
@@ -101,7 +101,6 @@ def test_agents_that_failed_together_do_not_come_back_together() -> None:
     assert len(set(waits)) == 5
 
 
-@settings(max_examples=60)
 @given(st.lists(st.floats(0, POLICY.attempt_timeout), min_size=1, max_size=40), st.integers(0, 2**16))
 def test_no_call_outlives_its_deadline(durations: list[float], seed: int) -> None:
     time = VirtualTime()

@@ -28,7 +28,7 @@ from plugin.zones.bucket_loading import load_storage, zoned_storage
 from plugin.zones.buckets import StorageSpec, check_own_zone, parse_buckets, plan_buckets
 from tests.faulty_store import FaultyServer
 from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
-from tests.plugin.storage_backends import VirtualTime, segment
+from tests.plugin.storage_backends import VirtualTime, segment, thorough
 from tests.rlm.memory_storage import MemoryStorage
 
 CONTEXT = StorageContext("zoned-cluster", 1)
@@ -47,7 +47,7 @@ PATIENT = {"attempt.timeout.ms": "10000", "total.timeout.ms": "20000"}
 """So long that a busy machine takes no store for one that does not answer."""
 
 
-@pytest.fixture(params=["local", "s3", "s3_express", "gcs", "azure"])
+@pytest.fixture(params=["local", *thorough("s3"), "s3_express", "gcs", "azure"])
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSpec:
     """Of an agent in az1, with a bucket for each of two zones, new ones in each test."""
     if request.param == "local":

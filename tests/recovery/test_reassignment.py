@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.reassignment.moves import (
@@ -239,7 +239,6 @@ def test_the_table_knows_no_way_out_of_an_end() -> None:
     assert play.reassignment.progress[where(0)].state is MoveState.CANCELLED
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_whatever_happens_no_more_than_allowed_are_under_way_and_all_come_to_an_end(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 6))

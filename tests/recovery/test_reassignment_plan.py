@@ -5,7 +5,7 @@ import random
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.reassignment.plan import (
@@ -85,7 +85,6 @@ def squares(state: ClusterReplicas, loads: dict[TopicPartition, Load]) -> float:
     return float(sum((one / mean) ** 2 for part, mean in carried for one in part))
 
 
-@settings(max_examples=150, deadline=None)
 @given(clusters(), st.data())
 def test_a_balance_makes_loads_more_alike_as_far_as_racks_allow_and_is_not_done_twice(
     before: ClusterReplicas, data: st.DataObject
@@ -140,7 +139,6 @@ def test_a_broker_that_joins_gets_its_share_and_nothing_else_moves() -> None:
         plan_balance(before, loads, joining=9)
 
 
-@settings(max_examples=150, deadline=None)
 @given(clusters(), st.data())
 def test_a_drained_broker_has_nothing_left_and_others_keep_what_they_had(
     before: ClusterReplicas, data: st.DataObject

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -54,7 +54,6 @@ def _restored(store: ObjectsInMemory, runs: LogRuns, to_ms: int) -> RestoredLog:
         return restored
 
 
-@settings(max_examples=40, deadline=None)
 @example(times=[[0], [0], [0], [0, 0, 1], [1]], overlap=2, to_ms=0)
 @given(times=times, overlap=st.integers(0, 2), to_ms=st.integers(-1, 41))
 def test_where_time_does_not_go_back_it_is_where_the_restored_log_ends(times: Times, overlap: int, to_ms: int) -> None:
@@ -72,7 +71,6 @@ def test_where_time_does_not_go_back_it_is_where_the_restored_log_ends(times: Ti
         assert overlap or bound.written_ms == restored.written_ms
 
 
-@settings(max_examples=40, deadline=None)
 @given(times=times, to_ms=st.integers(-1, 41))
 def test_whatever_the_times_the_restored_log_does_not_end_behind_it(times: Times, to_ms: int) -> None:
     store, runs = _stored(times)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 
@@ -22,10 +22,7 @@ from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_va
 from replication.wire.link import Cut, InlineBytes, LinkedResponse, splice
 from tests.replication.fetch_frames import VERSIONS, decode, request, requests, response, responses
 
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
-
-@few
 @given(responses())
 def test_records_are_found_where_the_other_codec_put_them(made: tuple[int, list[Any], bytes]) -> None:
     version, topics, frame = made
@@ -50,7 +47,6 @@ def test_records_are_found_where_the_other_codec_put_them(made: tuple[int, list[
     assert struct.pack(">i", view.correlation_id) == frame[:4]
 
 
-@few
 @given(responses())
 def test_without_records_all_else_stays(made: tuple[int, list[Any], bytes]) -> None:
     version, _, frame = made
@@ -62,7 +58,6 @@ def test_without_records_all_else_stays(made: tuple[int, list[Any], bytes]) -> N
     assert left.to_dict() == expected.to_dict()
 
 
-@few
 @given(responses(), st.data())
 def test_tags_that_nobody_knows_yet_are_passed_over(made: tuple[int, list[Any], bytes], data: st.DataObject) -> None:
     version, _, frame = made
@@ -82,7 +77,6 @@ def test_tags_that_nobody_knows_yet_are_passed_over(made: tuple[int, list[Any], 
     ]
 
 
-@few
 @given(responses(), st.data())
 def test_cutting_fields_out_and_putting_them_back_gives_the_same_frame(
     made: tuple[int, list[Any], bytes], data: st.DataObject
@@ -106,7 +100,6 @@ def test_cutting_fields_out_and_putting_them_back_gives_the_same_frame(
     assert b"".join(map(bytes, splice(linked, []))) == frame
 
 
-@few
 @given(requests())
 def test_requests_are_read_as_the_other_codec_wrote_them(made: tuple[int, tuple[int, Any], bytes]) -> None:
     version, (replica_id, message), frame = made
@@ -169,14 +162,12 @@ def only_malformed(scan: Callable[[bytes, int], object], frame: bytes, version: 
     return False
 
 
-@few
 @given(st.binary(max_size=300), st.sampled_from(VERSIONS))
 def test_random_bytes_are_refused_or_read_and_nothing_else(raw: bytes, version: int) -> None:
     only_malformed(scan_fetch_response, raw, version)
     only_malformed(scan_fetch_request, raw, version)
 
 
-@few
 @given(responses(), requests(), st.randoms(use_true_random=False))
 def test_mutated_frames_are_refused_or_read_and_nothing_else(
     answered: tuple[int, list[Any], bytes], asked: tuple[int, Any, bytes], rng: random.Random

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.wire.frame_inbox import MAX_QUEUED_FRAMES, STAGING_BYTES, FrameInbox, FrameSizeError
@@ -65,7 +65,6 @@ async def ends(max_frame_bytes: int = 100 * 1024 * 1024, frame_timeout_s: float 
 sizes = st.sampled_from([1, 2, 60, 1000, 65_531, 65_532, 65_533, 65_536, 70_000, 200_000])
 
 
-@settings(max_examples=40)
 @given(st.lists(sizes, min_size=1, max_size=6), st.lists(st.floats(0, 1), max_size=8))
 def test_frames_come_out_whole_wherever_the_stream_is_cut(lengths: list[int], cuts: list[float]) -> None:
     frames = [bytes((index + 1,)) * length for index, length in enumerate(lengths)]

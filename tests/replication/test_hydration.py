@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -127,7 +127,6 @@ async def test_of_bytes_that_are_put_together_one_read_that_fails_fails_all(rig:
     assert await rig.fetch(0, 10, 50) == bytes(range(10, 50))
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 199), st.integers(1, 200)).map(lambda at: (at[0], min(at[0] + at[1], 200)))))
 def test_whatever_was_read_before_a_range_has_the_objects_bytes(reads: list[tuple[int, int]]) -> None:
     async def read_all() -> None:
@@ -272,7 +271,6 @@ async def test_a_defect_of_the_backend_counts_as_a_failure_and_raises_nothing_el
     assert await rig.refused(0) == "defect"
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from(["ok", "fail"]), st.sampled_from([0.0, 0.5, 1.0, 5.0])), max_size=40))
 def test_the_breaker_lets_no_more_than_one_probe_through_in_each_wait(script: list[tuple[str, float]]) -> None:
     breaker, now_s = CircuitBreaker(BREAKER), 0.0

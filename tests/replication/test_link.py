@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
@@ -76,13 +76,11 @@ def encoded(linked: LinkedResponse) -> bytes:
     return b"".join(map(bytes, encode_linked_response(linked)))
 
 
-@settings(max_examples=150)
 @given(linked_responses())
 def test_a_linked_response_comes_out_as_it_went_in(linked: LinkedResponse) -> None:
     assert plain(decode_linked_response(encoded(linked), MAX)) == plain(linked)
 
 
-@settings(max_examples=100)
 @given(linked_responses(), st.data())
 def test_hostile_payloads_are_refused_or_read_within_bounds(linked: LinkedResponse, data: st.DataObject) -> None:
     payload = bytearray(encoded(linked))
@@ -212,7 +210,6 @@ def linked_frames(draw: st.DrawFn) -> tuple[bytes, LinkedFrame, bool]:
     return frame, LinkedFrame(frame, counts, drop_tail), drop_tail
 
 
-@settings(max_examples=100)
 @given(linked_frames())
 def test_a_spliced_frame_is_the_leaders_frame_or_that_without_a_dropped_tail(
     made: tuple[bytes, LinkedFrame, bool],
@@ -229,7 +226,6 @@ def test_a_spliced_frame_is_the_leaders_frame_or_that_without_a_dropped_tail(
     assert got.to_dict() == original.to_dict()
 
 
-@settings(max_examples=150)
 @given(linked_frames().filter(lambda made: bool(made[1].hydrated)), st.data())
 def test_wrong_bytes_from_the_store_never_become_a_frame(
     made: tuple[bytes, LinkedFrame, bool], data: st.DataObject

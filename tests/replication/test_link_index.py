@@ -1,6 +1,6 @@
 """The link index forgets in order, and never what it must not."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plugin.segment_metadata import CombinedSegmentId
@@ -43,7 +43,6 @@ def test_truncation_forgets_from_its_offset_on() -> None:
     assert index.find(partition(0), 4) == stored(1, 4)
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "add", "add", "drop", "cut"]), st.integers(0, 2), st.integers(0, 20)),

@@ -2,7 +2,7 @@
 
 import struct
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
@@ -265,7 +265,6 @@ def scenes(draw: st.DrawFn) -> tuple[dict[int, list[bytes]], dict[int, list[str]
     return logs, state, modes, {number: draw(st.sampled_from([0, 0, 40])) for number in partitions}
 
 
-@settings(max_examples=100)
 @given(scenes(), st.booleans())
 def test_whatever_is_stored_the_follower_gets_a_prefix_of_the_leaders_batches(
     scene: tuple[dict[int, list[bytes]], dict[int, list[str]], dict[int, LinkMode], dict[int, int]], expected: bool

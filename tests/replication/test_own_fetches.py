@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -32,7 +32,6 @@ from tests.replication.test_peer_tls import on_both_event_loops
 from tests.replication.two_agents import Agents, Follower
 
 MIB = 1024 * 1024
-few = settings(max_examples=300)
 
 
 @pytest.fixture
@@ -93,14 +92,12 @@ def test_a_version_of_the_future_names_no_other_replica_in_the_form_of_today() -
             steps(one)
 
 
-@few
 @given(requests())
 def test_whoever_encodes_a_request_its_replica_is_found(case: tuple[int, tuple[int, Any], bytes]) -> None:
     version, (replica_id, _), frame = case
     assert replica(frame, version) == replica_id == replica_for_kafka(frame, version)
 
 
-@few
 @given(requests(), st.data())
 def test_no_mutation_says_one_replica_here_and_another_to_kafka(
     case: tuple[int, tuple[int, Any], bytes], data: st.DataObject

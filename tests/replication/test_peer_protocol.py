@@ -4,7 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -30,7 +30,6 @@ from tests.replication.fetch_frames import request
 capabilities = st.integers(0, CAPABILITIES.value).map(PeerCapabilities)
 
 
-@settings(max_examples=50)
 @given(
     st.builds(
         Hello,
@@ -91,7 +90,6 @@ ranges = st.lists(
 )
 
 
-@settings(max_examples=100)
 @given(ranges, st.integers(0, 300))
 def test_joined_ranges_cover_all_are_apart_and_bridge_only_small_gaps(wanted: list[tuple[int, int]], gap: int) -> None:
     joined = coalesce_ranges(wanted, gap)
@@ -117,7 +115,6 @@ def test_more_ranges_than_an_announcement_holds_are_covered_by_its_last() -> Non
 ARCHIVED = ArchiveObjectId(TopicIdPartition(TopicId(b"t" * 16), 4), 10, 99, CombinedSegmentId(1, 2, 3))
 
 
-@settings(max_examples=50)
 @given(ranges)
 def test_an_announcement_of_an_archive_object_comes_out_as_it_went_in(wanted: list[tuple[int, int]]) -> None:
     announcement = Announcement(ARCHIVED, coalesce_ranges(wanted, 0))

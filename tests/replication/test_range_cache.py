@@ -1,6 +1,6 @@
 """What is there, being read and waited for: whatever the order in which reads end, and whoever forgets what."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plugin.segment_metadata import CombinedSegmentId
@@ -32,7 +32,6 @@ def is_there(cache: RangeCache, object_id: CombinedSegmentId, start: int, end: i
     return not cache.find_missing(object_id, start, end)
 
 
-@settings(max_examples=200)
 @given(steps)
 def test_who_waits_is_told_once_with_the_objects_bytes_or_that_a_read_failed(script: list[tuple[str, object]]) -> None:
     cache = RangeCache(150)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -145,7 +145,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=100)
 @given(steps)
 def test_no_partition_has_two_reads_and_no_more_is_announced_than_may_be_but_for_one_run(
     script: list[tuple[str, int, int]],

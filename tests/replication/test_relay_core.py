@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -300,7 +300,6 @@ class Script(Rig):
 STEPS = (Script.ask, Script.answer, Script.look, Script.store, Script.drop, Script.pause, Script.resume, Script.inline)
 
 
-@settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from([0.0, 0.0, 0.1, 0.4])), max_size=40))
 def test_each_request_is_answered_once_with_its_own_answer_and_what_is_kept_is_the_last_linked_one(
     script: list[tuple[Callable[[Script], None], float]],

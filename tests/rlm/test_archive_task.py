@@ -4,7 +4,7 @@ from functools import partial
 from itertools import count, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.batch_digests import records_digest
@@ -63,7 +63,6 @@ def uploaded_logs(draw: st.DrawFn) -> Outside:
     return outside
 
 
-@settings(max_examples=80)
 @given(uploaded_logs(), st.integers(100, 1500), st.integers(1, 500), st.integers(1, 3))
 async def test_what_is_archived_is_the_log_byte_for_byte(
     outside: Outside, max_bytes: int, run_bytes: int, threads: int

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -134,7 +134,6 @@ def test_links_are_not_waited_for_where_an_upload_takes_long_or_one_failed() -> 
     assert not commit.is_prompt(2.5, NOW_S + 2.4)
 
 
-@settings(max_examples=100)
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_the_back_off_doubles_with_each_failure_in_a_row_up_to_its_limit(outcomes: list[bool]) -> None:
     commit, now_s, failures = GroupCommit(LIMITS), 0.0, 0
@@ -221,7 +220,6 @@ def test_without_a_quota_nothing_is_held_back() -> None:
     assert idle_after_an_upload(size_bytes=2**40).held_back_s(NOW_S) == 0
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.sampled_from([0.0, 0.01, 0.3, 2.0])), min_size=1, max_size=40))
 def test_in_any_time_no_more_is_uploaded_than_the_quota_lets_and_one_object(uploads: list[tuple[int, float]]) -> None:
     commit, now_s, started = GroupCommit(replace(LIMITS, bytes_per_s=10_000)), 0.0, list[tuple[float, int]]()

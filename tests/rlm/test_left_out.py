@@ -197,9 +197,22 @@ def test_a_look_at_a_log_that_has_nothing_new_does_not_end_what_grows() -> None:
     assert driven.declared() == []
 
 
+def test_a_released_log_tells_what_it_left_out_in_the_epoch_of_its_batches() -> None:
+    driven = Cost()
+    driven.append(0, 5)
+    driven.settle()
+    epoch = driven.core.led[partition(0)].left_out.leader_epoch
+    assert driven.declared() == []
+    driven.assign()
+    (told,) = driven.taken(DeclareNotWanted)
+    assert isinstance(told, DeclareNotWanted)
+    assert (told.ranges, told.leader_epoch) == (((0, 5),), epoch)
+    assert epoch >= 0
+
+
 def test_what_is_left_out_and_cut_off_is_not_told_of() -> None:
     left_out = LeftOut()
-    left_out.grow(0, 5)
+    left_out.grow(0, 5, 0)
     left_out.truncate(3)
     assert left_out.take(1.0) == ((0, 3),)
 
@@ -213,7 +226,7 @@ def test_all_that_is_left_out_is_told_of_once_and_nothing_else(steps: list[tuple
         if is_kept:
             left_out.stop_growing()
         else:
-            left_out.grow(offset, offset + count)
+            left_out.grow(offset, offset + count, 0)
             expected.append((offset, offset + count))
         offset += count
         if left_out.is_due(now_s):

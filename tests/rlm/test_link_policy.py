@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -18,7 +18,6 @@ from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
 LIMITS = CostLimits(break_even_bytes=10_000, upload_interval_s=0.01, hold_s=0.5, upload_wait_max_s=0.0125)
 
 
-@settings(max_examples=50)
 @given(rate=st.floats(1.0, 1e9), step_s=st.sampled_from([0.001, 0.01, 0.05]))
 def test_a_steady_rate_is_measured_within_a_few_per_cent_of_what_it_is(rate: float, step_s: float) -> None:
     meter, now_s = RateMeter(time_constant_s=0.5), 100.0

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.rlm.upload_world import UploadWorld
@@ -54,7 +54,6 @@ HOLE = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300)
 @example(HOLE)
 @example([*HOLE, ("read", 0), ("begin an upload", 0), ("an upload succeeds", 0), ("publish", 0), ("crash", 0)])
 @example([*HOLE[:5], ("roll", 0), ("append", 3), ("read", 0), *HOLE[5:-1], ("expire a segment", 0), ("crash", 0)])

@@ -4,7 +4,7 @@ import pickle
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -79,7 +79,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(steps)
 def test_the_schedule_agrees_with_a_model_that_looks_at_every_partition(script: list[tuple[str, int, float]]) -> None:
     schedule, model, now_s = PartitionSchedule(INTERVALS), Model(), 1.0

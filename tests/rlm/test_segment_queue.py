@@ -1,6 +1,6 @@
 """remoteSegmentQ keeps each partition's order, its bounds, and its count of bytes."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.record_batch import scan_batches
@@ -84,7 +84,6 @@ def test_truncation_keeps_the_batches_below_it_of_an_item_that_it_cuts() -> None
     assert bytes(left[0].records) == batches(2, 0, 3)
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_whatever_uploads_fail_in_whatever_order_each_partitions_order_stays(data: st.DataObject) -> None:
     queue = RemoteSegmentQueue(1000, 10_000_000)

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.errors import LogDirectoryError, MalformedFileError
@@ -233,7 +233,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_whatever_happened_to_the_log_what_is_found_is_byte_for_byte_what_it_holds(
     steps: list[tuple[str, int]],

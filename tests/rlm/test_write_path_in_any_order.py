@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rlm.driven_core import LIMITS, Driven
@@ -38,7 +38,6 @@ def check(driven: Driven) -> None:
     assert len(driven.uploads) <= LIMITS.commit.max_in_flight
 
 
-@settings(max_examples=400)
 @given(STEPS)
 def test_what_counts_as_uploaded_is_stored_and_all_is_stored_in_the_end(steps: list[tuple[str, int]]) -> None:
     driven = Driven()

@@ -258,8 +258,8 @@ class AgentModel(WritePathOwner):
         self.gaps_declared += 1
         self.gaps.declare_gaps(assignment, gaps)
 
-    def ranges_not_wanted(self, assignment: Assignment, ranges: Any) -> None:
-        self.gaps.declare_not_wanted(assignment, ranges)
+    def ranges_not_wanted(self, assignment: Assignment, ranges: Any, leader_epoch: int) -> None:
+        self.gaps.declare_not_wanted(assignment, ranges, leader_epoch)
 
     # UploadListener.
 

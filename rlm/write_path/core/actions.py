@@ -76,6 +76,8 @@ class DeclareNotWanted:
 
     assignment: Assignment
     ranges: tuple[OffsetRange, ...]
+    leader_epoch: int
+    """The newest epoch of what was left out; negative: only the log on disk knows."""
 
 
 @dataclass(frozen=True, slots=True)

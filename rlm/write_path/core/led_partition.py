@@ -87,18 +87,21 @@ class LeftOut:
         self._told_s: float | None = None
         """None: nothing was left out yet."""
         self._has_news = False
+        self.leader_epoch = -1
+        """The newest epoch of a batch that was left out; negative: none was read."""
 
-    def grow(self, begin: int, end: int) -> None:
+    def grow(self, begin: int, end: int, leader_epoch: int) -> None:
         """Add a range that was read and left out. Offsets without a record before it belong to it."""
         if self._grows_from >= 0:
             begin = min(begin, self._grows_from)
-        self._ranges = joined_ranges([*self._ranges, (begin, end)])
-        self._grows_from, self._has_news = end, True
+        self._grows_from = end
+        self.add_range(begin, end, leader_epoch)
 
-    def add_range(self, begin: int, end: int) -> None:
-        """Add a range that was kept before and is left out now."""
+    def add_range(self, begin: int, end: int, leader_epoch: int = -1) -> None:
+        """Add a range that was kept before, or never read, and is left out now."""
         self._ranges = joined_ranges([*self._ranges, (begin, end)])
         self._has_news = True
+        self.leader_epoch = max(self.leader_epoch, leader_epoch)
 
     def stop_growing(self) -> None:
         """Record that what was read last will be stored."""
@@ -230,7 +233,7 @@ class LedPartition:
     def item_left_out(self, item: MetaQueueItem) -> None:
         """Record that a queued item is not wanted any more."""
         self._remove(item)
-        self.left_out.add_range(item.first_offset, item.last_offset + 1)
+        self.left_out.add_range(item.first_offset, item.last_offset + 1, item.leader_epoch)
         self._unstored_changed()
 
     def truncated(self, offset: int) -> None:

@@ -9,7 +9,7 @@ assignment changes nothing.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -73,7 +73,7 @@ class Unwanted:
             begin = item.first_offset
             end = item.last_offset + 1 if wanted is None else wanted.first_offset
             if begin < end:
-                led.left_out.grow(begin, end)
+                led.left_out.grow(begin, end, item.leader_epoch)
                 self._pacing.commit.note_look(now_s)
             if wanted is not None:
                 led.left_out.stop_growing()
@@ -99,7 +99,7 @@ class Unwanted:
         if not (is_last or led.left_out.is_due(now_s)):
             return ()
         ranges = led.left_out.take(now_s)
-        return (DeclareNotWanted(led.assignment, ranges),) if ranges else ()
+        return (DeclareNotWanted(led.assignment, ranges, led.left_out.leader_epoch),) if ranges else ()
 
     def declare_all(self, now_s: float) -> Sequence[Action]:
         """Declare everything that was left out, when nothing is read any more."""
@@ -149,7 +149,7 @@ class WritePathCore:
         released = [known for known in self.led if known not in wanted]
         if released or wanted.keys() - self.led.keys():
             log.info("led_partitions_changed", before=len(self.led), released=len(released), now=len(wanted))
-        actions = [self._release(partition) for partition in released]
+        actions = [action for partition in released for action in self._released(self.led[partition])]
         for partition in self.put_off.keys() - wanted.keys():
             del self.put_off[partition]
         self._to_take_on.clear()
@@ -209,6 +209,13 @@ class WritePathCore:
             return None
         wanted = TopicIdPartition(TopicId(topic_id), partition)
         return wanted if wanted in self.led else None
+
+    def _released(self, led: LedPartition) -> Iterator[Action]:
+        # Nobody resumes a log whose topic is disabled now. Only the batches' own epoch is sure to be the one in which
+        # they were left out: the log on disk may have another leader's by now.
+        if led.left_out.leader_epoch >= 0:
+            yield from self.unwanted.declare(led, 0.0, is_last=True)
+        yield self._release(led.assignment.topic_id_partition)
 
     def _release(self, partition: TopicIdPartition) -> Release:
         led = self.led.pop(partition)

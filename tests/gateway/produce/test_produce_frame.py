@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceRequest
 
@@ -22,8 +22,6 @@ from replication.wire.kafka_frame import MAX_SCANNED_ITEMS, encode_unsigned_vari
 from tests.gateway.produce.produce_frames import VERSIONS, decode, encode, produce, records, requests
 from tests.replication.fetch_frames import request as fetch_request
 
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-
 
 def read(frame: bytes) -> ProduceRequestView:
     view = scan_produce_request(frame)
@@ -31,7 +29,6 @@ def read(frame: bytes) -> ProduceRequestView:
     return view
 
 
-@few
 @given(requests())
 def test_records_are_found_where_the_other_codec_put_them(made: tuple[int, Any, bytes]) -> None:
     version, message, frame = made
@@ -50,7 +47,6 @@ def test_records_are_found_where_the_other_codec_put_them(made: tuple[int, Any, 
     assert (view.acks, view.timeout_ms) == (message.acks, message.timeout_ms)
 
 
-@few
 @given(requests(), st.data())
 def test_tags_that_nobody_knows_yet_are_passed_over(made: tuple[int, Any, bytes], data: st.DataObject) -> None:
     version, _, frame = made
@@ -91,14 +87,12 @@ def test_a_login_that_is_no_kafka_frame_goes_on_as_it_is() -> None:
         assert isinstance(scan_produce_request(token), Unread)
 
 
-@few
 @given(st.binary(max_size=300), st.sampled_from(VERSIONS))
 def test_random_bytes_are_read_or_not_and_never_raise(raw: bytes, version: int) -> None:
     scan_produce_request(raw)
     scan_produce_request(struct.pack(">hh", 0, version) + raw)
 
 
-@few
 @given(requests(), st.randoms(use_true_random=False))
 def test_mutated_frames_are_read_or_not_and_never_raise(made: tuple[int, Any, bytes], rng: random.Random) -> None:
     for _ in range(20):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.produce.produce_frame import ProduceRequestView, scan_produce_request
@@ -28,7 +28,6 @@ from plugin.router_object_id import RouterObjectId
 from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint
 from tests.gateway.produce.produce_frames import VERSIONS, produce, records, requests
 
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 OBJECT = RouterObjectId(4, 2**40, 170_000_000, 9)
 MAX_FRAME_BYTES = 100 * 1024 * 1024
 
@@ -64,7 +63,6 @@ def routed(frame: bytes, start_position: int = 77, custom_metadata: bytes = b"")
     return received(sent(request)), b"".join(found.records)
 
 
-@few
 @given(requests(), st.integers(0, 2**31), st.binary(max_size=40))
 def test_what_was_cut_is_spliced_to_the_very_same_frame(
     made: tuple[int, Any, bytes], start_position: int, custom_metadata: bytes
@@ -125,7 +123,6 @@ def test_records_are_neither_copied_to_be_cut_nor_to_be_spliced() -> None:
 # What lies.
 
 
-@few
 @given(st.randoms(use_true_random=False))
 def test_bytes_that_are_not_those_that_were_cut_out_are_refused(rng: random.Random) -> None:
     request, hydrated = routed(produce({0: records(200), 1: records(300)}))
@@ -193,7 +190,6 @@ def test_every_truncation_is_refused() -> None:
         received(payload + b"\0")
 
 
-@few
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_or_read_and_nothing_else(raw: bytes) -> None:
     try:

@@ -1,7 +1,7 @@
 """How long an entry is kept is what agents would say."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -15,7 +15,6 @@ CASES = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(CASES)
 def test_an_object_may_go_when_agents_would_let_it_go(cases: list[tuple[int, int, int, int]]) -> None:
     retention = {TOPICS[0]: 100, TOPICS[1]: -1, TOPICS[2]: 0}  # the fourth is gone

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retention_job.tables.coverage import merge_batches
@@ -38,7 +38,6 @@ def batch(entries: list[Entry]) -> pa.RecordBatch:
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(ENTRIES)
 def test_ranges_hold_the_offsets_of_their_entries(entries: list[Entry]) -> None:
     copies = Counter(
