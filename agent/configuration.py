@@ -36,7 +36,7 @@ class Configuration:
     @property
     def break_even_bytes(self) -> int:
         """The size from which on an object is cheaper than its cross-zone bytes, while no followers are known."""
-        return self.prices.break_even_bytes(self.settings.link.remote_followers or FOLLOWERS_UNKNOWN, self.store_prices)
+        return self.prices.break_even_bytes(FOLLOWERS_UNKNOWN, self.store_prices)
 
     @property
     def upload_wait_max_s(self) -> float:
@@ -47,4 +47,4 @@ class Configuration:
     @property
     def link_costs(self) -> LinkCosts:
         """The costs of objects and of cross-zone traffic."""
-        return LinkCosts(self.prices, self.store_prices, self.settings.link.remote_followers)
+        return LinkCosts(self.prices, self.store_prices)

@@ -214,14 +214,6 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
         ge=1,
         description="How long requests are gathered for one object; under load twice as long.",
     )
-    upload_bytes: int = Field(
-        4 * 1024 * 1024, ge=64 * 1024, description="An object is uploaded sooner when it has so many bytes."
-    )
-    thread_pool_size: int = Field(8, ge=1, description="Uploads, reads and deletions at once.")
-    put_wait_max_s: Seconds = Field(500, ge=1, description="A request that waits longer for its upload goes inline.")
-    read_wait_max_s: Seconds = Field(
-        500, ge=1, description="A request whose records are not read within this time is asked for inline."
-    )
 
 
 def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: BrokerProperties, file: Path) -> None:

@@ -67,9 +67,6 @@ class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
         description="How long an object stays after DELETE_SEGMENT_STARTED, for links given before. Keep it above "
         "replica.socket.timeout.ms.",
     )
-    expiration_deletes_per_second: int = Field(
-        200, ge=1, description="Objects deleted in a second at most; more than the agent uploads."
-    )
     expiration_topic_gone_s: Seconds = Field(
         300_000, ge=0, description="How long a topic must be missing from the cluster before its records may go."
     )
@@ -92,9 +89,6 @@ class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
         le=100,
         description="If healing would delete or forget more than this share of a broker's objects, it waits for "
         "remote-wal orphans --heal --confirm.",
-    )
-    orphans_heal_min_objects: int = Field(
-        100, ge=0, description="This many objects are healed whatever their share is."
     )
     failover_check_interval_s: Seconds = Field(
         10_000,

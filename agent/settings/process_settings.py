@@ -150,9 +150,6 @@ class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         False,
         description="Whether a crash may leave a core dump: it holds records and secrets.",
     )
-    leadership_interval_s: Seconds = Field(
-        5000, ge=100, description="How often the agent asks for leadership without any sign of a change."
-    )
 
 
 class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
@@ -163,11 +160,6 @@ class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         True,
         description="Whether followers without an agent may connect; they get everything inline. Never with "
         "remote.wal.agent.ssl.*.",
-    )
-    connections_max_idle_s: Seconds = Field(
-        600_000,
-        ge=1000,
-        description="Another agent's connection on which nothing came for so long is closed, within twice the time.",
     )
     replica_user: UserSetting = Field(
         None,

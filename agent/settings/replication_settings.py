@@ -47,11 +47,6 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         description="What proves that objects hold what the leader's agent stored. sha256 protects also if others "
         "can write the bucket. Set it on all agents; records of leaders without it go inline.",
     )
-    remote_followers: int | None = Field(
-        None,
-        ge=1,
-        description="Followers in other zones, for the break-even size. Leave it unset: agents count them.",
-    )
     prices_file: Path | None = Field(
         alias="remote.wal.prices.file",
         default=None,
@@ -95,16 +90,8 @@ class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration."))
 class CatchUpSettings(Section, alias_generator=keyed("remote.wal.catch.up.")):
     """Links for followers that are far behind, and their reads."""
 
-    read_ahead_bytes: int = Field(
-        16 * 1024 * 1024,
-        ge=1024 * 1024,
-        description="How far agents read ahead of a follower that is far behind, for each connection.",
-    )
     fetch_max_bytes_per_second: int = Field(
         64 * 1024 * 1024,
         ge=1024,
         description="What is read from objects at most while the local broker is far behind; the rest goes inline.",
-    )
-    thread_pool_size: int = Field(
-        4, ge=1, le=256, description="Threads that read objects while the local broker is far behind."
     )

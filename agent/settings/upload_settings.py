@@ -127,12 +127,6 @@ class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.
     task_interval_s: Seconds = Field(
         60_000, ge=100, description="How often a partition is looked at without any sign of an append."
     )
-    task_retry_interval_s: Seconds = Field(
-        200, ge=1, description="The first back-off after a failed upload or read; it doubles."
-    )
-    task_retry_interval_max_s: Seconds = Field(
-        10_000, ge=1, description="The longest back-off after a failed upload or read."
-    )
     upload_timeout_s: Seconds = Field(
         60_000,
         ge=1,
@@ -225,15 +219,8 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
         ge=1024,
         description="What the archive reads and writes together at most.",
     )
-    thread_pool_size: int = Field(2, ge=1, le=64, description="Combined segments that the archive reads at a time.")
     task_interval_s: Seconds = Field(
         60_000, ge=100, description="How often a partition's archive is looked at when there was nothing to do."
-    )
-    task_retry_interval_s: Seconds = Field(
-        1000, ge=1, description="The first back-off after the archive failed; it doubles."
-    )
-    task_retry_interval_max_s: Seconds = Field(
-        300_000, ge=1, description="The longest back-off after the archive failed."
     )
     prepared_ttl_s: Seconds = Field(
         3_600_000, ge=1000, description="After this time an archive object that was never committed is deleted."

@@ -28,6 +28,10 @@ from rlm.write_path.machine import Machine
 log = structlog.get_logger(__name__)
 
 _FEW = 10
+_READERS = 2
+"""Combined segments that the archive reads at a time."""
+_RETRY_S, _RETRY_MAX_S = 1.0, 300.0
+"""The back-off after the archive failed: it doubles from the first to the second."""
 """Archive objects are large and few: so many may be deleted whatever their share is."""
 
 
@@ -52,11 +56,9 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
     return ArchivingLimits(
         ArchiveTaskLimits(
             ArchiveLimits(archive.object_min_bytes, archive.object_max_bytes, milliseconds(archive.object_max_age_s)),
-            ScheduleIntervals(
-                archive.task_interval_s, archive.task_retry_interval_s, archive.task_retry_interval_max_s
-            ),
+            ScheduleIntervals(archive.task_interval_s, _RETRY_S, _RETRY_MAX_S),
             archive.bytes_per_second,
-            archive.thread_pool_size,
+            _READERS,
             prepared_ttl_ms,
             archive.object_run_bytes,
             settings.link.takes_digests,

@@ -65,6 +65,12 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 _LEFT_INLINE_S = 1.0
+_WAIT_MAX_S = 0.5
+"""A request that waits longer for its upload, or for the read of its records, goes inline."""
+_UPLOAD_BYTES = 4 * 1024 * 1024
+"""An object is uploaded sooner when it has so many bytes."""
+_STORE_THREADS = 8
+"""Uploads, reads and deletions at once."""
 """An interval with no effect: requests that are not linked are not queued."""
 
 
@@ -86,25 +92,24 @@ def build_produce_routing(
     settings, prices = configuration.settings.gateway_produce, configuration.prices
     costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
     decider = RouteDecider(LinkPolicy(settings.policy), costs, settings.interval_s, CircuitBreaker(BreakerLimits()))
-    uploads_at_once = max(settings.thread_pool_size // 2, 1)
     limits = CommitLimits(
         settings.interval_s,
         _LEFT_INLINE_S,
-        settings.upload_bytes,
-        uploads_at_once,
+        _UPLOAD_BYTES,
+        _STORE_THREADS // 2,
         _RETRY_S,
         _RETRY_MAX_S,
     )
-    channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, settings.put_wait_max_s)
-    pool = ThreadPoolExecutor(settings.thread_pool_size, "router-channel")
+    channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, _WAIT_MAX_S)
+    pool = ThreadPoolExecutor(_STORE_THREADS, "router-channel")
     blobs = RouterStore(store, pool)
     wanted = WantedObjects()
     uploads = RouterUploads(channel, blobs, clocks, metrics, wanted)
     budgets = [MemoryBudget(CLIENT_FRAMES_BYTES) for _ in range(3)]
-    routing = RoutingContext(RouteLimits(settings.put_wait_max_s), uploads, decider, metrics, budgets[0], budgets[1])
+    routing = RoutingContext(RouteLimits(_WAIT_MAX_S), uploads, decider, metrics, budgets[0], budgets[1])
     reads = RouterReads(blobs, CircuitBreaker(BreakerLimits()))
     splicing = SplicingContext(
-        SpliceLimits(settings.read_wait_max_s, DEFAULT_MAX_FRAME_BYTES),
+        SpliceLimits(_WAIT_MAX_S, DEFAULT_MAX_FRAME_BYTES),
         reads,
         metrics,
         budgets[2],

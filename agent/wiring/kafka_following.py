@@ -50,6 +50,8 @@ from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 1.0
+_LEADERSHIP_LOOK_S = 5.0
+"""How often leadership is asked for without any sign of a change."""
 
 
 class TopicReaders:
@@ -274,7 +276,7 @@ class KafkaFollowing:
         if self.incarnation.look():
             await self._in_thread(self._register)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.leadership.run(self._leaders(), self._settings.process.leadership_interval_s))
+            tasks.create_task(self.leadership.run(self._leaders(), _LEADERSHIP_LOOK_S))
             tasks.create_task(self.topics.watch())
             tasks.create_task(self._binding.run())
             tasks.create_task(self._inherited.run())

@@ -37,11 +37,15 @@ _UNPUBLISHED_MAX_S = 10.0
 """Nothing is deleted while metadata waits longer than this for publication. It may include the end of an upload, so
 this is far below the time-to-live of uploads with an unknown end."""
 _DELETE_THREADS = 4
+_DELETES_PER_S = 200
+"""More than an agent uploads."""
+_HEALED_ANYWAY = 100
+"""So many objects are healed whatever their share is."""
 
 
 def healing_limits(settings: LifecycleSettings) -> HealingLimits:
     """Return how many orphans may be healed without confirmation."""
-    return HealingLimits(settings.orphans_heal_max_percent, settings.orphans_heal_min_objects)
+    return HealingLimits(settings.orphans_heal_max_percent, _HEALED_ANYWAY)
 
 
 def build_lifecycle(
@@ -107,10 +111,9 @@ def _build_expiration(
     metadata, relaying = kafka.metadata, around.relaying
     on_started = relaying.leader.segment_deletion_started
     responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
-    per_second = around.settings.lifecycle.expiration_deletes_per_second
     store = metadata.store
     policy = DeletionPolicy(
-        per_second, _DELETE_THREADS, store.published_segment, around.metrics.lifecycle, store.find_adopters
+        _DELETES_PER_S, _DELETE_THREADS, store.published_segment, around.metrics.lifecycle, store.find_adopters
     )
     return RLMWalExpirationTask(relaying.storage, around.publisher, planner, responsibility, around.clocks, policy)
 

@@ -63,6 +63,12 @@ if TYPE_CHECKING:
     from agent.wiring.gateway import ClientGateway
     from agent.wiring.own_port import OwnPort
 
+_PEER_IDLE_S = 600.0
+"""Another agent's connection on which nothing came for so long is closed, within twice the time."""
+_READ_AHEAD_BYTES = 16 * 1024 * 1024
+"""How far the agent reads ahead of a follower that is far behind, for each connection."""
+_CATCH_UP_THREADS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Relaying:
@@ -305,7 +311,7 @@ def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> Memo
 def catch_up_read_limits(settings: CatchUpSettings, hydration: HydrationSettings) -> CatchUpReadLimits:
     """Use at most a quarter of the cache, and half of the time that a response has."""
     return CatchUpReadLimits(
-        settings.thread_pool_size,
+        _CATCH_UP_THREADS,
         settings.fetch_max_bytes_per_second,
         hydration.cache_bytes // 4,
         hydration.timeout_s / 2,
@@ -325,14 +331,14 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
         allow_plain_connections=settings.access.plain_connections_enable,
         share_min_readers=settings.hydration.share_min_readers,
         max_frame_bytes=max_request_bytes(configuration.broker),
-        idle_timeout_s=settings.access.connections_max_idle_s,
+        idle_timeout_s=_PEER_IDLE_S,
     )
 
 
 def _with_budgets(context: LeaderContext, configuration: Configuration, write_path: GuardedWritePath) -> LeaderContext:
     """Bound what the leader's side holds, and which requests it passes on."""
     settings, metrics = configuration.settings, context.metrics
-    frames, ahead = frame_bytes(settings), CatchUpLimits(settings.catch_up.read_ahead_bytes)
+    frames, ahead = frame_bytes(settings), CatchUpLimits(_READ_AHEAD_BYTES)
     return replace(
         context,
         budget=_frame_budget("to_followers", frames.to_followers, metrics),

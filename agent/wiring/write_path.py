@@ -48,6 +48,8 @@ from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadLis
 from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 
+_RETRY_S, _RETRY_MAX_S = 0.2, 10.0
+"""The back-off after a failed upload or read: it doubles from the first to the second."""
 _SPACING_LOOK_S: Final = 1.0
 _SHADOW_LOOK_S: Final = 0.1
 """In shadow no fetch shows what goes inline, so logs are read so often. In the model of `perf.cost` the share came
@@ -57,19 +59,18 @@ within ten points of what agents link; at 1 s it missed bursts."""
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
     """Return how much the write path handles at once."""
     limits, quotas = settings.log_manager, settings.quotas
-    retry_s, retry_max_s = limits.task_retry_interval_s, limits.task_retry_interval_max_s
     upload_bytes, archive_interval_s = limits.combiner_task_upload_bytes, quotas.archive_interval_s
     if settings.is_shadow:
         archive_interval_s = min(archive_interval_s, _SHADOW_LOOK_S)
     return LogManagerLimits(
-        ScheduleIntervals(limits.task_interval_s, retry_s, retry_max_s),
+        ScheduleIntervals(limits.task_interval_s, _RETRY_S, _RETRY_MAX_S),
         CommitLimits(
             limits.combiner_task_interval_s,
             archive_interval_s,
             upload_bytes,
             limits.combiner_thread_pool_size,
-            retry_s,
-            retry_max_s,
+            _RETRY_S,
+            _RETRY_MAX_S,
             quotas.copy_max_bytes_per_second,
         ),
         limits.thread_pool_size,
@@ -78,7 +79,7 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
         upload_bytes,
         settings.link.wait_max_s,
         bounded_open_files(quotas.open_files),
-        BacklogLimits(upload_bytes, quotas.backlog_max_bytes_per_second, retry_s, retry_max_s),
+        BacklogLimits(upload_bytes, quotas.backlog_max_bytes_per_second, _RETRY_S, _RETRY_MAX_S),
         settings.is_shadow,
     )
 

@@ -115,7 +115,6 @@ def test_quotas_reach_what_they_bound() -> None:
 WRONG = [
     ("remote_wal_log_manager_copy_max_bytes_per_second", "0"),
     ("remote_wal_catch_up_fetch_max_bytes_per_second", "0"),
-    ("remote_wal_catch_up_thread_pool_size", "0"),
     ("remote_wal_archive_bytes_per_second", "0"),
     ("remote_wal_archive_object_max_bytes", "9999999999"),
     ("remote_wal_log_manager_thread_pool_size", "0"),

@@ -111,18 +111,6 @@ def test_followers_that_move_to_another_zone_count_from_then_on() -> None:
     assert decider.break_even_bytes == NEVER_PAYS
 
 
-def test_a_set_number_of_followers_counts_in_the_place_of_what_the_cluster_tells_but_for_none() -> None:
-    costs = replace(COSTS, remote_followers=3)
-    assert break_even(led(0, 2), costs=costs) == break_even(led(0, 2, 3, 4))
-    assert break_even(led(0), costs=costs) == NEVER_PAYS
-
-
-def test_a_set_number_of_followers_leaves_each_object_read_by_all_that_the_cluster_tells_of() -> None:
-    led_here = led(0, 2, 3), led(1, 4, 5)
-    costs = replace(COSTS, remote_followers=2)
-    assert break_even(*led_here, costs=costs) == break_even(*led_here) > break_even(led(0, 2, 3))
-
-
 def test_while_no_followers_are_known_two_are_reckoned_with() -> None:
     unknown = replace(led(0), remote_followers=None)
     assert break_even(unknown) == break_even(led(0, 2, 3))

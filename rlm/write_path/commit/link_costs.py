@@ -87,8 +87,6 @@ class LinkCosts:
 
     prices: Prices
     store: StorePrices
-    remote_followers: int | None = None
-    """Replaces the number of followers in other zones that the cluster reports, unless that is 0."""
     reads_for: Callable[[Collection[int]], Mapping[int, Hashable]] = _for_themselves
     """For brokers that read an object: for whom each reads it; equal for all of a zone that reads together."""
 
@@ -127,7 +125,7 @@ class LinkCosts:
         return ObjectUse(
             sum(map(self._crossings, together)) / count,
             # A broker that follows one of the partitions reads the object, however many followers a partition has.
-            max(self.remote_followers or 0, readers),
+            readers,
             # An object lives as long as the longest-lived of its entries.
             max((one.object_life_s for one in for_links), default=0.0),
             len(for_links) / count,
@@ -144,9 +142,7 @@ class LinkCosts:
 
     def _crossings(self, one: Assignment) -> int:
         """Return how often each of its bytes would cross zones inline."""
-        if one.remote_followers is None:
-            return self.remote_followers or FOLLOWERS_UNKNOWN
-        return len(one.remote_followers) and (self.remote_followers or len(one.remote_followers))
+        return FOLLOWERS_UNKNOWN if one.remote_followers is None else len(one.remote_followers)
 
     def _saved_gb(self, use: ObjectUse) -> float:
         """Return the saving in dollars per gigabyte."""
