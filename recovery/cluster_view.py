@@ -18,14 +18,11 @@ from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.broker_files.cluster_metadata import DIRECTORY_NAME, KRaftImage, read_cluster_metadata
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.kip405.tiered_offsets import TIER_SETTINGS, TieredOffsets, TierFollower
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
-from metadata_topic.settings.wal_retention import (
-    NO_LIMIT,
-    AgentsRetention,
-    age_limit_ms,
-    is_tiered,
-    local_retention_ms,
-)
+from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention, local_retention_ms
+from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic.topic_follower import ONE_LOOK
 from recovery.errors import UnknownClusterError
 from recovery.logs.log_directory_target import identity_in
 
@@ -179,12 +176,10 @@ def with_wal_retention(
 
     def stored_ms(topic_id: TopicId, topic: TopicView) -> int | None:
         config = {**(defaults or {}), **topic.config}
-        local_ms = local_retention_ms(config)
-        if local_ms is None:
+        if local_retention_ms(config) is None:
             return None
         factor = min((len(one.replicas) for one in topic.partitions.values()), default=0)
-        limit_ms = age_limit_ms(local_ms, tiered=is_tiered(config))
-        kept_ms = retention.longest_of(settings_of(settings, topic.name, topic_id), factor, limit_ms).retention_ms
+        kept_ms = retention.longest_of(settings_of(settings, topic.name, topic_id), factor, NO_LIMIT).retention_ms
         return None if kept_ms == NO_LIMIT else kept_ms
 
     topics = {topic_id: replace(topic, stored_ms=stored_ms(topic_id, topic)) for topic_id, topic in view.topics.items()}
@@ -237,6 +232,25 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
         for topic in described
     }
     return listing.cluster_id, ClusterView(topics)
+
+
+def read_tier(
+    client: KafkaClientConfig, timeout_s: float, consumer_factory: ConsumerFactory = confluent_reader
+) -> TieredOffsets | None:
+    """Return what KIP-405's tier holds by Kafka's own metadata topic; None if that cannot be read to its end. Blocks.
+
+    A record that cannot be decoded may be a segment's, so then nothing is known either.
+    """
+    tier = TieredOffsets()
+    settings = replace(ONE_LOOK, absence_check_ms=TIER_SETTINGS.absence_check_ms)
+    follower = TierFollower(client, tier, settings, consumer_factory=consumer_factory)
+    follower.start()
+    try:
+        is_read = follower.wait_until_ready(timeout_s) and follower.is_there
+    finally:
+        follower.close()
+    is_understood = not any(name.startswith("unknown_") for name in tier.counters)
+    return tier if is_read and is_understood else None
 
 
 def _eligible_leaders(

@@ -22,6 +22,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
@@ -109,6 +110,17 @@ class TieredOffsets:
         with self._lock:
             partition = self._partitions.get(topic_id_partition)
             return partition.ranges(leader_epochs) if partition is not None else ()
+
+    def epoch_starts(self, topic_id_partition: TopicIdPartition) -> dict[int, int]:
+        """Return the first offset that the tier holds of each leader epoch, whether or not the log still has it."""
+        starts: dict[int, int] = {}
+        with self._lock:
+            partition = self._partitions.get(topic_id_partition)
+            segments = list(partition.finished()) if partition is not None else []
+            for epoch, first, end in chain.from_iterable(segment.parts() for segment in segments):
+                if first < end:
+                    starts[epoch] = min(first, starts.get(epoch, first))
+        return starts
 
     @property
     def partitions(self) -> Mapping[TopicIdPartition, str]:

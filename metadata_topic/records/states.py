@@ -30,12 +30,15 @@ DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 TRANSITIONS: Mapping[RemoteLogSegmentState, frozenset[RemoteLogSegmentState]] = MappingProxyType(
     {
         STARTED: frozenset({STARTED, FINISHED, DELETING}),
-        FINISHED: frozenset({FINISHED, DELETING}),
+        FINISHED: frozenset({FINISHED, DELETING, DELETED}),
         DELETING: frozenset({DELETING, DELETED}),
         DELETED: frozenset({DELETED}),
     }
 )
-"""What a writer may publish next. Readers accept more, see `step`."""
+"""What a writer may publish next. Readers accept more, see `step`.
+
+FINISHED becomes DELETED at once if the object was found missing: nobody decided that its records are not wanted.
+"""
 
 
 class Step(Enum):

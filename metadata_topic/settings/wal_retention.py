@@ -1,12 +1,13 @@
 """Calculates how long a combined segment is kept for followers, from agent, topic and Kafka settings. Sans-IO.
 
 In-sync followers read records that are seconds old, so the WAL keeps its objects for an hour and not as long as the
-brokers keep the log: days of storage would cost more than the links save. No object is kept longer than the local
-retention, because Kafka itself wants no copy then. If nothing says how long (the feature is off, the topic's settings
-or its replicas are unknown), the local retention counts.
+brokers keep the log: days of storage would cost more than the links save. No object is kept longer than the brokers
+keep the log, because Kafka itself wants no copy then. If nothing says how long (the feature is off, the topic's
+settings or its replicas are unknown), the local retention counts.
 
-Brokers delete by the records' timestamps, in whole segments, by size, and on request. So if objects are kept as long as
-the log, no age releases them, but the log's start (`age_limit_ms`).
+Brokers delete by the records' timestamps, in whole segments, by size, and on request, and with KIP-405 nothing that is
+not on the tier, which takes closed segments only. So if objects are kept as long as the log, no age releases them, but
+the log's start or the tier: then NO_LIMIT counts as the local retention.
 """
 
 from collections.abc import Iterable, Mapping
@@ -81,14 +82,6 @@ def why_not_as_local(config: Config) -> str | None:
         "storage would grow without bound. Give a time in ms, -1 to keep all of it in spite of that, or add delete to "
         "cleanup.policy"
     )
-
-
-def age_limit_ms(local_ms: int, *, tiered: bool) -> int:
-    """Return the age limit of entries kept as long as the log: none, because the log's start shows what brokers keep.
-
-    With KIP-405 the log's start is the tier's, so the local retention counts there.
-    """
-    return local_ms if tiered else NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)

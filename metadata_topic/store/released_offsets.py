@@ -2,7 +2,8 @@
 
 An object goes when nobody wants any of its records: they are below the log's start, on the long-term tier, or older
 than the retention. All three go along the log, so what lies below a released record is not wanted either, whether it
-was ever stored or not. One number for each partition and leader epoch keeps that, which the store would otherwise
+was ever stored or not. An object that was found missing releases nothing: its records are a hole, which the leader's
+agent uploads again. One number for each partition and leader epoch keeps that, which the store would otherwise
 forget with the object. So a hole in what is stored can be distinguished from records that were released.
 
 Entries wait as blocks, and are decoded many at a time, as in `metadata_topic.store.run_index`. The number of

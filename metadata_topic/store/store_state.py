@@ -341,8 +341,8 @@ class StoreState:
             return
         what = step(known.state if known else None, record.state)
         self.counters[f"step_{what.value}"] += 1
-        if record.state in (DELETING, DELETED) and known is not None and known.state is FINISHED:
-            self._release(known)
+        if record.state is DELETING and known is not None and known.state is FINISHED:
+            self._release(known)  # DELETED without DELETING: the object was found missing, its records are still wanted
         if record.state is DELETED:
             if known is not None:
                 self._remove(known)

@@ -15,9 +15,9 @@ from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import (
     ALL_AS_BEFORE,
+    NO_LIMIT,
     AgentsRetention,
     KeptFor,
-    age_limit_ms,
     is_tiered,
     local_retention_ms,
     longer,
@@ -90,11 +90,9 @@ class Topic:
 
         -1: as long as the log. None: unknown, or the entries wait for the archive.
         """
-        local_ms = local_retention_ms(self.config)
-        if local_ms is None or self.settings.archive:
+        if local_retention_ms(self.config) is None or self.settings.archive:
             return None
-        limit_ms = age_limit_ms(local_ms, tiered=self.is_tiered)
-        return self.agents.longest_of(self.settings, self.replication_factor, limit_ms).retention_ms
+        return self.agents.longest_of(self.settings, self.replication_factor, NO_LIMIT).retention_ms
 
     @property
     def is_tiered(self) -> bool:

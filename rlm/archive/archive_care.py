@@ -26,7 +26,7 @@ from metadata_topic.records.archive_records import ArchiveObjectDeleted, Archive
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
-from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -52,7 +52,7 @@ class CareLimits:
 class KnownLogs:
     """What is known of the logs now. Everything is needed of a partition that is not listed."""
 
-    bounds: Mapping[TopicIdPartition, LogBounds]
+    log_starts: Mapping[TopicIdPartition, int]
     deleted_topics: Container[TopicId]
     """Ids of topics that Kafka says are gone, not topics that are only missing from an answer."""
 
@@ -120,7 +120,7 @@ class ArchiveCare:
                     still = set(self._archive.uncommitted(now_ms, broker_id))
                     self._mark(now_ms, [named for named in doomed if named in still], incarnation)
                 self._mark(
-                    now_ms, self._archive.find_unneeded(logs.bounds, logs.deleted_topics, broker_id), incarnation
+                    now_ms, self._archive.find_unneeded(logs.log_starts, logs.deleted_topics, broker_id), incarnation
                 )
                 self._delete_marked(now_ms, broker_id, incarnation)
                 for record in self._archive.to_publish_again(now_ms - self._limits.publish_again_ms, broker_id):

@@ -2,8 +2,9 @@
 
 Each answer errs on the side that loses nothing. A topic is archived when its settings say so and some agent's archive
 is on, so its entries wait for the archive whoever leads the partition. Leader epochs are given for led partitions only,
-because an election may have cut off a follower's log; for other partitions only the log's start counts. A broker's
-objects are in care once the registration that says so was read. The own broker's are once this incarnation's
+because an election may have cut off a follower's log. Only the log's start, as the broker tells it, and the topic's
+deletion release archive objects: that the leader's log lacks records proves nothing, as it may have lost them. A
+broker's objects are in care once the registration that says so was read. The own broker's are once this incarnation's
 registration was read, because unread records of an older one may stand before it.
 """
 
@@ -14,7 +15,7 @@ from pathlib import Path
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import settings_of
-from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.archive.archive_care import KnownLogs
@@ -23,8 +24,6 @@ from rlm.lifecycle.node_care import NodeRegistration
 from rlm.lifecycle.release import ClusterView, HeldRange
 from rlm.lifecycle.tiered_storage import LogEpochs
 from rlm.write_path.assignment import Assignment
-
-_NO_EPOCHS = LeaderEpochs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +96,7 @@ class ArchivedTopics:
                 if registration is not None and registration.caretaker_broker_id == own.broker_id:
                     incarnations[broker_id] = registration.incarnation
         view = self._observation.view
-        bounds = {}
-        for partition in self._archive.topic_id_partitions():
-            start = view.log_start.get(partition)
-            if start is not None:
-                bounds[partition] = LogBounds(start, self._epochs.of(partition) or _NO_EPOCHS)
-        return CareDuties(incarnations, KnownLogs(bounds, _GoneTopics(view)))
+        return CareDuties(incarnations, KnownLogs(view.log_start, _GoneTopics(view)))
 
     def _new_epochs(self) -> LogEpochs:
         return LogEpochs(self._led.get, self._clock)

@@ -36,7 +36,7 @@ from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
-from metadata_topic.settings.wal_retention import KeptFor, WalRetention, age_limit_ms, is_tiered, local_retention_ms
+from metadata_topic.settings.wal_retention import NO_LIMIT, KeptFor, WalRetention, local_retention_ms
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.release import NEVER, ClusterView, HiddenTopics, TopicWatch
 
@@ -74,8 +74,6 @@ class Observation:
     """Topics that this client may not describe, by name, or by id if the name is unknown."""
     replication: Mapping[TopicId, Replication] = field(default_factory=dict)
     """Replicas of the wanted topics that exist."""
-    tiered: frozenset[TopicId] = frozenset()
-    """Topics that KIP-405 copies."""
     kept_ms: Mapping[TopicId, int] = field(default_factory=dict)
     """How long entries are kept at most, if an age decides; NEVER."""
 
@@ -150,7 +148,6 @@ class ClusterObserver:
             names,
             hidden,
             {topic_id: _replication(described[topic_id]) for topic_id in asked},
-            frozenset(topic_id for topic_id, config in configs.items() if is_tiered(config)),
         )
 
     def _ask_by_id(self, unseen: Collection[TopicId], names: Mapping[TopicId, str]) -> _AnswersById:
@@ -270,8 +267,8 @@ def with_wal_retention(
 ) -> Observation:
     """Return the observation with the WAL retention in its view; `topics` are the known settings by name.
 
-    Entries that are kept as long as the log are released by the log's start only, never by age: timestamps may be in
-    the future.
+    Entries that are kept as long as the log are released by the log's start or the tier, never by age: timestamps may
+    be in the future, and brokers keep what the tier does not have.
     """
     view = observation.view
 
@@ -279,14 +276,10 @@ def with_wal_retention(
         settings = settings_of(topics, observation.names.get(topic_id, ""), topic_id)
         return retention.of(settings, _factor(observation, topic_id), local_ms)
 
-    local = view.retention_ms.items()
-    kept = {
-        topic_id: kept_for(topic_id, age_limit_ms(local_ms, tiered=topic_id in observation.tiered))
-        for topic_id, local_ms in local
-    }
+    kept = {topic_id: kept_for(topic_id, NO_LIMIT) for topic_id in view.retention_ms}
     return replace(
         observation,
-        kept_ms={topic_id: kept_for(topic_id, local_ms).lagging_ms for topic_id, local_ms in local},
+        kept_ms={topic_id: kept_for(topic_id, local_ms).lagging_ms for topic_id, local_ms in view.retention_ms.items()},
         view=replace(
             view,
             retention_ms={topic_id: one.retention_ms for topic_id, one in kept.items()},

@@ -17,8 +17,10 @@ several buckets is one object: it is listed if any bucket has it, and healed in 
   the metadata, and it goes through `rlm.lifecycle.expiration` like any other. Its records are in the leader's log,
   which uploads them again; so it is never adopted.
 - An object that the metadata says was deleted (a write that took effect late): deleted at once.
-- A segment that the metadata says is finished, whose object is missing: somebody else deletes objects. Both deletion
-  records are published, so that nobody looks for it, and an error is logged.
+- A segment that the metadata says is finished, whose object is missing: somebody else deletes objects.
+  DELETE_SEGMENT_FINISHED alone is published, so that nobody looks for it, and an error is logged. Its records are not
+  released, as no DELETE_SEGMENT_STARTED says that they are not wanted. So they are missing when the leader's agent
+  resumes the log, and it uploads them again (`rlm.write_path.reading.resume_point`).
 
 An object may be the only way back to its records, so little is healed without confirmation:
 
@@ -270,7 +272,7 @@ def records_that_heal(found: Disagreement, now_ms: int) -> list[RemoteWalCombine
         )
 
     if found.kind is Kind.LOST:
-        return [record(DELETING), record(DELETED)]
+        return [record(DELETED)]
     return [] if found.kind is Kind.DELETED else [record(DELETING)]
 
 

@@ -12,7 +12,7 @@ from metadata_topic.records import archive_records as records
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
-from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import StateTotals
 from plugin.format.archive_object_id import ArchiveObjectId
 from tests.metadata_topic.archive_strategies import T0, committed, deleted, deleting, object_id, prepared
@@ -110,19 +110,16 @@ def test_prepared_objects_expire_by_their_own_time() -> None:
 
 
 def test_what_no_log_needs_is_named() -> None:
-    below, reaching, dead, other, unknown = (
-        object_id(1, 0, 9), object_id(2, 10, 19), object_id(3, 12, 19), object_id(4, 0, 9, PAYMENTS),
+    below, reaching, other, unknown = (
+        object_id(1, 0, 9), object_id(2, 10, 19), object_id(4, 0, 9, PAYMENTS),
         object_id(5, 0, 9, ORDERS._replace(partition=9)),
     )  # fmt: skip
-    store = store_of(
-        committed(below), committed(reaching, (0, 11), (1, 19)), committed(dead), committed(other), committed(unknown)
-    )
-    assert store.find_unneeded({ORDERS: LogBounds(10, CHAIN)}, ()) == [below, dead]
-    assert store.find_unneeded({ORDERS: LogBounds(0, CHAIN)}, (), broker_id=2) == []
+    store = store_of(committed(below), committed(reaching, (0, 11), (1, 19)), committed(other), committed(unknown))
+    assert store.find_unneeded({ORDERS: 9}, ()) == []
+    assert store.find_unneeded({ORDERS: 10}, ()) == [below]
+    assert store.find_unneeded({ORDERS: 10}, (), broker_id=2) == []
     assert store.find_unneeded({}, {PAYMENTS.topic_id}) == [other]
-    assert store.find_unneeded({ORDERS: LogBounds(20, CHAIN)}, ()) == [below, reaching, dead]
-    # A leader that does not know the newer epoch yet must not have its records deleted.
-    assert store.find_unneeded({ORDERS: LogBounds(0, LeaderEpochs([(0, 0)]))}, ()) == []
+    assert store.find_unneeded({ORDERS: 20}, ()) == [below, reaching]
 
 
 def test_a_fenced_agents_records_count_for_nothing() -> None:
@@ -179,7 +176,7 @@ def picture(store: ArchiveStore, ids: list[ArchiveObjectId]) -> tuple[object, ..
         [store.runs_covering(p, offset, CHAIN) for p in partitions for offset in range(50)],
         [store.archived_range(p, CHAIN, offset) for p in partitions for offset in range(50)],
         store.uncommitted(T0 + 1500),
-        store.find_unneeded({ORDERS: LogBounds(20, CHAIN)}, {PAYMENTS.topic_id}),
+        store.find_unneeded({ORDERS: 20}, {PAYMENTS.topic_id}),
         store.count_by_state(),
     )
 

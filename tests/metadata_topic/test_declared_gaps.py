@@ -115,7 +115,7 @@ def test_released_offsets_are_the_highest_by_partition_and_epoch() -> None:
     assert len(bounded.all()) == 1
 
 
-@pytest.mark.parametrize("states", [(DELETING,), (DELETING, DELETED), (DELETED,)])
+@pytest.mark.parametrize("states", [(DELETING,), (DELETING, DELETED)])
 def test_the_store_remembers_up_to_where_an_object_was_released(
     states: tuple[RemoteLogSegmentState, ...],
 ) -> None:
@@ -133,6 +133,18 @@ def test_the_store_remembers_up_to_where_an_object_was_released(
     assert store.released_up_to(ORDERS, chain) == 15, "what the log lost to a newer epoch was not released from it"
     assert store.state_of(segment_id(2)) is None
     assert FINISHED not in states
+
+
+def test_an_object_that_was_found_missing_releases_nothing() -> None:
+    store = RemoteWalMetadataStore()
+    chain = LeaderEpochs([(0, 0)])
+    for number, (first, last) in enumerate([(0, 9), (10, 19), (20, 29)]):
+        store.apply(segment(number, entry(first, last)))
+    store.apply(RemoteWalCombinedLogSegmentMetadata(segment_id(1), (), DELETED, 1))
+    store.apply(RemoteWalCombinedLogSegmentMetadata(segment_id(1), (), DELETING, 2))  # whoever comes late
+    assert store.state_of(segment_id(1)) is DELETED
+    assert store.stored_ranges(ORDERS, chain) == [(0, 10), (20, 30)]
+    assert store.released_up_to(ORDERS, chain) == 0
 
 
 def test_of_an_object_with_dead_records_those_that_lived_count_as_released() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
-from metadata_topic.records.states import DELETED
+from metadata_topic.records.states import DELETING
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.metadata_strategies import ORDERS, entry, segment, segment_id
@@ -33,7 +33,7 @@ def test_a_chain_goes_on_below_its_head_as_far_as_objects_tell(
     for sequence, (epoch, first, last) in enumerate([*stored, *released]):
         store.apply(segment(sequence, entry(first, last, epoch=epoch)))
         if sequence >= len(stored):
-            store.apply(RemoteWalCombinedLogSegmentMetadata(segment_id(sequence), (), DELETED, 1))
+            store.apply(RemoteWalCombinedLogSegmentMetadata(segment_id(sequence), (), DELETING, 1))
     newer = (6, 130)
     found = store.with_older_epochs(ORDERS, LeaderEpochs([head, newer]))
     assert found == LeaderEpochs([*(older or [head]), newer])

@@ -8,10 +8,10 @@ from metadata_topic.records.states_doc import BEGIN, END, section
 from tests.metadata_topic.metadata_strategies import DELETED, DELETING, FINISHED, STARTED
 
 
-def test_the_table_is_that_of_kip_405() -> None:
+def test_the_table_is_that_of_kip_405_and_has_the_way_of_an_object_that_was_found_missing() -> None:
     moves = {(before, after) for before, afters in TRANSITIONS.items() for after in afters if before != after}
     assert moves == {
-        (STARTED, FINISHED), (STARTED, DELETING), (FINISHED, DELETING), (DELETING, DELETED)
+        (STARTED, FINISHED), (STARTED, DELETING), (FINISHED, DELETING), (DELETING, DELETED), (FINISHED, DELETED)
     }  # fmt: skip
 
 
@@ -22,7 +22,8 @@ def test_every_state_may_be_published_again() -> None:
 def test_steps() -> None:
     assert step(None, DELETING) is Step.FIRST
     assert step(STARTED, FINISHED) is Step.NEXT
-    assert step(FINISHED, DELETED) is Step.SKIPPED_AHEAD
+    assert step(FINISHED, DELETED) is Step.NEXT
+    assert step(STARTED, DELETED) is Step.SKIPPED_AHEAD
     assert step(FINISHED, STARTED) is Step.REGRESSION
     assert step(DELETED, FINISHED) is Step.REGRESSION
 

@@ -76,6 +76,13 @@ def test_a_segment_counts_from_finished_until_its_deletion_starts() -> None:
     assert tier.tiered_up_to(OTHER, ONE_LEADER) == NOTHING_TIERED
 
 
+def test_an_epoch_begins_where_the_first_finished_segment_has_it() -> None:
+    tier = Tier(*copied(1, 10, 19, (2, 0), (3, 15)), *copied(2, 20, 29, (3, 20)), started(3, 30, 39, (4, 30)))
+    assert tier.epoch_starts(ORDERS) == {2: 10, 3: 15}
+    assert tier.take(update(1, DELETING)).epoch_starts(ORDERS) == {3: 20}
+    assert tier.epoch_starts(OTHER) == {}
+
+
 def test_nothing_beyond_a_gap_counts() -> None:
     tier = Tier(*copied(1, 0, 9), started(2, 10, 19), *copied(3, 20, 29))
     assert tier.up_to() == 9

@@ -11,8 +11,8 @@ from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
 from metadata_topic.records.records import PublishedSegment
-from metadata_topic.records.states import DELETED, FINISHED
-from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
+from metadata_topic.records.states import DELETED, DELETING, FINISHED
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import StoredArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import StoredSegment
@@ -120,10 +120,7 @@ class Partition:
         self._archive(log, epochs, term.archived)
         if term.releases:
             self._release(epochs)
-        # At once, whoever wrote it: until then, one of an abandoned epoch is taken for the log's (docs/recovery.md).
-        for object_id in self.archived.find_unneeded({ORDERS: LogBounds(0, epochs)}, ()):
-            self.archived.apply(ArchiveObjectDeleted(object_id, 1, DELETED, self.now_ms))
-            del self.archive.written[object_id]
+        self._remove_abandoned(epochs)
 
     def _upload(
         self, log: tuple[int, ...], epochs: LeaderEpochs, term: Term
@@ -161,14 +158,27 @@ class Partition:
             self.archived.apply(ArchiveObjectCommitted(object_id, 1, (run,), 200, (), self.now_ms))
             self.archive.written[object_id] = StoredArchiveObject(object_id, str(object_id), 200, self.now_ms)
 
+    def _remove_abandoned(self, epochs: LeaderEpochs) -> None:
+        """Delete the archive objects of which the log has nothing. Agents keep them, as they may be the only copies;
+        what a recovery may then take for the log's is the known limit in docs/recovery.md.
+        """
+        for object_id, _ in self.archived.objects(FINISHED):
+            committed = self.archived.committed(object_id)
+            assert committed is not None
+            ends = [epochs.end_of(run.leader_epoch) for run in committed.runs]
+            if all(end is not None and end <= run.first_offset for end, run in zip(ends, committed.runs, strict=True)):
+                self.archived.apply(ArchiveObjectDeleted(object_id, 1, DELETED, self.now_ms))
+                del self.archive.written[object_id]
+
     def _release(self, epochs: LeaderEpochs) -> None:
         """What is archived, or dead as a whole."""
         store, tier = self.noted.store, ArchiveTier(self.archived, lambda _topic: True, lambda _partition: epochs)
         for segment in list(store.segments(FINISHED)):
             segment_id = segment.combined_segment_id
             if all(map(tier.holds, living_entries(store, segment_id))):
-                deleted = RemoteWalCombinedLogSegmentMetadata(segment_id, (), DELETED, self.now_ms)
-                store.apply_all([(PublishedSegment.of(deleted), (0, 0))])
+                for state in (DELETING, DELETED):
+                    deletion = RemoteWalCombinedLogSegmentMetadata(segment_id, (), state, self.now_ms)
+                    store.apply_all([(PublishedSegment.of(deletion), (0, 0))])
                 del self.storage.uploaded[segment_id]
 
     def plan(self) -> LogPlan:

@@ -13,7 +13,7 @@ from kafka_log.record_batch import scan_batches
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
-from metadata_topic.store.archive.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.errors import RemoteStorageTimeoutError
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.orphans import MetadataBehindError
@@ -341,10 +341,9 @@ async def test_what_retention_or_a_topics_deletion_leaves_behind_is_deleted_afte
     outside.upload(plain_log(2, first=16))
     await agent.archive_all()
     assert len(outside.archive_storage.objects) == 2
-    chain = LeaderEpochs(outside.epochs)
-    agent.take_care(KnownLogs({ORDERS: LogBounds(15, chain)}, ()))
+    agent.take_care(KnownLogs({ORDERS: 15}, ()))
     assert len(outside.archive_storage.objects) == 2
-    agent.take_care(KnownLogs({ORDERS: LogBounds(16, chain)}, ()), rounds=1)
+    agent.take_care(KnownLogs({ORDERS: 16}, ()), rounds=1)
     assert agent.lookup(16) is not None
     assert len(outside.archive_storage.objects) == 2  # within the grace
     outside.now_s += GRACE_MS / 1000

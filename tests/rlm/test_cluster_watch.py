@@ -11,7 +11,7 @@ from metadata_topic.settings.topic_settings import AgentRegistration, TopicSetti
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterWatch, Observation, Replication, held_partitions
-from rlm.lifecycle.release import NEVER, ClusterView, Release, Tiers, release_of
+from rlm.lifecycle.release import NEVER, ClusterView, HeldRange, Release, Tiers, release_of
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -32,7 +32,6 @@ class Observer:
     factor: int = 3
     lagging: frozenset[int] = frozenset()
     local_ms: dict[TopicId, int] = field(default_factory=lambda: {ORDERS: 7 * DAY_MS})
-    tiered: frozenset[TopicId] = frozenset()
 
     def observe(
         self, _wanted: Collection[TopicId], _names: Collection[str], _wall_ms: Callable[[], int]
@@ -42,8 +41,23 @@ class Observer:
             frozenset({1}),
             {ORDERS: "orders", CLICKS: "clicks"},
             replication={ORDERS: Replication(self.factor, self.lagging)},
-            tiered=self.tiered,
         )
+
+
+@dataclass
+class TierOf:
+    """A tier that has these entries."""
+
+    entries: list[RemoteLogSegmentMetadataEntry]
+
+    def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
+        return entry in self.entries
+
+    def held_range(self, _partition: TopicIdPartition, /) -> HeldRange | None:
+        return None
+
+    def waits_for(self, _topic_id: TopicId, /) -> bool:
+        return False
 
 
 def view_of(observer: Observer, settings: Settings) -> ClusterView:
@@ -83,11 +97,14 @@ def test_what_is_kept_as_long_as_the_log_goes_with_its_start_and_by_no_age() -> 
         assert release_of(entry, 0, view, Tiers()) is expected
 
 
-def test_what_is_kept_as_long_as_a_tiered_log_goes_with_the_local_retention() -> None:
-    """There the log's start is that of the tier."""
+def test_what_is_kept_as_long_as_a_tiered_log_goes_once_it_is_on_the_tier_and_by_no_age() -> None:
+    """Brokers delete nothing locally that is not on the tier, and copy closed segments only."""
     settings = Settings({"orders": TopicSettings(enable=True, wal_retention_ms=-2)})
-    view = view_of(Observer(tiered=frozenset({ORDERS})), settings)
-    assert (released(view, 7 * DAY_MS - 1), released(view, 7 * DAY_MS)) == (False, True)
+    view = view_of(Observer(local_ms={ORDERS: HOUR_MS}), settings)
+    entry = RemoteLogSegmentMetadataEntry(TopicIdPartition(ORDERS, 0), 0, 0, 9, 0, 10, 0)
+    for is_on_tier, expected in ((False, None), (True, Release.TIERED)):
+        tiers = Tiers([TierOf([entry] if is_on_tier else [])])
+        assert release_of(entry, 100 * DAY_MS, view, tiers) is expected
 
 
 def test_a_time_of_its_own_is_not_cut_short_by_a_retention_that_goes_by_timestamps() -> None:

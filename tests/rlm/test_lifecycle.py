@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -14,6 +16,7 @@ from plugin.segment_metadata import (
 )
 from rlm.lifecycle.orphans import HealingLimits, Kind, MetadataBehindError, skipped_because
 from rlm.lifecycle.release import ClusterView
+from rlm.write_path.reading.resume_point import LedLog, resume_of
 from tests.metric_values import metric_value
 from tests.rlm.lifecycle_world import (
     BROKER,
@@ -250,6 +253,20 @@ async def test_a_segment_that_somebody_else_deleted_is_told_and_forgotten() -> N
     assert agent.store.entries_covering(PARTITION, 0) == []
     agent.close()
     assert_nothing_is_left(world)
+
+
+async def test_the_records_of_an_object_that_somebody_else_deleted_are_uploaded_again() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    for first_offset in (0, 10, 20):
+        await agent.upload(first_offset)
+    [_, lost, _] = world.storage.objects
+    log = LedLog(PARTITION, LeaderEpochs([(0, 0)]), [0])
+    assert resume_of(agent.store, ArchiveStore(), log).missing == ()
+    del world.storage.objects[lost]
+    agent.heal()
+    assert resume_of(agent.store, ArchiveStore(), log).missing == ((10, 20),)
+    agent.close()
 
 
 async def test_an_object_that_appears_after_its_deletion_is_deleted_again() -> None:

@@ -76,7 +76,7 @@ def test_a_segment_in_a_bucket_that_is_away_is_not_lost_and_one_that_is_gone_els
     assert (found.not_looked_for, found.unanswered) == (1, frozenset({bucket(tmp_path, "az2")}))
     healed = stored.heal(storage).published
     assert {record.combined_segment_id for record in healed} == {stored.uploads[0].combined_segment_id}
-    assert [record.state for record in healed] == [DELETING, DELETED]
+    assert [record.state for record in healed] == [DELETED]
 
 
 def test_a_segment_in_a_bucket_off_the_list_is_not_lost(tmp_path: Path) -> None:

@@ -42,14 +42,6 @@ from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegm
 
 
 @dataclass(frozen=True, slots=True)
-class LogBounds:
-    """A log as its leader has it: where it begins, and whose records are in it."""
-
-    start_offset: int
-    leader_epochs: LeaderEpochs
-
-
-@dataclass(frozen=True, slots=True)
 class ArchivedRun:
     """The object, and its run, that hold an offset in the archive."""
 
@@ -367,23 +359,23 @@ class ArchiveStore:
 
     def find_unneeded(
         self,
-        logs: Mapping[TopicIdPartition, LogBounds],
+        log_starts: Mapping[TopicIdPartition, int],
         deleted_topics: Container[TopicId],
         broker_id: int | None = None,
     ) -> list[ArchiveObjectId]:
-        """Return the committed objects that no log needs.
+        """Return the committed objects that no log needs: their topic is deleted, or the log's start has passed them.
 
-        Their topic is deleted, they lie wholly below the log's start, or none of their records is (still) the log's.
-        Nothing is known of a partition that is not in `logs`, so all its objects are needed.
+        Records that the leader's log lacks in spite of its start stay. An election may have abandoned them, but the
+        leader may also have come back with an empty disk, or after a recovery that ended early. The metadata cannot
+        tell these apart once the combined segments are gone, and then the object is the only copy.
+
+        Nothing is known of a partition that is not in `log_starts`, so all its objects are needed.
         """
         return [
             object_id
             for object_id, _ in self.objects(FINISHED, broker_id)
             if object_id.topic_id_partition.topic_id in deleted_topics
-            or (
-                (log := logs.get(object_id.topic_id_partition)) is not None
-                and not _is_needed(self.committed(object_id), log)
-            )
+            or object_id.last_offset < log_starts.get(object_id.topic_id_partition, 0)
         ]
 
     def to_publish_again(self, before_ms: int, broker_id: int | None = None) -> Iterator[ArchiveObjectCommitted]:
@@ -485,16 +477,3 @@ class ArchiveStore:
 def _order(record: ArchiveObjectCommitted) -> tuple[int, int, str]:
     """Return a sort key that differs for any two records with different content."""
     return record.event_timestamp_ms, record.incarnation, repr((record.runs, record.size_bytes, record.sources))
-
-
-def _is_needed(committed: ArchiveObjectCommitted | None, log: LogBounds) -> bool:
-    if committed is None or committed.object_id.last_offset < log.start_offset:
-        return False
-    newest = log.leader_epochs.newest_epoch
-    for epoch, first, last in spans_of(committed):
-        if newest is None or epoch > newest:
-            return True  # the chain is stale
-        end = log.leader_epochs.end_of(epoch)
-        if last >= log.start_offset and (end is None or first < end):
-            return True
-    return False
