@@ -12,12 +12,14 @@ from pathlib import Path
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.log_directory import LogDirectory
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
+from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.offset_ranges import OffsetRange, ranges_missing
 from recovery.cluster_view import ClusterView, ReplicaSet
 from recovery.errors import RecoveryError, TargetRefusedError, UnknownClusterError
 from recovery.logs.log_directory_target import LogDirectoryIdentity, LogDirectoryTarget, identity_in, refusal_of
-from recovery.logs.log_plan import Extent, Gap, LogPlan, LogRuns, PlanRules
+from recovery.logs.log_plan import EpochStart, Extent, Gap, LogPlan, LogRuns, PlanRules
 from recovery.logs.log_settings import LogSettings, log_settings
 from recovery.logs.restore import RestoredLog, RestoreJob, RestoreProgress, restore_logs
 from recovery.logs.run_reader import RunReader
@@ -86,6 +88,11 @@ class PlannedLog:
     def has_other_replicas(self) -> bool:
         return len(self.replicas.replicas) > 1
 
+    @property
+    def lost_ranges(self) -> list[OffsetRange]:
+        """The offsets that lost and unreachable objects alone hold, and that the log should have."""
+        return self.runs.lost_ranges(self.rules)
+
     def restore_job(self, target: LogDirectoryTarget) -> RestoreJob:
         """Return the job that writes it there."""
         place = target.building_place(self.topic, self.partition.partition)
@@ -102,12 +109,13 @@ class PlannedLog:
         if log_start is None or not self.has_other_replicas or self.settings.is_compacted:
             return []
         head = [(log_start, start_offset)] if log_start < start_offset else []
-        unwanted = [gap for gap in self.rules.declared_gaps if gap.reason is GapReason.NOT_WANTED]
+        on_brokers = (GapReason.NOT_WANTED, GapReason.UNREADABLE)  # the leader's copy was damaged, others' may be well
+        unstored = [gap for gap in self.rules.declared_gaps if gap.reason in on_brokers]
         within = [
             (gap.from_offset, gap.to_offset)
             for gap in self.plan.declared_gaps
             if gap.from_offset >= start_offset
-            and any(one.from_offset < gap.to_offset and gap.from_offset < one.to_offset for one in unwanted)
+            and any(one.from_offset < gap.to_offset and gap.from_offset < one.to_offset for one in unstored)
         ]
         return head + within
 
@@ -140,15 +148,30 @@ class PlannedLog:
             return known
         is_kept_as_log = self.settings.retention_ms is not None and self.settings.stored_ms is None
         is_all_stored = not (self.rules.released or self.rules.before_upload)
-        return plan.start_offset if is_kept_as_log and is_all_stored else 0
+        if not (is_kept_as_log and is_all_stored):
+            return 0
+        return min([plan.start_offset, *(begin for begin, _ in self.lost_ranges)])
 
     def start_of(self, plan: LogPlan) -> int:
         """Return the log start for the broker: that of the tier, if it has one, else that of the restored log.
 
         A leading broker deletes from the tier what lies below.
         """
-        known = self.runs.log_start(self.rules) if self.settings.is_tiered else None
-        return plan.start_offset if known is None else min(known, plan.start_offset)
+        if not self.settings.is_tiered:
+            return plan.start_offset
+        known = self.runs.log_start(self.rules)
+        if known is not None:
+            return min(known, plan.start_offset)
+        on_tier = dict(self.rules.tier_epochs or ())
+        return min([plan.start_offset, *(start for epoch, start in plan.leader_epochs if epoch in on_tier)])
+
+    def lacks_tier_epochs(self, plan: LogPlan) -> bool:
+        """Whether a log made by `plan` may lack leader epochs of records that are on the tier, as nobody knows them.
+
+        A leading broker deletes from the tier what is of epochs older than its own first one.
+        """
+        is_known = not self.settings.is_tiered or self.rules.tier_epochs is not None or self.may_have_less
+        return not is_known and plan.start_offset > (self.runs.log_start(self.rules) or 0)
 
     def is_restored(self, plan: LogPlan, gap: Gap | None) -> bool:
         """Whether to give the broker a log made by `plan`, and ended before `gap`."""
@@ -162,13 +185,15 @@ def plan_broker(
     selection: Selection,
     now_ms: int,
     newest_timestamp_ms: NewestTimestamp = lambda _extent: 0,
+    tier: TieredOffsets | None = None,
 ) -> list[PlannedLog]:
     """Return the selected lost logs of the broker, by name. Writes nothing.
 
-    `newest_timestamp_ms` is asked where nobody says where a log begins, for records that seem to have expired.
+    `newest_timestamp_ms` is asked where nobody says where a log begins, for records that seem to have expired. `tier`
+    is what KIP-405's tier holds; None: unknown.
     Raises UnknownClusterError when nothing is selected, RecoveryError for settings that are no numbers.
     """
-    kept = _logs_in(path for path in broker.log_dirs if path not in broker.lost_log_dirs)
+    kept = _kept_logs(broker)
     planned = []
     for partition in view.replicas_of(broker.node_id):
         topic = view.topics[partition.topic_id]
@@ -181,6 +206,9 @@ def plan_broker(
         runs, replicas = inventory.log_runs(partition), topic.partitions[partition.partition]
         rules = inventory.log_rules(partition, is_compacted=settings.is_compacted, log_start=replicas.log_start)
         rules = replace(rules, begins_behind_last_gap=selection.begins_behind_last_gap)
+        if settings.is_tiered and tier is not None:
+            starts = tier.epoch_starts(partition).items()
+            rules = replace(rules, tier_epochs=tuple(EpochStart(*one) for one in sorted(starts)))
         rules = _timed(runs, rules, settings, now_ms, newest_timestamp_ms)
         plan = runs.plan(rules)
         may_have_less = selection.may_have_less
@@ -230,15 +258,22 @@ def recover_broker(
     RemoteStorageError and OSError meanwhile; a repeated run continues.
     """
     for path in broker.lost_log_dirs:
-        refusal = refusal_of(path, broker.cluster_id, broker.node_id)
+        refusal = refusal_of(path, broker.cluster_id, broker.node_id, broker.lost_log_dirs)
         if refusal is not None:
             raise refusal
+    if (refusal := tier_refusal([(log, log.plan) for log in planned])) is not None:
+        raise refusal
     identities = directory_identities(broker, view, new_directory_id)
     with ExitStack() as held:
-        targets = [held.enter_context(LogDirectoryTarget(path, identities[path])) for path in broker.lost_log_dirs]
+        lost = broker.lost_log_dirs
+        targets = [held.enter_context(LogDirectoryTarget(path, identities[path], lost)) for path in lost]
         stored = [log for log in planned if log.is_restored(log.plan, log.plan.gap)]
         placed = place_logs(stored, targets, view, broker.node_id)
         restored = restore([log.restore_job(placed[log.partition]) for log in stored])
+        if (
+            refusal := tier_refusal([(log, one.job.plan) for log, one in zip(stored, restored, strict=True)])
+        ) is not None:
+            raise refusal
         # What could not be read may be what others have, or make a compacted log a wrong one.
         made = [
             (log, log.start_of(one.job.plan))
@@ -249,6 +284,8 @@ def recover_broker(
             target.publish(
                 {(log.topic, log.partition.partition): start for log, start in made if placed[log.partition] is target}
             )
+        for target in targets:
+            target.release()
     return restored
 
 
@@ -289,9 +326,12 @@ def place_logs(
     return placed
 
 
-def _logs_in(log_dirs: Iterable[Path]) -> set[TopicIdPartition]:
+def _kept_logs(broker: LostBroker) -> set[TopicIdPartition]:
+    """Return the logs in the directories that were not lost."""
     found: set[TopicIdPartition] = set()
-    for path in log_dirs:
+    for path in broker.log_dirs:
+        if path in broker.lost_log_dirs:
+            continue
         directory = LogDirectory(path)
         directory.scan()
         found |= set(directory.partitions)
@@ -304,35 +344,58 @@ def _is_selected(topic: str, partition: int, selection: Selection) -> bool:
     )
 
 
-def last_in_sync(planned: Iterable[PlannedLog], node_id: int) -> list[PlannedLog]:
-    """Return logs with other replicas, none of which may be elected, as far as the controllers say.
+def last_in_sync(broker: LostBroker, view: ClusterView) -> list[TopicIdPartition]:
+    """Return the broker's lost logs that have other replicas, none of which may be elected; by name.
 
-    They elect nobody else. (By KIP-966 nobody is in sync when the last one has died: it is then eligible, and after an
-    unclean shutdown it is the last known leader, which is elected again.) So once started, the broker leads with what
-    was restored, and Kafka's other replicas truncate to that. What was acknowledged and not uploaded before the disk
-    was lost is then gone everywhere, even if a replica that fell out of sync has it. No tool can tell which of them
-    reaches further while there is no leader; so a person must decide.
+    All of them, whatever is selected: a broker that is started without a log has an empty one.
+
+    The controllers elect nobody else, as far as they say. (By KIP-966 nobody is in sync when the last one has died: it
+    is then eligible, and after an unclean shutdown it is the last known leader, which is elected again.) So once
+    started, the broker leads with what was restored, and Kafka's other replicas truncate to that. What was acknowledged
+    and not uploaded before the disk was lost is then gone everywhere, even if a replica that fell out of sync has it.
+    No tool can tell which of them reaches further while there is no leader; so a person must decide.
     """
-    return [
-        log
-        for log in planned
-        if log.has_other_replicas and {*log.replicas.in_sync, *log.replicas.eligible} <= {node_id}
-    ]
+    kept = _kept_logs(broker)
+    found = []
+    for partition in view.replicas_of(broker.node_id):
+        replicas = view.topics[partition.topic_id].partitions[partition.partition]
+        may_lead = {*replicas.in_sync, *replicas.eligible}
+        if partition not in kept and len(replicas.replicas) > 1 and may_lead <= {broker.node_id}:
+            found.append(partition)
+    return sorted(found, key=lambda partition: (view.topics[partition.topic_id].name, partition.partition))
 
 
-def lead_refusal(leads: list[PlannedLog]) -> TargetRefusedError | None:
+def lead_refusal(
+    leads: Sequence[TopicIdPartition], planned: Iterable[PlannedLog], view: ClusterView
+) -> TargetRefusedError | None:
     """Return why they are not restored without a request; None if there are none."""
     if not leads:
         return None
-    names = ", ".join(f"{log.name} to offset {log.plan.end_offset:,}" for log in leads[:_NAMED])
+    ends = {log.partition: log.plan.end_offset for log in planned if log.is_restored(log.plan, log.plan.gap)}
+    names = ", ".join(f"{view.name_of(one)} to offset {ends.get(one, 0):,}" for one in leads[:_NAMED])
     more = f" and {len(leads) - _NAMED} more" if len(leads) > _NAMED else ""
     return TargetRefusedError(
         "recover broker",
-        leads[0].name,
+        view.name_of(leads[0]),
         f"this broker is the last replica in sync, so it would lead with what is restored ({names}{more}), and the "
         "other replicas would be cut down to that: what was acknowledged and not uploaded would be gone",
         "where another replica reaches further (kafka-dump-log.sh on its disk), elect it while this broker is down "
         "(kafka-leader-election.sh --election-type unclean) and recover then; else add --lead-with-what-is-restored",
+    )
+
+
+def tier_refusal(plans: Iterable[tuple[PlannedLog, LogPlan]]) -> TargetRefusedError | None:
+    """Return why logs with a tier are not restored by these plans; None if they may be."""
+    cut = [log.name for log, plan in plans if log.is_restored(plan, plan.gap) and log.lacks_tier_epochs(plan)]
+    if not cut:
+        return None
+    more = f" and {len(cut) - _NAMED} more" if len(cut) > _NAMED else ""
+    return TargetRefusedError(
+        "recover broker",
+        cut[0],
+        f"the older records of {', '.join(cut[:_NAMED])}{more} are on KIP-405's tier, and their leader epochs are not "
+        f"known, because {REMOTE_LOG_METADATA_TOPIC} cannot be read: Kafka would delete these records from the tier",
+        f"run it where {REMOTE_LOG_METADATA_TOPIC} can be read; or give those records up: --with-less-than-others",
     )
 
 

@@ -4,57 +4,59 @@ Restored records get new offsets at the end of the log, in their old order. Kafk
 records. Of a transaction, records are restored only if its commit is among what is held.
 """
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
-from kafka_log.record_batch import scan_batches
+from kafka_log.plain_records import PlainRecord, decode_records
+from kafka_log.record_batch import RecordBatchHeader, scan_batches, verify_batches
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteWalLogSegmentMetadata
+from recovery.errors import UnusableRunError
 
 _COMMIT = b"\x00\x00\x00\x01"
 """The key of a transaction's commit marker: version 0, type 1."""
 
-
-@dataclass(frozen=True, slots=True)
-class HeldRecord:
-    """One record, as a producer sends it."""
-
-    offset: int
-    """Its old offset."""
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    headers: Sequence[tuple[str, bytes | None]]
+Decompress = Callable[[RecordBatchHeader, memoryview], bytes]
+"""Returns what follows the header of a whole batch, decompressed (`topic_reader.decompression.decompressed`)."""
 
 
-def held_records(storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSegmentMetadata]) -> Iterator[HeldRecord]:
-    """Yield all held records, each offset once, ascending. Raises RemoteStorageError, and ValueError for damaged bytes.
+def held_records(
+    storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSegmentMetadata], decompress: Decompress
+) -> Iterator[PlainRecord]:
+    """Yield all held records, each offset once, ascending; before the first, every batch was decoded once.
 
-    `runs` are the metadata store's `held_runs`.
+    So damaged bytes and codecs that are not installed end it before anything was restored. Raises RemoteStorageError,
+    UnusableRunError, MalformedMessageError, and what `decompress` raises. `runs` are the metadata store's `held_runs`.
     """
-    from kafka.record import MemoryRecords
+    markers: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
+    """By producer id: the offsets of its transactions' markers, ascending, and whether they are commits.
 
-    committed: dict[tuple[int, int], int] = {}
-    """By producer id and epoch, where its last transaction was committed."""
-    for raw in _batches(storage, runs):
-        batch = MemoryRecords(raw).next_batch()
-        if batch.is_control_batch and any(record.key == _COMMIT for record in batch):
-            committed[batch.producer_id, batch.producer_epoch] = batch.base_offset
-    for raw in _batches(storage, runs):
-        batch = MemoryRecords(raw).next_batch()
-        is_open = batch.base_offset > committed.get((batch.producer_id, batch.producer_epoch), -1)
-        if batch.is_control_batch or (batch.is_transactional and is_open):
-            continue
-        if not batch.validate_crc():
-            raise ValueError(f"the batch at offset {batch.base_offset} is damaged")
-        for record in batch:
-            yield HeldRecord(record.offset, record.key, record.value, record.timestamp, record.headers)
+    Not by producer epoch: brokers with transaction.version 2 give the marker a higher one (KIP-890). In a partition
+    a producer has one transaction after the other.
+    """
+    for header, raw in _batches(storage, runs):
+        for record in decode_records(header, decompress(header, raw)):
+            if header.is_control:
+                markers[header.producer_id].append((record.offset, record.key == _COMMIT))
+    for header, raw in _batches(storage, runs):
+        if not header.is_control and (not header.is_transactional or _is_committed(header, markers)):
+            yield from decode_records(header, decompress(header, raw))
 
 
-def _batches(storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSegmentMetadata]) -> Iterator[bytes]:
+def _is_committed(header: RecordBatchHeader, markers: dict[int, list[tuple[int, bool]]]) -> bool:
+    """Whether the first marker behind a transaction's batch is a commit; without one it is still open."""
+    of_producer = markers.get(header.producer_id, [])
+    at = bisect_right(of_producer, header.last_offset, key=lambda marker: marker[0])
+    return at < len(of_producer) and of_producer[at][1]
+
+
+def _batches(
+    storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSegmentMetadata]
+) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
     next_offset = 0
     for run in runs:
         entry = run.entry
@@ -66,7 +68,10 @@ def _batches(storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSegmen
         for span in scan_batches(raw, 0, len(raw)):
             if span.base_offset >= max(next_offset, entry.first_offset) and span.last_offset <= entry.last_offset:
                 next_offset = span.last_offset + 1
-                yield bytes(raw[span.start : span.end])
+                if not verify_batches(raw, [span]):
+                    reason = f"the batch at offset {span.base_offset} is damaged"
+                    raise UnusableRunError("read held records", str(run.combined_segment_id), reason)
+                yield RecordBatchHeader.parse(raw, span.start), memoryview(raw)[span.start : span.end]
 
 
 def give_up(

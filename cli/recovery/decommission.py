@@ -1,13 +1,17 @@
 """`remote-wal decommission`: gives the objects of a broker that is gone for good to another broker's agent."""
 
+from collections.abc import Collection
 from contextlib import closing
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.completion import complete_broker, complete_gone_broker
-from cli.connection import Connection
 from cli.option_groups import grouped
+from cli.recovery.recovery_sources import BrokersCluster, open_metadata, open_stores
+
+if TYPE_CHECKING:
+    from recovery.metadata.topic_rebuild import WritableTopic
 
 
 @grouped
@@ -20,31 +24,53 @@ def decommission(
         int,
         typer.Option(help="The broker whose agent is to care for its objects.", min=0, autocompletion=complete_broker),
     ],
-    connection: Connection,
+    where: BrokersCluster,
 ) -> None:
     """Give the objects of a broker that is gone to another broker's agent, which deletes them when their time
     comes, and have the other agents forget where its own was.
 
     Without it, the living broker with the lowest id takes over after remote.wal.node.takeover.ms. The broker must not
-    be in the cluster any more; should it come back, its agent takes its care back.
+    be in the cluster any more; should it come back, its agent takes its care back. Any broker's settings will do: they
+    name the store with the agents' snapshots.
     """
-    import time
     from dataclasses import replace
 
     from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.settings.settings_topic import SettingsWriter, read_settings
-    from metadata_topic.topic.topic_session import TopicSession
-    from plugin.wall_clock import wall_ms
-    from rlm.lifecycle.node_care import StoreRegistrations, inheritance, publish_registration
 
-    client = connection.client_config()
-    living = [one.broker_id for one in KafkaCluster(client, "remote-wal-decommission", 30.0).brokers()]
-    _, agents = read_settings(client)
-    with TopicSession(client, heir, time.monotonic) as topic:
-        registration = inheritance(broker, heir, living, StoreRegistrations(topic.store, agents.keys))
-        publish_registration(topic.publisher, registration, wall_ms())
-        topic.published()
+    with open_stores(where) as stores:
+        client = stores.client
+        living = [one.broker_id for one in KafkaCluster(client, "remote-wal-decommission", 30.0).brokers()]
+        _, agents = read_settings(client)
+        with open_metadata(stores) as topic:
+            give_care(topic, broker, heir, living, agents.keys())
     if (gone := agents.get(broker)) is not None and not gone.is_gone:
         with closing(SettingsWriter(client)) as writer:
             writer.register_agent(replace(gone, peer_address=None, bypass_address=None, is_gone=True))
     typer.echo(f"the agent of broker {heir} cares for the objects of broker {broker}")
+
+
+def give_care(
+    topic: "WritableTopic", broker_id: int, heir_id: int, living: Collection[int], agents: Collection[int]
+) -> None:
+    """Register the heir as the broker's caretaker, and read it back. Raises DecommissionError, MetadataTopicError.
+
+    `agents` are the brokers whose agents are in the settings topic. In a topic in doubt the broker's last incarnation
+    may be missing, and agents refuse an older one.
+    """
+    from plugin.wall_clock import wall_ms
+    from rlm.lifecycle.node_care import DecommissionError, StoreRegistrations, inheritance, publish_registration
+
+    if doubts := topic.store.topic.doubts:
+        found = "; ".join(doubts.values())
+        raise DecommissionError(
+            f"the metadata topic may lack registrations ({found}): remote-wal metadata rebuild first"
+        )
+    known = StoreRegistrations(topic.store, lambda: agents)
+    registration = inheritance(broker_id, heir_id, living, known)
+    publish_registration(topic, registration, wall_ms())
+    topic.published()
+    if not topic.read_to_end() or known.registration_of(broker_id) != registration:
+        raise DecommissionError(
+            f"what the metadata topic says does not make broker {heir_id} care for broker {broker_id}: run it again"
+        )

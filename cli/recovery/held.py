@@ -12,15 +12,15 @@ from cli.completion import complete_topic
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
-from cli.recovery.recovery_sources import BrokersCluster, OpenStores, open_stores
+from cli.recovery.recovery_sources import BrokersCluster, OpenStores, open_metadata, open_stores
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
+    from kafka_log.plain_records import PlainRecord
     from kafka_log.topic_partition import TopicIdPartition
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.segment_metadata import RemoteWalLogSegmentMetadata
-    from recovery.held_records import HeldRecord
 
 app = command_group("Records that a log lost, and object storage still holds.")
 _TIMEOUT_S = 30.0
@@ -65,12 +65,15 @@ def list_held(topic: Topic, partition: Partition, where: BrokersCluster, json: J
 def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
     """Append the held records to the log, in their old order: they get new offsets, behind what was written since.
 
-    They stay held. Look at the log, then give them up. Run twice, it appends them twice.
+    They stay held. Look at the log, then give them up. Run twice, it appends them twice. Records compressed with
+    snappy, lz4 or zstd need remote-wal[report]; nothing is appended unless all can be decoded.
     """
     from recovery.held_records import held_records
+    from topic_reader.decompression import decompressed
 
     with _opened(topic, partition, where) as held:
-        appended, faults = _produce(held.stores.client, topic, partition, held_records(held.stores.storage, held.runs))
+        records = held_records(held.stores.storage, held.runs, decompressed)
+        appended, faults = _produce(held.stores.client, topic, partition, records)
     typer.echo(f"{appended:,} records were appended to {topic}-{partition}")
     if faults:
         typer.echo(f"{len(faults):,} were not: {faults[0]}", err=True)
@@ -80,7 +83,7 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
 
 
 def _produce(
-    client: "KafkaClientConfig", topic: str, partition: int, records: "Iterator[HeldRecord]"
+    client: "KafkaClientConfig", topic: str, partition: int, records: "Iterator[PlainRecord]"
 ) -> tuple[int, list[str]]:
     """Return how many were acknowledged, and the outcome of each other one."""
     from confluent_kafka import Producer
@@ -134,20 +137,9 @@ class _Held:
 
 @contextmanager
 def _opened(topic: str, partition: int, where: BrokersCluster) -> Iterator[_Held]:
-    import time
-
-    from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-    from metadata_topic.store.store import RemoteWalMetadataStore
-    from metadata_topic.topic.topic_session import TopicSession
-    from plugin.remote_wal_storage_manager import blobs_of
-
     with open_stores(where) as stores:
         place = _partition(stores.client, topic, partition)
-        broker, store = stores.broker, RemoteWalMetadataStore()
-        blobs = blobs_of(stores.storage, "read", "metadata snapshots")
-        if (image := SnapshotKeeper(blobs, stores.cluster_id, broker.node_id, 0).load()) is not None:
-            store.restore(image)
-        with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, store) as session:
+        with open_metadata(stores) as session:
             yield _Held(stores, place, session)
 
 

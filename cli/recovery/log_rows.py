@@ -38,15 +38,20 @@ class LogRow:
     """The unreachable buckets that have offsets of the gap."""
     missing: tuple[tuple[int, int], ...] = ()
     """The ranges that a compacted log would lack, so that nothing of it is restored."""
+    lost: tuple[tuple[int, int], ...] = ()
+    """Offsets [from, to) that the log lacks before its start or within, because their objects are lost or out of reach;
+    it was asked for without them."""
 
     @property
     def is_complete(self) -> bool:
-        return self.gap is None and not self.missing and (self.gone_head is None or self.gone_head.is_expired)
+        is_whole = self.gap is None and not self.missing and not self.lost
+        return is_whole and (self.gone_head is None or self.gone_head.is_expired)
 
     @property
     def told(self) -> str:
         """The last column of the table."""
-        gaps = [*map(_declared, self.declared_gaps), *([_missing(self.gap)] if self.gap else [])]
+        gaps = [*map(_declared, self.declared_gaps), *map(_missing, self.lost)]
+        gaps += [_missing(self.gap)] if self.gap else []
         if self.unreachable_in:
             gaps.append(f"not lost: in {', '.join(self.unreachable_in)}, out of reach")
         missing = gaps or [self.status]

@@ -48,9 +48,10 @@ class RestoreOptions:
         bool,
         typer.Option(
             "--with-less-than-others",
-            help="Also restore logs of which other replicas hold records that are not stored, and compacted logs that "
-            "are not whole. Once this broker leads such a log, consumers miss these records or read older values of "
-            "their keys, and Kafka deletes those before the log's start everywhere.",
+            help="Also restore logs of which other replicas hold records that are not stored, compacted logs that are "
+            "not whole, and logs whose leader epochs on the tier cannot be read. Once this broker leads such a log, "
+            "consumers miss these records or read older values of their keys, and Kafka deletes those before the log's "
+            "start, or on the tier, everywhere.",
         ),
     ] = False
     lead: Annotated[
@@ -94,7 +95,8 @@ def recover(
     if all logs are whole; with 1 if one of them ends before a gap, or is compacted and not restored as it is not whole,
     which are named, or if a bucket did not answer; with 5 if offsets are missing within a log alone that its leader has
     declared as gaps, which are named too; with 4 if nothing was written, as a directory is not empty, belongs to
-    another cluster or node, or is locked, or as the broker is the last replica in sync of a log; with 3 if it failed.
+    another cluster or node, or is locked, as the broker is the last replica in sync of a log, or as the leader epochs
+    of a log's records on the tier cannot be read; with 3 if it failed.
     """
     from recovery.broker_recovery import last_in_sync, lead_refusal
     from recovery.errors import TargetRefusedError
@@ -109,7 +111,8 @@ def recover(
             typer.echo(f"the cluster has no replica on broker {broker.node_id}: nothing is to be restored", err=True)
             raise typer.Exit(0)
         planned = _plan(broker, sources, selection)
-        lead_refused = None if what.lead else lead_refusal(last_in_sync(planned, broker.node_id))
+        leads = last_in_sync(broker, sources.view)
+        lead_refused = None if what.lead else lead_refusal(leads, planned, sources.view)
         try:
             if dry_run:
                 status.update("reading time stamps")
@@ -121,8 +124,9 @@ def recover(
                 rows = _recover(status, broker, sources, planned, selection, threads)
         except TargetRefusedError as error:
             fail(error, ExitCode.REFUSED, json=json)
-    rows = [_with_buckets(row, log, sources) for row, log in zip(rows, planned, strict=True)]
-    document = _document(sources, rows, planned, _refusals(broker, lead_refused) if dry_run else None)
+    rows = [_with_lost(row, log, sources) for row, log in zip(rows, planned, strict=True)]
+    refusals = _refusals(broker, planned, lead_refused) if dry_run else None
+    document = _document(sources, rows, planned, [sources.view.name_of(one) for one in leads], refusals)
     if json:
         tell_json(document)
     else:
@@ -186,7 +190,8 @@ def _plan(broker: "LostBroker", sources: Sources, selection: "Selection") -> "li
     from recovery.broker_recovery import plan_broker
 
     newest_ms = sources.reader.newest_timestamp_ms
-    return plan_broker(broker, sources.view, sources.inventory, selection, sources.wall_ms(), newest_ms)
+    view, inventory = sources.view, sources.inventory
+    return plan_broker(broker, view, inventory, selection, sources.wall_ms(), newest_ms, sources.tier)
 
 
 def _bounds(
@@ -252,27 +257,40 @@ def _made_row(log: "PlannedLog", made: "RestoredLog | None") -> LogRow:
     return restored_row(made) if log.is_restored(plan, made.gap) else left_row(log, plan, made.gap)
 
 
-def _with_buckets(row: LogRow, log: "PlannedLog", sources: Sources) -> LogRow:
-    """Return the row, with the unreachable buckets that have the missing offsets."""
-    gaps = row.missing or ((row.gap,) if row.gap is not None else ())
+def _with_lost(row: LogRow, log: "PlannedLog", sources: Sources) -> LogRow:
+    """Return the row, with what of a log without a gap is lost, and the unreachable buckets that have what is missing.
+
+    A gap names what is lost already; other replicas supply what a log lacks that is left to them.
+    """
+    is_named = row.gap is not None or row.missing or row.held_by_others
+    if not is_named and (lost := tuple(one for one in log.lost_ranges if one[0] < row.end_offset)):
+        row = replace(row, lost=lost, status="without lost offsets")
+    gaps = row.missing or row.lost or ((row.gap,) if row.gap is not None else ())
     found = {place for gap in gaps for place in sources.inventory.unreachable_in(log.partition, *gap)}
     return replace(row, unreachable_in=tuple(sorted(found)))
 
 
-def _refusals(broker: "LostBroker", lead_refused: "TargetRefusedError | None") -> list[str]:
+def _refusals(
+    broker: "LostBroker", planned: "list[PlannedLog]", lead_refused: "TargetRefusedError | None"
+) -> list[str]:
     """Return why a recovery would be refused now."""
+    from recovery.broker_recovery import tier_refusal
     from recovery.logs.log_directory_target import refusal_of
 
-    found = [refusal_of(path, broker.cluster_id, broker.node_id) for path in broker.lost_log_dirs]
-    return [str(refusal) for refusal in [*found, lead_refused] if refusal is not None]
+    lost = broker.lost_log_dirs
+    found = [refusal_of(path, broker.cluster_id, broker.node_id, lost) for path in lost]
+    found += [lead_refused, tier_refusal([(log, log.plan) for log in planned])]
+    return [str(refusal) for refusal in found if refusal is not None]
 
 
 def _document(
-    sources: Sources, rows: list[LogRow], planned: "list[PlannedLog]", refusals: list[str] | None
+    sources: Sources,
+    rows: list[LogRow],
+    planned: "list[PlannedLog]",
+    only_in_sync_here: list[str],
+    refusals: list[str] | None,
 ) -> dict[str, Any]:
     """Return the JSON document; `refusals` are part of it in a dry run only."""
-    from recovery.broker_recovery import last_in_sync
-
     inventory = sources.inventory
     held = sorted(log.name for log in planned if log.partition in inventory.held)
     is_all_known = not (inventory.unreadable or inventory.unanswered or held)
@@ -294,7 +312,7 @@ def _document(
         "unanswered_buckets": sorted(inventory.unanswered),
         "held": held,
         "unreachable_objects": len(inventory.unreachable),
-        "only_in_sync_here": [log.name for log in last_in_sync(planned, sources.broker.node_id)],
+        "only_in_sync_here": only_in_sync_here,
         "logs": [
             {
                 "log": row.name,
@@ -310,6 +328,7 @@ def _document(
                 "is_behind_expired": row.is_behind_expired,
                 "held_by_others": [{"from_offset": begin, "to_offset": end} for begin, end in row.held_by_others],
                 "missing": [{"from_offset": begin, "to_offset": end} for begin, end in row.missing],
+                "lost": [{"from_offset": begin, "to_offset": end} for begin, end in row.lost],
                 "recovery_point_ms": row.recovery_point_ms,
                 "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
                 "failed_copies": list(row.failed_copies),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
     from kafka_cluster.client_config import KafkaClientConfig
     from kafka_log.broker_files.server_properties import BrokerProperties
+    from metadata_topic.kip405.tiered_offsets import TieredOffsets
+    from metadata_topic.topic.topic_session import TopicSession
     from plugin.archive_storage import ObjectArchiveStorage
     from plugin.remote_wal_storage_manager import RemoteWalStorageManager
     from recovery.cluster_view import ClusterView
@@ -87,6 +89,8 @@ class Sources:
     wall_ms: "Callable[[], int]"
     """The time up to which records have expired: now or, if no broker is left, when the newest object was written,
     because nothing expires without agents."""
+    tier: "TieredOffsets | None"
+    """What KIP-405's tier holds; None: unknown, or no topic of the broker has a tier."""
 
 
 @contextmanager
@@ -113,9 +117,23 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
         reader = RunReader(storage, archive, patience_of(tell))
         inventory = take_inventory()
         clock = _stopped_clock(inventory) if where.cluster_metadata is not None else wall_ms
+        tier = _read_tier(broker, settings, where, view, tell)
         yield Sources(
-            broker, cluster_id, view, inventory, storage, archive, directory_ids, reader, take_inventory, clock
+            broker, cluster_id, view, inventory, storage, archive, directory_ids, reader, take_inventory, clock, tier
         )
+
+
+def _read_tier(
+    broker: "BrokerProperties", settings: "AgentSettings", where: StoredLogs, view: "ClusterView", tell: Tell
+) -> "TieredOffsets | None":
+    from metadata_topic.settings.wal_retention import is_tiered
+    from recovery.cluster_view import read_tier
+
+    topics = {partition.topic_id for partition in view.replicas_of(broker.node_id)}
+    if where.cluster_metadata is not None or not any(is_tiered(view.topics[topic].config) for topic in topics):
+        return None
+    tell("reading the tier's metadata")
+    return read_tier(client_of(broker, settings, where), METADATA_TIMEOUT_S)
 
 
 def _stopped_clock(inventory: "Inventory") -> "Callable[[], int]":
@@ -259,3 +277,24 @@ def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
     cluster_id, _ = ask_cluster(client)
     with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
         yield OpenStores(broker, client, cluster_id, storage, archive)
+
+
+@contextmanager
+def open_metadata(stores: OpenStores) -> Iterator["TopicSession"]:
+    """Read the metadata topic on top of a snapshot, for the block. Raises errors of our rooms.
+
+    The topic alone lacks what its retention removed, such as the registrations of agents that have run for long.
+    """
+    import time
+
+    from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+    from metadata_topic.store.store import RemoteWalMetadataStore
+    from metadata_topic.topic.topic_session import TopicSession
+    from plugin.remote_wal_storage_manager import blobs_of
+
+    broker, store = stores.broker, RemoteWalMetadataStore()
+    blobs = blobs_of(stores.storage, "read", "metadata snapshots")
+    if (image := SnapshotKeeper(blobs, stores.cluster_id, broker.node_id, 0).load()) is not None:
+        store.restore(image)
+    with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, store) as session:
+        yield session

@@ -9,8 +9,13 @@ cluster and holds no partition. While it is being written, two things keep a bro
   an unfinished directory, after a crash of the recovery, does not run with half of its data.
 
 `meta.properties`, without which a broker does not start either, is written at the end: the logs are moved to their
-places, the checkpoints written, then meta.properties, and last `.remote-wal-recovery` is removed. Every step may be
-repeated, so an interrupted recovery is continued by running it again.
+places, the checkpoints written, then meta.properties. Once all directories of the broker are so far, each one's
+`.remote-wal-recovery` is removed: first what is left in it, then its owner file, then the directory itself.
+
+An interrupted recovery is continued by running it again, whatever the step. Logs that are in their places are then
+taken back first, and made again. A directory without an owner file may be one that this recovery had finished: the
+owner file of another one names it, or its or another one's `.remote-wal-recovery` is there and empty. It is taken as
+such only if it has nothing but what a recovery leaves, because a broker that ran on it has left more.
 """
 
 import fcntl
@@ -18,7 +23,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +33,7 @@ from kafka_log.broker_files.cluster_metadata import DIRECTORY_NAME as CLUSTER_ME
 from kafka_log.broker_files.meta_properties import FILE_NAME as META_PROPERTIES
 from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
 from kafka_log.errors import MalformedFileError
-from kafka_log.log_directory import is_topic_name
+from kafka_log.log_directory import is_topic_name, parse_partition_directory_name
 from plugin.durable_files import sync_directory, write_durably
 from recovery.errors import TargetRefusedError
 
@@ -52,6 +57,7 @@ _HARMLESS: Final = frozenset(
     }
 )
 """What a usable directory may contain. The controllers' log is left unchanged."""
+_LEFT_BY_RECOVERY: Final = _HARMLESS | {LOG_START_CHECKPOINT, f"{LOG_START_CHECKPOINT}.tmp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,11 @@ class LogDirectoryIdentity:
 class LogDirectoryTarget:
     """Holds the directory from `__enter__` to `__exit__`. One thread at a time. Every method raises OSError."""
 
-    def __init__(self, path: Path, identity: LogDirectoryIdentity) -> None:
+    def __init__(self, path: Path, identity: LogDirectoryIdentity, together: Sequence[Path] = ()) -> None:
+        """`together`: all directories that are rebuilt together, with this one."""
         self.path = path
         self.identity = identity
+        self._together = together
         self.staging = path / STAGING
         self._lock: int | None = None
 
@@ -79,51 +87,74 @@ class LogDirectoryTarget:
         try:
             self._require_ours()
             self.staging.mkdir(exist_ok=True)
-            owner = {"cluster_id": self.identity.cluster_id, "node_id": self.identity.node_id}
+            owner = {
+                "cluster_id": self.identity.cluster_id,
+                "node_id": self.identity.node_id,
+                "log_dirs": [str(path) for path in self._together],
+            }
             write_durably(self.staging / OWNER_FILE, json.dumps(owner))
             sync_directory(self.path)
+            self._take_back()
         except BaseException:
-            self._release()
+            self._unlock()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._release()
+        self._unlock()
 
     def building_place(self, topic: str, partition: int) -> Path:
         """Return where a log is made until `publish`. Raises TargetRefusedError for an invalid topic name."""
         return self.staging / _directory_name(topic, partition)
 
     def publish(self, log_starts: Mapping[tuple[str, int], int]) -> None:
-        """Give the directory to the broker, once all logs (the keys: topic and partition) are made."""
+        """Put all logs (the keys: topic and partition), which are made, and the small files into their places."""
         for topic, partition in log_starts:
-            built = self.building_place(topic, partition)
-            place = self.path / _directory_name(topic, partition)
-            if built.is_dir():
-                built.rename(place)
+            self.building_place(topic, partition).rename(self.path / _directory_name(topic, partition))
         sync_directory(self.path)
         lines = [f"{topic} {partition} {start}" for (topic, partition), start in sorted(log_starts.items())]
         write_durably(self.path / LOG_START_CHECKPOINT, "\n".join(["0", str(len(lines)), *lines]) + "\n")
         if not (self.path / META_PROPERTIES).exists():
             write_durably(self.path / META_PROPERTIES, _meta_properties(self.identity))
-        shutil.rmtree(self.staging)
+
+    def release(self) -> None:
+        """Give the directory to the broker, once all those of the broker are published."""
+        for path in self.staging.iterdir():
+            if path.name != OWNER_FILE:
+                _remove(path)
+        sync_directory(self.staging)
+        (self.staging / OWNER_FILE).unlink()
+        self.staging.rmdir()
+        sync_directory(self.path)
+
+    def _take_back(self) -> None:
+        """Take logs back that an interrupted recovery had put into their places."""
+        for place in list(self.path.iterdir()):
+            if _is_log(place):
+                unfinished = self.staging / place.name
+                if unfinished.exists():
+                    _remove(unfinished)
+                place.rename(unfinished)
         sync_directory(self.path)
 
     def _require_ours(self) -> None:
-        refusal = refusal_of(self.path, self.identity.cluster_id, self.identity.node_id)
+        refusal = refusal_of(self.path, self.identity.cluster_id, self.identity.node_id, self._together)
         if refusal is not None:
             raise refusal
 
-    def _release(self) -> None:
+    def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
 
-def refusal_of(path: Path, cluster_id: str, node_id: int) -> TargetRefusedError | None:
-    """Return why this directory may not be written to; None when it may, or does not exist. Only looks."""
+def refusal_of(path: Path, cluster_id: str, node_id: int, together: Sequence[Path] = ()) -> TargetRefusedError | None:
+    """Return why this directory may not be written to; None when it may, or does not exist. Only looks.
+
+    `together`: the directories that are rebuilt together, with this one.
+    """
 
     def refused(reason: str, hint: str) -> TargetRefusedError:
         return TargetRefusedError("recover into", str(path), reason, hint)
@@ -146,12 +177,35 @@ def refusal_of(path: Path, cluster_id: str, node_id: int) -> TargetRefusedError 
             "name another directory, or empty this one",
         )
     owner = _owner(path)
-    if owner is not None and owner != (cluster_id, node_id):
-        return refused(f"a recovery of node {owner[1]} of cluster {owner[0]} is unfinished in it", "finish or empty it")
+    if owner is not None and (owner.cluster_id, owner.node_id) != (cluster_id, node_id):
+        return refused(
+            f"a recovery of node {owner.node_id} of cluster {owner.cluster_id} is unfinished in it",
+            "finish or empty it",
+        )
     others = sorted(item.name for item in path.iterdir() if item.name not in _HARMLESS)
-    if others and owner is None:
+    if others and owner is None and not _is_of_unfinished_recovery(path, together):
         return refused(f"it is not empty: {', '.join(others[:3])}", "recovery writes only where nothing can be lost")
     return None
+
+
+def _is_of_unfinished_recovery(path: Path, together: Iterable[Path]) -> bool:
+    """Whether a recovery that was not finished had given this directory to the broker, and no broker ran on it.
+
+    A broker that starts writes its other checkpoints before it loads logs.
+    """
+    left = (path.name in _LEFT_BY_RECOVERY or _is_log(path) for path in path.iterdir())
+    if identity_in(path) is None or not all(left):
+        return False
+    owners = (_owner(other) for other in together)
+    return any(map(_has_empty_staging, (path, *together))) or any(
+        owner is not None and str(path) in owner.log_dirs for owner in owners
+    )
+
+
+def _has_empty_staging(path: Path) -> bool:
+    """Whether removing its `.remote-wal-recovery` is all that is left to do."""
+    staging = path / STAGING
+    return staging.is_dir() and not any(staging.iterdir())
 
 
 def is_without_logs(path: Path) -> bool:
@@ -168,13 +222,35 @@ def identity_in(path: Path) -> MetaProperties | None:
         return None
 
 
-def _owner(path: Path) -> tuple[str, int] | None:
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The owner of an unfinished recovery."""
+
+    cluster_id: str
+    node_id: int
+    log_dirs: tuple[str, ...]
+    """All directories that it rebuilds."""
+
+
+def _owner(path: Path) -> _Owner | None:
     """Return the owner of an unfinished recovery in the directory."""
     try:
         owner = json.loads((path / STAGING / OWNER_FILE).read_text("ascii"))
-        return str(owner["cluster_id"]), int(owner["node_id"])
+        return _Owner(str(owner["cluster_id"]), int(owner["node_id"]), tuple(map(str, owner.get("log_dirs", ()))))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _is_log(path: Path) -> bool:
+    named = parse_partition_directory_name(path.name)
+    return named is not None and path.name != CLUSTER_METADATA and path.is_dir() and not path.is_symlink()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _locked(path: Path) -> int:
@@ -224,7 +300,11 @@ def emptied_log_dirs(
 
     Raises TargetRefusedError if a disk may be unmounted, OSError.
     """
-    empty = [path for path in log_dirs if not path.exists() or is_without_logs(path)]
+    empty = [
+        path
+        for path in log_dirs
+        if not path.exists() or is_without_logs(path) or _is_of_unfinished_recovery(path, log_dirs)
+    ]
     is_mounted = is_mounted or is_mount
     configured = _mount_points(fstab) if empty else []
     for path in empty:

@@ -25,22 +25,25 @@ The log begins behind the gap if everything before it is older than the topic's 
 the gap's records were released because nobody wanted them: then nothing older is wanted either, however young its
 object is. This also holds if the gap's first records were released and the others declared. The released records may be
 all there was of an epoch. And it holds if the gap lies before the begin of the log's upload: what is before it was
-uploaded by an agent whose objects are not known.
+uploaded by an agent whose objects are not known. If nothing of the kind explains why the first records of the log
+cannot be read, because their objects are known and lost, the log ends before them, and is empty.
 
 The log's own start comes from its leader or, once that is gone, from what leaders published last. Nothing below comes
-back: somebody deleted it, or retention did. A log of which nothing is left comes back empty at its end, so that offsets
-continue: what was released, or declared, or lies below the log's start had been written.
+back: somebody deleted it, or retention did. If KIP-405's tier holds what is before the local records, the log has the
+leader epochs of that too: Kafka deletes from the tier what is of epochs older than the log's. A log of which nothing is
+left comes back empty at its end, so that offsets continue: what was released, or declared, or lies below the log's
+start had been written.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.declared_gaps import DeclaredGap
-from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
+from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_missing
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from recovery.logs.stored_run import StoredRun
 
@@ -91,6 +94,8 @@ class PlanRules:
     """The log's starts that its leaders published last."""
     begins_behind_last_gap: bool = False
     """Whether to take the newest unbroken stretch, whatever came before it."""
+    tier_epochs: tuple[EpochStart, ...] | None = None
+    """The leader epochs of the records that KIP-405's tier holds; None: unknown, or the log has no tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,7 @@ class LogRuns:
         }
         self._known_end = max(self._reached.values(), default=0)
         self._first_lost = min((run.first_offset for run in lost), default=None)
+        self._lost = lost
 
     def mark_unreadable(self, unreadable: Container[StoredRun]) -> "LogRuns":
         """Return the runs with these marked as unreadable."""
@@ -185,6 +191,10 @@ class LogRuns:
 
     def plan(self, rules: PlanRules) -> LogPlan:
         """Return the log, by the module's theory."""
+        plan = self._plan_of_stored(rules)
+        return replace(plan, leader_epochs=self._epochs_with_tier(plan, rules)) if rules.tier_epochs else plan
+
+    def _plan_of_stored(self, rules: PlanRules) -> LogPlan:
         stretches = list(self._stretches(rules))
         declared = self._declared(rules)
         begin = self._behind_released(stretches, rules, declared)
@@ -195,6 +205,9 @@ class LogRuns:
         if _lacks_its_start(stretches[0], rules, declared):
             return self._lacking_plan(rules.start_offset or 0, stretches[0][0].first_offset)
         chosen, missing = _over_declared(stretches[begin:], declared)
+        passed_over = stretches[begin - 1][-1].last_offset + 1 if begin else 0
+        if (first_lost := self._first_lost_between(passed_over, chosen[0].first_offset, rules)) is not None:
+            return self._lacking_plan(first_lost, chosen[0].first_offset)
         start, end = chosen[0].first_offset, chosen[-1].last_offset + 1
         if rules.start_offset is not None and begin == 0:
             start = min(rules.start_offset, start) if rules.may_have_holes else start
@@ -207,6 +220,29 @@ class LogRuns:
         """Return the extents that the plan leaves out before the log's start."""
         start = self.plan(rules).start_offset
         return [extent for stretch in self._stretches(rules) for extent in stretch if extent.last_offset < start]
+
+    def lost_ranges(self, rules: PlanRules) -> list[OffsetRange]:
+        """Return the offsets that lost objects alone hold and that the log should have, ascending.
+
+        They are at or behind the log's start, and were neither released nor declared, nor have they expired. What was
+        archived is released with its combined segments and stays wanted.
+        """
+        if not self._lost:
+            return []
+        begin, unwanted = max(rules.start_offset or 0, self.log_start(rules) or 0), self._unwanted_below(rules)
+        bounds = {epoch: (start, end) for (epoch, start), end in self._epoch_ranges()}
+        lost = []
+        for run in self._lost:
+            is_archived = run.stored_in.is_archived
+            if run.leader_epoch not in bounds or (not is_archived and _has_expired(run, rules)):
+                continue
+            start, end = bounds[run.leader_epoch]
+            first = max(run.first_offset, start, begin, 0 if is_archived else unwanted)
+            if first < (end := min(run.living_last_offset + 1, end)):
+                lost.append((first, end))
+        held = [(one.first_offset, one.last_offset + 1) for stretch in self._stretches(rules) for one in stretch]
+        known = joined_ranges([*held, *self._declared(rules)])
+        return [part for whole in joined_ranges(lost) for part in ranges_missing(known, whole)]
 
     def log_start(self, rules: PlanRules) -> int | None:
         """Return the log's start; None if unknown."""
@@ -235,6 +271,12 @@ class LogRuns:
         """Whether everything that is stored has expired, and what was behind it was released."""
         is_released = self._unwanted_below(rules) > stretches[-1][-1].last_offset + 1
         return is_released and all(_is_expired(one, rules) for one in stretches)
+
+    def _first_lost_between(self, begin: int, end: int, rules: PlanRules) -> int | None:
+        """Return the first lost offset in [begin, end) that keeps the log from beginning at `end`; None without any."""
+        if rules.may_have_holes or rules.begins_behind_last_gap:
+            return None
+        return next((first for first, _ in self.lost_ranges(rules) if begin <= first < end), None)
 
     def _unwanted_below(self, rules: PlanRules) -> int:
         """Return the offset below which everything was released, or was in the log before its upload began.
@@ -329,6 +371,21 @@ class LogRuns:
         if best is not None and position < end:
             yield Extent(best, max(position, best.first_offset), min(best.living_last_offset, end - 1))
 
+    def _epochs_with_tier(self, plan: LogPlan, rules: PlanRules) -> tuple[EpochStart, ...]:
+        """Return the plan's leader epochs behind those that the log has before its local start, on the tier."""
+        newest = plan.leader_epochs[0].leader_epoch if plan.leader_epochs else None
+        starts = dict(plan.leader_epochs)
+        for epoch, start in (*(rules.tier_epochs or ()), *self.lineage):
+            if start < plan.start_offset and (newest is None or epoch <= newest):
+                starts[epoch] = min(start, starts.get(epoch, start))
+        begin, lineage = min(self.log_start(rules) or 0, plan.start_offset), _lineage(starts)
+        ends = [*(start for _, start in lineage[1:]), _NO_END]
+        return tuple(
+            EpochStart(epoch, max(start, begin))
+            for (epoch, start), end in zip(lineage, ends, strict=True)
+            if end > begin
+        )
+
     def _epochs_between(self, start: int, end: int, *, is_natural_end: bool) -> tuple[EpochStart, ...]:
         """Return the lineage of a log with these bounds."""
         found: list[EpochStart] = []
@@ -392,9 +449,9 @@ def _is_passed_over(stretch: Sequence[Extent], rules: PlanRules) -> bool:
 
 def _is_expired(stretch: Sequence[Extent], rules: PlanRules) -> bool:
     """Whether all of it is older than the retention."""
-    if rules.retention_horizon_ms is None:
-        return False
-    return all(
-        extent.run.stored_in.written_ms < rules.retention_horizon_ms and extent.run not in rules.unexpired
-        for extent in stretch
-    )
+    return all(_has_expired(extent.run, rules) for extent in stretch)
+
+
+def _has_expired(run: StoredRun, rules: PlanRules) -> bool:
+    horizon_ms = rules.retention_horizon_ms
+    return horizon_ms is not None and run.stored_in.written_ms < horizon_ms and run not in rules.unexpired

@@ -4,8 +4,9 @@ Batches come in the order of the log and are appended to the active segment, byt
 batch as in Kafka's LogSegment.shouldRoll: when it would grow beyond `segment.bytes`, when the batch is younger than the
 segment's first by more than `segment.ms`, or when its offset is too far from the segment's base for an index. A rolled
 segment is synced to the disk, and recorded in a journal: [base offset, size, offset behind it], together with the
-leader epochs and settings that it was made by. A writer that finds a journal continues behind its last segment, if the
-same leaders wrote those segments by the present plan; otherwise it starts again.
+leader epochs, holes and settings that it was made by. A writer that finds a journal continues behind its last segment,
+if by the present plan the same leaders wrote those segments and the same offsets are missing; otherwise it starts
+again.
 
 Index files and producer snapshots are not written: a broker that finds none reads the segments, checks every batch, and
 makes them. Their absence makes it check.
@@ -208,7 +209,12 @@ class LogWriter:
     def _made_of(self, end_offset: int) -> str:
         """Return what decides the log's bytes up to an offset: all copies of an offset in a leader epoch are equal."""
         epochs = [tuple(epoch) for epoch in self._plan.leader_epochs if epoch.start_offset < end_offset]
-        return repr((self._plan.start_offset, epochs, self._settings, self._to_timestamp_ms))
+        holes, position = [], self._plan.start_offset
+        for extent in self._plan.extents:
+            if position < min(extent.first_offset, end_offset):
+                holes.append((position, extent.first_offset))
+            position = extent.last_offset + 1
+        return repr((self._plan.start_offset, epochs, holes, self._settings, self._to_timestamp_ms))
 
     def _path(self, base_offset: int) -> Path:
         return self._directory / log_file_name(base_offset)

@@ -14,14 +14,15 @@ The last records are about what is in no object and need not be: for each log up
 then the declarations. An agent that only knows the topic takes for missing what lies behind the begin of a log's upload
 and is in no object (`rlm.write_path.reading.resume_point`). So without these records, everything that has expired since
 the upload began would be declared as lost. Released is what snapshots say, and what was in objects that a snapshot
-knows as finished and that are not stored any more. If somebody else has deleted those, this counts the same, like an
-object that an agent finds lost.
+knows as finished and that are not stored any more. If somebody else has deleted those, this counts the same, because
+nobody can tell.
 
 Dead entries are not published: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
 
 When everything was read back, and only then, a last record says that the topic is complete again.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from metadata_topic.records.archive_records import ArchiveObjectCommitted, Archi
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError, SnapshotError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
+from metadata_topic.records.offset_ranges import NO_END, OffsetRange
 from metadata_topic.records.publishable import MetadataPublisher, Publishable
 from metadata_topic.records.records import (
     PublishedSegment,
@@ -44,6 +46,7 @@ from metadata_topic.records.records import (
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import record_from_object
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.released_offsets import ReleasedOffsets
 from metadata_topic.store.sequence_set import SequenceSet
 from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME, decode_archive
@@ -354,24 +357,29 @@ def remembered_gaps(remembered: RememberedMetadata, listed: ListedObjects) -> li
 
 
 def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
-    """Return the gaps that the topic does not have."""
+    """Return the gaps that the topic does not have, each looked for where the store holds its reason."""
     partitions = {gap.topic_id_partition for gap in gaps}
-    declared = {gap for partition in partitions for gap in told.declared_gaps(partition)}
+    losses = told.local_losses()
+    declared = {gap for partition in partitions for gap in (*told.declared_gaps(partition), *losses.get(partition, ()))}
     starts = {(partition, epoch): offset for partition, epoch, offset in told.image().log_starts}
-    declared |= {
-        gap
-        for gap in gaps
-        if gap.reason is GapReason.LOG_START
-        and starts.get((gap.topic_id_partition, gap.leader_epoch), 0) >= gap.to_offset
-    }
-    return [gap for gap in gaps if gap not in declared and not _is_known_as_released(gap, told)]
+    unwanted: defaultdict[PartitionAndEpoch, list[OffsetRange]] = defaultdict(list)
+    for gap in sorted(declared):
+        if gap.reason is GapReason.NOT_WANTED:
+            unwanted[gap.topic_id_partition, gap.leader_epoch].append((gap.from_offset, gap.to_offset))
 
+    def is_told(gap: DeclaredGap) -> bool:
+        key = (gap.topic_id_partition, gap.leader_epoch)
+        if gap.reason is GapReason.RELEASED:
+            of_its_epoch = LeaderEpochs([(gap.leader_epoch, 0)])
+            return told.released_up_to(gap.topic_id_partition, of_its_epoch) >= gap.to_offset
+        if gap.reason is GapReason.LOG_START:
+            return starts.get(key, 0) >= gap.to_offset
+        if gap.reason is GapReason.NOT_WANTED:  # the store joins those that touch
+            behind = bisect_right(unwanted[key], (gap.from_offset, NO_END))
+            return behind > 0 and unwanted[key][behind - 1][1] >= gap.to_offset
+        return gap in declared
 
-def _is_known_as_released(gap: DeclaredGap, told: RemoteWalMetadataStore) -> bool:
-    if gap.reason is not GapReason.RELEASED:
-        return False
-    of_its_epoch = LeaderEpochs([(gap.leader_epoch, 0)])
-    return told.released_up_to(gap.topic_id_partition, of_its_epoch) >= gap.to_offset
+    return [gap for gap in gaps if not is_told(gap)]
 
 
 def read_snapshots(

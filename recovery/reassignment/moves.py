@@ -206,6 +206,10 @@ class Reassignment:
         elif self.progress[where].state in (MoveState.SUBMITTING, MoveState.CANCELLING):
             self._go(self.progress[where], MoveState.FAILED, now_s, refused)
 
+    def begun_at_local_log(self) -> None:
+        """Record that BeginAtLocalLog was done; without it, moves of partitions on the tier would not end."""
+        self._begun_at_local_log = True
+
     def cancel(self, now_s: float) -> None:
         """Begin no more moves, and cancel those under way."""
         for one in self.progress.values():
@@ -283,7 +287,6 @@ class Reassignment:
             self._begun_at_local_log = False
             return [BeginAtTier()]
         if not self._begun_at_local_log and open_tiered and all(one.state in ENDS for one in usual):
-            self._begun_at_local_log = True
             return [BeginAtLocalLog(tuple(sorted({broker for one in open_tiered for broker in one.move.adding})))]
         return []
 

@@ -138,6 +138,7 @@ class ReassignmentRun:
                 self._admin.cancel(partitions)
             case BeginAtLocalLog(brokers):
                 self._admin.begin_at_local_log(brokers)
+                self.reassignment.begun_at_local_log()
             case BeginAtTier():
                 self._admin.begin_at_tier()
 

@@ -33,7 +33,7 @@ from recovery.logs.restore import GoneHead
 from recovery.metadata.inventory import Inventory, from_objects
 from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyFront, FaultyServer
 from tests.kafka_log.batches import batch
-from tests.kafka_log.kraft_records import DIRECTORY
+from tests.kafka_log.kraft_records import DIRECTORY, message, metadata_batch, tagged, text
 from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
 from tests.recovery.stored_objects import records
 
@@ -74,7 +74,11 @@ def test_an_unfinished_recovery_counts_as_erased(ruins: Ruins) -> None:
     ruins.log_dir.mkdir()
     _told(ruins.run("recover", "--json"))
     (ruins.log_dir / ".remote-wal-recovery").mkdir()
-    assert ruins.run("recover", "--if-empty").exit_code == 4, "it is looked at, and refused as it is not empty"
+    told = _told(ruins.run("recover", "--if-empty", "--json"))
+    assert [log["status"] for log in told["logs"]] == ["whole", "whole"]
+    (ruins.log_dir / ".remote-wal-recovery").mkdir()
+    (ruins.log_dir / "recovery-point-offset-checkpoint").touch()
+    assert ruins.run("recover", "--if-empty").exit_code == 4, "a broker ran on it: it is refused as it is not empty"
 
 
 def test_what_is_not_there_is_no_erased_log_directory(ruins: Ruins) -> None:
@@ -149,6 +153,39 @@ def test_where_the_broker_is_the_last_replica_in_sync_nothing_is_restored_unaske
 
     told = _told(ruins.run("recover", "--json", "--lead-with-what-is-restored"))
     assert (told["only_in_sync_here"], told["complete"]) == (["payments-2"], True)
+
+
+def test_a_log_that_is_not_selected_would_be_led_from_offset_0_and_is_refused_too(ruins: Ruins) -> None:
+    """The broker starts with an empty log in the place of each one that is not restored."""
+    ruins.write(payments={"in_sync": (1,)})
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+
+    dry = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"))
+    assert dry["only_in_sync_here"] == ["payments-2"]
+    assert "payments-2 to offset 0" in dry["would_be_refused"][0]
+    assert ruins.run("recover", "--json", "--topic", "orders").exit_code == 4
+    assert not ruins.log_dir.exists()
+
+    told = _told(ruins.run("recover", "--json", "--topic", "orders", "--lead-with-what-is-restored"))
+    assert [log["log"] for log in told["logs"]] == ["orders-0"]
+
+
+def test_a_log_is_refused_where_nobody_can_say_which_leader_epochs_are_on_its_tier(ruins: Ruins) -> None:
+    """Kafka would delete from the tier what is of epochs older than the restored log's first one."""
+    topic_config = message(4, 0, b"\x02" + text("orders") + text("remote.storage.enable") + text("true") + tagged())
+    log = ruins.directory / "controller" / "__cluster_metadata-0" / f"{0:020}.log"
+    log.write_bytes(log.read_bytes() + metadata_batch(4, topic_config))
+    ruins.upload(1, records(ORDERS, 3, 5, 9))
+
+    [refusal] = _told(ruins.run("recover", "--dry-run", "--json"))["would_be_refused"]
+    refused = ruins.run("recover", "--json")
+    assert refused.exit_code == 4
+    assert refusal in refused.stderr
+    assert "orders-0 are on KIP-405's tier" in refusal
+    assert not ruins.log_dir.exists()
+
+    [orders, _] = _told(ruins.run("recover", "--json", "--with-less-than-others"))["logs"]
+    assert (orders["start_offset"], orders["end_offset"]) == (5, 10)
 
 
 @pytest.mark.parametrize(
@@ -298,6 +335,30 @@ def test_what_is_behind_the_last_gap_can_be_asked_for(ruins: Ruins) -> None:
     told = _told(ruins.run("recover", "--json", "--topic", "orders", "--after-last-gap"))
 
     assert [(log["start_offset"], log["end_offset"]) for log in told["logs"]] == [(8, 10)]
+
+
+def test_a_log_that_is_asked_for_without_its_lost_records_is_not_called_whole(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    ruins.upload(2, records(ORDERS, 0, 5, 9))
+
+    def inventory(*arguments: Any) -> Inventory:
+        found = from_objects(*arguments)
+        first, second = sorted(found.runs[ORDERS], key=lambda run: run.first_offset)
+        found.runs[ORDERS], found.lost[ORDERS] = [second], [first]
+        found.unreachable[first.stored_in.object_id] = "zone-b"
+        return found
+
+    monkeypatch.setattr("recovery.metadata.inventory.from_objects", inventory)
+    [lacking] = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code=1)["logs"]
+    assert (lacking["gap"], lacking["unreachable_in"]) == ({"from_offset": 0, "to_offset": 5}, ["zone-b"])
+
+    told = _told(ruins.run("recover", "--json", "--topic", "orders", "--after-last-gap"), exit_code=1)
+    [log] = told["logs"]
+    assert (log["start_offset"], log["end_offset"], log["gap"]) == (5, 10, None)
+    assert log["lost"] == [{"from_offset": 0, "to_offset": 5}]
+    assert (told["complete"], log["unreachable_in"]) == (False, ["zone-b"])
 
 
 def test_a_directory_with_a_log_in_it_is_refused_and_left_alone(ruins: Ruins) -> None:

@@ -142,7 +142,8 @@ def play(tmp_path: Path, topic: str) -> None:
             cluster.broker(NEW).terminate()
             script.stop_agent(NEW)
             wait_until(lambda: NEW not in cluster.admin.registered_brokers(), "the fourth is gone", PATIENCE_S)
-            command(cluster, "decommission", str(NEW), "--heir", "1")
+            config = str(cluster.layout.server_properties(1))
+            remote_wal(cluster, "decommission", str(NEW), "--heir", "1", "--broker-config", config)
             logs = [cluster.agent(one).spec.log_path for one in OLD]
             wait_until(lambda: all("peer_left" in log.read_text() for log in logs), "all agents forget it", PATIENCE_S)
             script.expect_records_to_flow()

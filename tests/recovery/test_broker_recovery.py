@@ -1,8 +1,12 @@
 """Which logs a broker gets back, and into which of its directories."""
 
+import errno
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_tex
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.durable_files import write_durably
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import StorageContext
@@ -31,15 +36,21 @@ from recovery.cluster_view import (
     ReplicaSet,
     TopicView,
     ask_cluster,
+    read_tier,
     with_directories,
     with_wal_retention,
 )
 from recovery.errors import TargetRefusedError, UnknownClusterError
+from recovery.logs import log_directory_target
 from recovery.logs.log_settings import LogSettings, log_settings
 from recovery.logs.restore import RestoredLog, RestoreJob, restore_logs
 from recovery.logs.run_reader import RunReader
 from recovery.metadata.inventory import Inventory, from_objects
-from recovery.verification import check_inventory
+from recovery.verification import FindingKind, check_inventory
+from tests.metadata_topic.fake_topic import FakeTopic
+from tests.metadata_topic.kip405_writer import write
+from tests.metadata_topic.test_tiered_offsets import ORDERS as TIERED
+from tests.metadata_topic.test_tiered_offsets import copied
 from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
 
 ORDERS = TopicId(b"orders".ljust(16))
@@ -139,6 +150,45 @@ def test_when_one_directory_is_refused_none_is_touched(tmp_path: Path) -> None:
     assert not first.exists()
 
 
+def test_a_recovery_that_ends_at_any_step_of_publishing_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full, or the machine goes down, at one change of the directories after the other."""
+    store = ObjectsInMemory()
+    replicas = {number: ReplicaSet((1,), (1,), 1) for number in range(4)}
+    inventory = _stored(store, 5, 5, 5, 5)
+    left = 0
+
+    def failing(change: Callable[..., object]) -> Callable[..., object]:
+        def changed(*arguments: object, **options: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.ENOSPC, "no space left")
+            return change(*arguments, **options)
+
+        return changed
+
+    for steps in count():
+        first, second = tmp_path / f"a{steps}", tmp_path / f"b{steps}"
+        broker, left = _broker(first, second), steps
+        with monkeypatch.context() as patched, suppress(OSError):
+            for method in ("rename", "unlink", "rmdir"):
+                patched.setattr(Path, method, failing(getattr(Path, method)))
+            patched.setattr(log_directory_target, "write_durably", failing(write_durably))
+            patched.setattr(shutil, "rmtree", failing(shutil.rmtree))
+            _recover(broker, _view(replicas), inventory, store)
+            assert steps > 10
+            break
+
+        _recover(broker, _view(replicas), inventory, store)
+
+        made = [path.name for place in (first, second) for path in place.glob("orders-*")]
+        assert sorted(made) == [f"orders-{number}" for number in range(4)]
+        names = {path.name for place in (first, second) for path in place.iterdir() if path.name not in made}
+        assert names == {".lock", "meta.properties", "log-start-offset-checkpoint"}
+
+
 def test_what_the_broker_does_not_have_is_not_restored() -> None:
     view = _view({0: ReplicaSet((1, 2), (2,), 2), 1: ReplicaSet((2, 3), (2,), 2)})
     inventory = _stored(ObjectsInMemory(), 5, 5)
@@ -172,7 +222,13 @@ def test_a_log_whose_first_records_only_the_others_hold_is_left_to_them(tmp_path
 
 @pytest.mark.parametrize(
     ("reason", "leader", "is_left"),
-    [(GapReason.NOT_WANTED, 2, True), (GapReason.NOT_WANTED, None, False), (GapReason.RETENTION, 2, False)],
+    [
+        (GapReason.NOT_WANTED, 2, True),
+        (GapReason.NOT_WANTED, None, False),
+        (GapReason.UNREADABLE, 2, True),
+        (GapReason.UNREADABLE, None, False),
+        (GapReason.RETENTION, 2, False),
+    ],
 )
 def test_a_log_without_what_nobody_wanted_stored_is_left_to_those_who_have_it(
     tmp_path: Path, reason: GapReason, leader: int | None, is_left: bool
@@ -190,6 +246,8 @@ def test_a_log_without_what_nobody_wanted_stored_is_left_to_those_who_have_it(
 
     assert (planned.plan.start_offset, planned.plan.end_offset) == (0, 15)
     assert planned.is_left_to_others(0) == is_left
+    kinds = {finding.kind for finding in check_inventory(inventory, [planned])}
+    assert (FindingKind.ON_BROKERS_ALONE in kinds) == is_left
     assert (tmp_path / "log" / "orders-0").exists() != is_left
 
 
@@ -307,6 +365,21 @@ def test_a_topics_settings_come_before_the_brokers_and_those_before_kafkas(
     topic: dict[str, str | None], broker: dict[str, str], expected: LogSettings
 ) -> None:
     assert log_settings(topic, broker) == expected
+
+
+def test_what_the_tier_holds_is_known_only_by_all_of_its_metadata() -> None:
+    client, topic = KafkaClientConfig("nowhere:1"), FakeTopic(partitions=2)
+    for record in copied(1, 0, 9, (3, 0)):
+        topic.append(None, write(record), partition=1)
+    tier = read_tier(client, 10.0, topic.consumer)
+    assert tier is not None
+    assert tier.epoch_starts(TIERED) == {3: 0}
+
+    assert read_tier(client, 10.0, FakeTopic(partitions=0).consumer) is None, "it is not there"
+    topic.append(None, b"of a newer version")
+    assert read_tier(client, 10.0, topic.consumer) is None
+    topic.ends_are_told = False
+    assert read_tier(client, 0.01, topic.consumer) is None, "its end is not reached"
 
 
 def test_a_cluster_that_does_not_answer_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,16 @@
 """Which records are appended to a log again after it lost them."""
 
+import gzip
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+import pyarrow as pa
 import pytest
 
+from kafka_log.crc32c import crc32c
+from kafka_log.record_batch import CODECS, CorruptBatchError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
@@ -14,8 +19,10 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalLogSegmentMetadata,
 )
+from recovery.errors import UnusableRunError
 from recovery.held_records import held_records
-from tests.kafka_log.batches import batch
+from tests.kafka_log.batches import batch, batch_around, record
+from topic_reader.decompression import decompressed
 
 ORDERS = TopicIdPartition(TopicId(b"o" * 16), 0)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
@@ -39,7 +46,7 @@ class Objects:
 
 
 def restored(objects: Objects, runs: Sequence[RemoteWalLogSegmentMetadata]) -> list[tuple[int, bytes | None]]:
-    found = held_records(cast(RemoteWalStorageManager, objects), runs)
+    found = held_records(cast(RemoteWalStorageManager, objects), runs, decompressed)
     return [(record.offset, record.value) for record in found]
 
 
@@ -51,7 +58,7 @@ def test_each_lost_record_is_restored_once_and_none_that_the_log_has() -> None:
         objects.holds(batch(303, 1, payload=b"c"), 303, 303),
     ]
     assert restored(objects, runs) == [(300, b"a"), (301, b"a"), (302, b"b"), (303, b"c")]
-    first = next(held_records(cast(RemoteWalStorageManager, objects), runs))
+    first = next(held_records(cast(RemoteWalStorageManager, objects), runs, decompressed))
     assert (first.key, first.timestamp_ms, list(first.headers)) == (b"k", 1_700_000_000_000, [])
 
 
@@ -67,9 +74,64 @@ def test_of_a_transaction_only_what_was_committed_is_restored(marker: bytes, exp
     assert restored(objects, [objects.holds(raw, 0, 3)]) == expected
 
 
+def of_transaction(offset: int, payload: bytes, producer_epoch: int = 0) -> bytes:
+    return with_epoch(batch(offset, payload=payload, attributes=TRANSACTIONAL, producer_id=7), producer_epoch)
+
+
+def end(offset: int, key: bytes, producer_epoch: int = 0) -> bytes:
+    marker = batch(offset, payload=b"\x00" * 6, key=key, attributes=TRANSACTIONAL | CONTROL, producer_id=7)
+    return with_epoch(marker, producer_epoch)
+
+
+def with_epoch(raw: bytes, producer_epoch: int) -> bytes:
+    after_crc = raw[21:51] + struct.pack(">h", producer_epoch) + raw[53:]
+    return raw[:17] + struct.pack(">I", crc32c(after_crc)) + after_crc
+
+
+@pytest.mark.parametrize("markers_epoch", [0, 1], ids=["transactions of version 1", "of version 2"])
+def test_each_of_a_producers_transactions_is_judged_by_its_own_marker(markers_epoch: int) -> None:
+    """With transaction.version 2 a marker's epoch is above its transaction's, and the next transaction has it."""
+    objects = Objects()
+    raw = b"".join(
+        (
+            of_transaction(0, b"aborted"), of_transaction(1, b"aborted"), end(2, ABORT, markers_epoch),
+            of_transaction(3, b"committed", markers_epoch), end(4, COMMIT, 2 * markers_epoch),
+            of_transaction(5, b"aborted", 2 * markers_epoch), end(6, ABORT, 3 * markers_epoch),
+            of_transaction(7, b"open", 3 * markers_epoch),
+        )
+    )  # fmt: skip
+    assert restored(objects, [objects.holds(raw, 0, 7)]) == [(3, b"committed")]
+
+
+COMPRESS = {
+    "none": bytes,
+    "gzip": gzip.compress,
+    "snappy": pa.Codec("snappy").compress,
+    "lz4": pa.Codec("lz4").compress,
+    "zstd": pa.Codec("zstd").compress,
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_are_restored_whatever_codec_their_producer_compressed_them_with(codec: str) -> None:
+    objects = Objects()
+    body = record(0, b"a" * 100, b"k") + record(1, None)
+    packed = bytes(COMPRESS[codec](body))
+    raw = batch(0) + batch_around(packed, 1, 2, attributes=CODECS.index(codec))
+    assert restored(objects, [objects.holds(raw, 0, 2)]) == [(0, b"x"), (1, b"a" * 100), (2, None)]
+
+
+def test_no_record_is_handed_out_before_each_batch_was_decoded() -> None:
+    objects = Objects()
+    unknown_codec = 5
+    runs = [objects.holds(batch(0), 0, 0), objects.holds(batch(1, attributes=unknown_codec), 1, 1)]
+    with pytest.raises(CorruptBatchError, match="unknown codec"):
+        next(held_records(cast(RemoteWalStorageManager, objects), runs, decompressed))
+
+
 def test_damaged_bytes_are_an_error_and_not_restored() -> None:
     objects = Objects()
     raw = bytearray(batch(0, payload=b"record"))
     raw[-3] ^= 1
-    with pytest.raises(ValueError, match="offset 0 is damaged"):
+    with pytest.raises(UnusableRunError, match="offset 0 is damaged"):
         restored(objects, [objects.holds(bytes(raw), 0, 0)])

@@ -1,6 +1,5 @@
 """Where a restored log begins and ends: as its leaders published last, whatever objects still hold."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,14 +9,20 @@ from cli.recovery.log_rows import planned_row
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.store.released_offsets import ReleasedUpTo
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.segment_metadata import CombinedSegmentId
 from recovery.broker_recovery import LostBroker, PlannedLog, Selection, plan_broker, recover_broker
 from recovery.cluster_view import ClusterView, ReplicaSet, TopicView
+from recovery.errors import TargetRefusedError
 from recovery.logs.log_plan import EpochStart, Gap, LogRuns, PlanRules
 from recovery.logs.restore import restore_logs
 from recovery.logs.run_reader import RunReader
+from recovery.logs.stored_run import StoredObject, StoredRun
 from recovery.metadata.inventory import Inventory
+from tests.metadata_topic.test_tiered_offsets import Tier, copied, started
 from tests.recovery.stored_logs import run
 from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
 
@@ -134,6 +139,61 @@ def test_a_log_of_which_nothing_is_left_comes_back_empty_at_its_end(
     assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[-1] == f"orders 0 {end}"
 
 
+@pytest.mark.parametrize("log_starts", [[told(0)], []], ids=["its start is known", "nobody says where it begins"])
+def test_a_log_whose_first_objects_are_lost_ends_before_them(tmp_path: Path, log_starts: list[ReleasedUpTo]) -> None:
+    """A log that began behind them would have the agents release them as deleted records."""
+    store = ObjectsInMemory()
+    uploads = [store.upload(NOW_MS - 9 + at, records(ORDERS, 0, 50 * at, 50 * at + 49)) for at in range(2)]
+    first, second = runs_of(uploads, ORDERS)
+    log = planned(tmp_path, Inventory(runs={ORDERS: [second]}, lost={ORDERS: [first]}, log_starts={ORDERS: log_starts}))
+    restore(tmp_path, log, store)
+
+    assert (log.plan.start_offset, log.plan.end_offset, log.plan.gap) == (0, 0, Gap(0, 50))
+    assert not planned_row(log).is_complete
+    assert list_segments(tmp_path / "orders-0") == [0]
+    assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[-1] == "orders 0 0"
+
+
+LOST, READ = run(0, 20, 29, 1, written_ms=100), run(0, 30, 39, 2, written_ms=900)
+
+
+@pytest.mark.parametrize(
+    ("rules", "others", "start"),
+    [
+        pytest.param(PlanRules(), (), 20, id="wanted"),
+        pytest.param(PlanRules(log_start=25), (), 25, id="a part of it was deleted"),
+        pytest.param(PlanRules(log_start=30), (), 30, id="it was deleted"),
+        pytest.param(PlanRules(retention_horizon_ms=500), (), 30, id="it has expired"),
+        pytest.param(PlanRules(released=(told(30),)), (), 30, id="it was released"),
+        pytest.param(
+            PlanRules(declared_gaps=(DeclaredGap(ORDERS, 20, 30, 0, GapReason.RETENTION),)), (), 30, id="declared"
+        ),
+        pytest.param(PlanRules(begins_behind_last_gap=True), (), 30, id="it is not asked for"),
+        pytest.param(PlanRules(), (run(0, 20, 29, 3, written_ms=900),), 20, id="another copy has it"),
+        pytest.param(PlanRules(), (run(1, 20, 39, 4, written_ms=900),), 20, id="a newer leader wrote it anew"),
+        pytest.param(
+            PlanRules(retention_horizon_ms=500), (run(0, 0, 9, 3, written_ms=90),), 30, id="with all before it expired"
+        ),
+        pytest.param(PlanRules(retention_horizon_ms=99), (run(0, 0, 9, 3, written_ms=90),), 20, id="behind leftovers"),
+    ],
+)
+def test_a_log_begins_behind_lost_records_only_where_nobody_wants_them(
+    rules: PlanRules, others: tuple[StoredRun, ...], start: int
+) -> None:
+    plan = LogRuns([READ, *others], [LOST]).plan(rules)
+    is_lacking = start < 30 and not any(one.first_offset == 20 for one in others)
+    assert (plan.start_offset, plan.gap) == (start, Gap(start, 30) if is_lacking else None)
+
+
+def test_what_is_archived_is_wanted_though_its_combined_segments_were_released() -> None:
+    """As where the broker's settings name no archive."""
+    archived = LOST._replace(
+        stored_in=StoredObject(ArchiveObjectId(ORDERS, 20, 29, CombinedSegmentId(1, 1, 1)), 1, written_ms=100)
+    )
+    plan = LogRuns([READ], [archived]).plan(PlanRules(retention_horizon_ms=500, released=(told(30),)))
+    assert (plan.start_offset, plan.gap) == (20, Gap(20, 30))
+
+
 def test_a_log_whose_last_objects_are_lost_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     lost = Inventory(lost={ORDERS: [run(0, 20, 29, 1)]}, released={ORDERS: [told(20)]})
     log = planned(tmp_path, lost)
@@ -159,12 +219,57 @@ def test_leftovers_do_not_stand_for_a_log_of_which_the_rest_was_released() -> No
     assert LogRuns([run(0, 0, 9, 6)]).plan(rules).end_offset == 10, "it has not expired"
 
 
-def test_a_log_with_a_tier_begins_where_the_tier_does(tmp_path: Path) -> None:
-    """A leader deletes from the tier what lies below its log's start."""
+def tiered(place: Path, inventory: Inventory, tier: TieredOffsets | None, *, with_less: bool = False) -> PlannedLog:
+    topic = TopicView("orders", ORDERS.topic_id, {"remote.storage.enable": "true", "retention.ms": "-1"}, {0: ALONE})
+    view, broker = ClusterView({ORDERS.topic_id: topic}), LostBroker(1, "c", (place,), (place,))
+    selection = Selection(may_have_less=with_less)
+    [log] = plan_broker(broker, view, inventory, selection, NOW_MS, tier=tier)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("log_starts", "start", "epochs"),
+    [
+        ([told(20, 4)], 20, ((0, 20), (2, 30), (4, 55))),
+        ([told(40, 4)], 40, ((2, 40), (4, 55))),
+        ([], 10, ((0, 10), (2, 30), (4, 55))),
+    ],
+)
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_log_with_a_tier_begins_where_the_tier_does(
+    tmp_path: Path, log_starts: list[ReleasedUpTo], start: int, epochs: tuple[tuple[int, int], ...], is_stored: bool
+) -> None:
+    """A leader deletes from the tier what lies below its log's start, or is of epochs older than its first one.
+
+    Epoch 1 was abandoned in an unclean election.
+    """
     store = ObjectsInMemory()
-    runs = runs_of([store.upload(60, records(ORDERS, 0, 60, 69))], ORDERS)
-    log = planned(tmp_path, Inventory(runs={ORDERS: runs}, log_starts={ORDERS: [told(20)]}))
-    tiered = replace(log, settings=replace(log.settings, is_tiered=True))
-    restore(tmp_path, tiered, store)
-    assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[-1] == "orders 0 20"
+    tier = Tier(*copied(1, 10, 39, (0, 10), (2, 30)), *copied(2, 30, 34, (1, 30)), *copied(3, 40, 59, (2, 40), (4, 55)))
+    tier.take(started(4, 0, 9, (0, 0)))  # the copy was not finished
+    inventory = Inventory(log_starts={ORDERS: log_starts})
+    if is_stored:
+        inventory.runs[ORDERS] = runs_of([store.upload(60, records(ORDERS, 4, 60, 69))], ORDERS)
+    else:
+        inventory.released[ORDERS] = [told(60, 4)]
+    restore(tmp_path, tiered(tmp_path, inventory, tier), store)
+    assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[-1] == f"orders 0 {start}"
     assert list_segments(tmp_path / "orders-0") == [60]
+    assert read_leader_epochs(tmp_path / "orders-0").entries == epochs
+
+
+@pytest.mark.parametrize(
+    ("log_starts", "is_refused"), [([told(20, 4)], True), ([], True), ([told(60, 4)], False), ([told(63, 4)], False)]
+)
+def test_a_log_whose_leader_epochs_on_the_tier_are_unknown_is_not_restored(
+    tmp_path: Path, log_starts: list[ReleasedUpTo], is_refused: bool
+) -> None:
+    store = ObjectsInMemory()
+    runs = {ORDERS: runs_of([store.upload(60, records(ORDERS, 4, 60, 69))], ORDERS)}
+    log = tiered(tmp_path, Inventory(runs=runs, log_starts={ORDERS: log_starts}), None)
+    if is_refused:
+        with pytest.raises(TargetRefusedError, match="__remote_log_metadata cannot be read"):
+            restore(tmp_path, log, store)
+        assert not list(tmp_path.iterdir())
+        log = tiered(tmp_path, Inventory(runs=runs, log_starts={ORDERS: log_starts}), None, with_less=True)
+    restore(tmp_path, log, store)
+    assert (tmp_path / "orders-0").is_dir()

@@ -8,7 +8,13 @@ import pytest
 
 from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
 from recovery.errors import TargetRefusedError
-from recovery.logs.log_directory_target import STAGING, LogDirectoryIdentity, LogDirectoryTarget, refusal_of
+from recovery.logs.log_directory_target import (
+    STAGING,
+    LogDirectoryIdentity,
+    LogDirectoryTarget,
+    emptied_log_dirs,
+    refusal_of,
+)
 
 IDENTITY = LogDirectoryIdentity("cluster-1", 7, "dHsvUeAsx4pzL_7iPzNrAg")
 
@@ -29,6 +35,8 @@ def test_an_absent_directory_becomes_the_brokers(tmp_path: Path) -> None:
         (place / "00000000000000000005.log").write_bytes(b"batches")
         assert not (target.path / "meta.properties").exists(), "a broker does not start without"
         target.publish({("orders", 3): 5})
+        assert (target.path / STAGING).is_dir(), "nor with this, until all directories are published"
+        target.release()
 
     path = tmp_path / "log"
     assert (path / "orders-3" / "00000000000000000005.log").read_bytes() == b"batches"
@@ -47,6 +55,7 @@ def test_a_half_made_directory_has_what_ends_a_brokers_start_and_can_be_gone_on_
     with _target(tmp_path) as target:
         assert target.building_place("orders", 0).is_dir()
         target.publish({("orders", 0): 0})
+        target.release()
 
 
 def test_publishing_goes_on_after_a_crash_between_its_steps(tmp_path: Path) -> None:
@@ -57,9 +66,61 @@ def test_publishing_goes_on_after_a_crash_between_its_steps(tmp_path: Path) -> N
         target.building_place("orders", 0).rename(tmp_path / "orders-0")
 
     with _target(tmp_path) as target:
+        assert target.building_place("orders", 0).is_dir(), "to be made again, or left out"
         target.publish({("orders", 0): 0, ("orders", 1): 0})
+        target.release()
 
     assert {path.name for path in tmp_path.glob("orders-*")} == {"orders-0", "orders-1"}
+
+
+def test_a_log_that_was_begun_again_beside_its_published_one_is_no_hindrance(tmp_path: Path) -> None:
+    with _target(tmp_path) as target:
+        target.building_place("orders", 0).mkdir()
+        (tmp_path / "orders-0").mkdir()
+
+    with _target(tmp_path) as target:
+        target.publish({("orders", 0): 0})
+        target.release()
+
+    assert not (tmp_path / STAGING).exists()
+
+
+def _published(path: Path) -> None:
+    with _target(path) as target:
+        target.building_place("orders", 0).mkdir()
+        target.publish({("orders", 0): 0})
+        target.release()
+
+
+@pytest.mark.parametrize("left_by_broker", [None, "recovery-point-offset-checkpoint"])
+def test_a_directory_is_gone_on_with_after_a_crash_in_the_last_step_unless_a_broker_ran_on_it(
+    tmp_path: Path, left_by_broker: str | None
+) -> None:
+    """The owner file was removed, and `.remote-wal-recovery`, which is empty, was not."""
+    _published(tmp_path)
+    (tmp_path / STAGING).mkdir()
+    if left_by_broker is not None:
+        (tmp_path / left_by_broker).touch()
+        assert "not empty" in str(refusal_of(tmp_path, "cluster-1", 7))
+        return
+
+    with _target(tmp_path) as target:
+        assert target.building_place("orders", 0).is_dir()
+
+
+def test_a_directory_that_was_finished_before_its_siblings_is_gone_on_with_them(tmp_path: Path) -> None:
+    first, second, alone = (tmp_path / name for name in ("a", "b", "c"))
+    _published(first)
+    _published(alone)
+    with LogDirectoryTarget(second, IDENTITY, (first, second)):
+        pass
+    together = (first, second, alone)
+
+    assert refusal_of(first, "cluster-1", 7, together) is None
+    assert "not empty" in str(refusal_of(alone, "cluster-1", 7, together)), "that recovery did not make it"
+    assert emptied_log_dirs(together, fstab=tmp_path / "fstab") == [first, second]
+    (first / "recovery-point-offset-checkpoint").touch()
+    assert "not empty" in str(refusal_of(first, "cluster-1", 7, together)), "a broker ran on it"
 
 
 def test_a_formatted_directory_keeps_its_id(tmp_path: Path) -> None:
@@ -67,6 +128,7 @@ def test_a_formatted_directory_keeps_its_id(tmp_path: Path) -> None:
 
     with _target(tmp_path) as target:
         target.publish({})
+        target.release()
 
     assert read_meta_properties(tmp_path).directory_id == "own"
 

@@ -88,8 +88,11 @@ class Play:
                 self.controller.leaders |= {which: self.controller.moves[which].after[0] for which in partitions}
             case CancelMoves(partitions):
                 self.controller.listed -= set(partitions)
-            case BeginAtLocalLog() | BeginAtTier():
-                self.controller.begins_at_tier = isinstance(action, BeginAtTier)
+            case BeginAtLocalLog():
+                self.controller.begins_at_tier = False
+                self.reassignment.begun_at_local_log()
+            case BeginAtTier():
+                self.controller.begins_at_tier = True
 
     def begins_at_tier(self) -> bool:
         return self.controller.begins_at_tier

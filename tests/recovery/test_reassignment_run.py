@@ -65,6 +65,7 @@ class Cluster:
     def begin_at_local_log(self, brokers: Iterable[int]) -> None:
         if self.setting_fails:
             raise ReassignmentSettingError("set", "broker 2", "not allowed")
+        self._may_fail("settings asked")
         self.calls.append(f"local log {sorted(brokers)}")
 
     def begin_at_tier(self) -> None:
@@ -118,8 +119,18 @@ def test_what_is_wholly_on_the_tier_moves_after_the_setting_is_lifted_and_it_is_
     run = cluster.run()
     assert [one.request.phase for one in run.reassignment.progress.values()] == [Phase.USUAL, Phase.TIERED]
     run.run()
-    order = [call for call in cluster.calls if call != "view"]
+    order = [call for call in cluster.calls if call not in ("view", "settings asked")]
     assert order == ["submit", "local log [2]", "submit", "tier", "tier"]
+
+
+def test_what_is_wholly_on_the_tier_does_not_move_before_the_setting_is_lifted() -> None:
+    cluster = Cluster()
+    cluster.bare = frozenset({T0, T1})
+    cluster.fails = {"settings asked": 2}
+    done = cluster.run().run()
+    order = [call for call in cluster.calls if call != "view"]
+    assert order == ["settings asked"] * 3 + ["local log [2]", "submit", "tier", "tier"]
+    assert {one.state for one in done.progress.values()} == {MoveState.DONE}
 
 
 def test_where_the_setting_cannot_be_lifted_the_run_ends_at_once() -> None:

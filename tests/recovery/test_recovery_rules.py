@@ -203,6 +203,9 @@ def test_a_recovered_log_is_the_one_that_the_broker_would_have_or_what_is_missin
         event("kept as the log")
         assert not missing, "all that the broker keeps comes back"
         assert (row.is_complete, plan.start_offset) == (True, world.log_start)
+    if world.is_kept_as_log and any(one.last_offset >= world.log_start for one in inventory.lost.get(ORDERS, ())):
+        event("kept as the log, and lost")
+        assert not row.is_complete, "wherever in the log it is"
 
 
 @given(worlds().map(lambda world: replace(world, policy="delete", chosen_ms=AS_LOCAL)))

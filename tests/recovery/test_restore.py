@@ -274,6 +274,26 @@ def test_what_an_older_plan_made_is_made_anew(tmp_path: Path) -> None:
     assert _bytes(job.directory) == _whole(records(ORDERS, 0, 0, 2), records(ORDERS, 1, 3, 6))
 
 
+def test_a_hole_of_an_older_plan_is_filled_where_the_records_can_be_read_again(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    parts = [records(ORDERS, 0, 5 * number, 5 * number + 4) for number in range(6)]
+    runs = runs_of([store.upload(number, part) for number, part in enumerate(parts)], ORDERS)
+    rules = PlanRules(declared_gaps=(DeclaredGap(ORDERS, 5, 10, 0, GapReason.RETENTION),))
+
+    def job(known: LogRuns) -> RestoreJob:
+        settings = LogSettings(segment_bytes=4 * BATCH_BYTES)
+        return RestoreJob(ORDERS, "orders-0", tmp_path / "orders-0", known, known.plan(rules), settings, rules)
+
+    without = job(LogRuns([runs[0], *runs[2:]]))
+    _interrupt(without, store, after_reads=3)
+    assert len(list_segments(without.directory)) > 2, "the hole is behind it"
+
+    restored = _restore(job(LogRuns(runs)), store)
+
+    assert _bytes(tmp_path / "orders-0") == _whole(*parts)
+    assert (restored.resumed_bytes, restored.end_offset) == (0, 30)
+
+
 def test_a_log_of_which_nothing_is_left_becomes_an_empty_segment(tmp_path: Path) -> None:
     store = ObjectsInMemory()
     runs = LogRuns([], lost=runs_of([store.upload(1, records(ORDERS, 0, 0, 9))], ORDERS))

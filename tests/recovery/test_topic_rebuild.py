@@ -10,7 +10,9 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import archive_records, serde
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import RemoteWalNodeRegistration, RemoteWalTopicRebuilt
 from metadata_topic.records.states import DELETING, FINISHED, STARTED
@@ -24,7 +26,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
-from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots
+from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots, untold_gaps
 from rlm.lifecycle.orphans import OrphanSearch
 from tests.kafka_log.batches import batches
 from tests.recovery.stored_objects import records
@@ -250,3 +252,38 @@ def test_the_topic_is_not_said_to_be_whole_before_all_was_read_back(storage: Rem
     with pytest.raises(MetadataTopicError, match="1 records are missing"):
         rebuild.write(topic, rebuild.plan(topic.known))
     assert topic.store.topic.doubts
+
+
+@pytest.mark.parametrize("reason", sorted(GapReason), ids=lambda reason: reason.name)
+@pytest.mark.parametrize("meanwhile", [None, (1000, 1200)], ids=["alone", "continued by its agent"])
+def test_a_declaration_of_any_reason_counts_as_told_once_it_was_read_back(
+    storage: RemoteWalStorageManager, reason: GapReason, meanwhile: tuple[int, int] | None
+) -> None:
+    lost = Lost(storage)
+    lost.upload()
+    lost.store.apply(RemoteWalGapDeclaration(1, 1, 0, (DeclaredGap(ORDERS, 5, 1000, 2, reason),), 0), (0, 50))
+    lost.save_snapshot()
+    topic = TopicInMemory()
+    if meanwhile is not None:
+        topic.publish(RemoteWalGapDeclaration(1, 1, 1, (DeclaredGap(ORDERS, *meanwhile, 2, reason),), 0))
+    rebuild = lost.rebuild()
+    rebuild.write(topic, rebuild.plan(topic.known))
+    assert not topic.store.topic.doubts
+    told = rebuild.plan(topic.known)
+    assert (told.records, told.gaps) == (0, [])
+
+
+def test_unwanted_records_are_told_of_until_a_told_range_of_their_epoch_contains_them() -> None:
+    told = RemoteWalMetadataStore()
+    pieces = ((10, 20), (20, 30), (40, 50))
+    declared = tuple(DeclaredGap(ORDERS, begin, end, 2, GapReason.NOT_WANTED) for begin, end in pieces)
+    told.apply(RemoteWalGapDeclaration(1, 1, 0, declared, 0), (0, 1))
+    contained = [(10, 30), (12, 20), (15, 25), (40, 50)]
+    untold = [(5, 20), (25, 31), (28, 45), (30, 40), (50, 60), (0, 5)]
+    gaps = [DeclaredGap(ORDERS, begin, end, 2, GapReason.NOT_WANTED) for begin, end in contained + untold]
+    of_another_epoch = DeclaredGap(ORDERS, 10, 20, 3, GapReason.NOT_WANTED)
+    left = untold_gaps([*gaps, of_another_epoch], told)
+    assert [(gap.from_offset, gap.to_offset, gap.leader_epoch) for gap in left] == [
+        *((begin, end, 2) for begin, end in untold),
+        (10, 20, 3),
+    ]
