@@ -28,6 +28,8 @@ class InlineReason(StrEnum):
     """The follower waited too long for its link: remote.wal.link.wait.max.ms."""
     NOT_STORED = "not_stored"
     """Links are in use, but no upload will soon store it: it is far behind, or uploads fail or are slow."""
+    HYDRATION_FAILED = "hydration_failed"
+    """A link was sent, but the follower's agent could not read its bytes in time, and asked for them."""
     NO_AGENT = "no_agent"
     """The other end is no agent, or one that does not understand links."""
     PAUSED = "paused_by_follower"

@@ -16,6 +16,7 @@ import structlog
 
 from agent.identity import AgentIdentity
 from agent.settings.agent_settings import AgentSettings
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.usage_record import (
@@ -60,15 +61,20 @@ class UsageReport:
         publisher: MetadataPublisher[UsageRecord | ClientUsageRecord],
         wall_ms: Callable[[], int],
         interval_ms: int,
+        is_led: Callable[[TopicIdPartition], bool],
         clients: Callable[[UsageRecord], ClientUsageRecord] | None = None,
     ) -> None:
-        """`stores`: see `store_counts`. `clients` makes the record that accompanies another; None: there is none."""
+        """`stores`: see `store_counts`. `is_led`: whether this agent handles the partition.
+
+        `clients` makes the record that accompanies another; None: there is none.
+        """
         self._identity = identity
         self._stores = stores
         self._metrics = metrics
         self._publisher = publisher
         self._wall_ms = wall_ms
         self._interval_ms = interval_ms
+        self._is_led = is_led
         self._clients = clients
         self._sequence = 0
 
@@ -96,6 +102,7 @@ class UsageReport:
         try:
             self._publisher.publish(record)
             self._sequence += 1
+            self._metrics.traffic.forget_gone(self._is_led)
             if self._clients is not None:
                 self._publisher.publish(self._clients(record))
         except (PublicationBacklogFullError, MetadataRecordTooLargeError) as error:

@@ -149,8 +149,9 @@ class ClientGateway:
         """
         if self.produce is not None and PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
             self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
-        if self.adoptable is not None:
-            self.tasks.append(asyncio.get_running_loop().create_task(tell_outcomes(self.adoptable)))
+        if self.produce is not None and (adoptable := self.adoptable) is not None:
+            telling = tell_outcomes(adoptable, self.produce.splicing.metrics)
+            self.tasks.append(asyncio.get_running_loop().create_task(telling))
         if self.serving is not None:
             self.tasks.append(self.serving.run())
         where = {one: client_address(settings, one) for one in self._reached(settings)}

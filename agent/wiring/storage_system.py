@@ -54,6 +54,7 @@ class StorageSystem:
             self.publisher,
             around.clocks.wall_ms,
             milliseconds(settings.metadata.usage_interval_s),
+            lambda partition: relaying.write_path.find(partition.topic_id, partition.partition) is not None,
             partial(client_usage, traffic=gateway.traffic, prices=settings.storage.price_section) if gateway else None,
         )
         self.current: StorageRun | None = None

@@ -28,7 +28,7 @@ from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import stored_batches
 from replication.leader.zones import zone_readings
 from replication.wire.broker_requests import RequestRefusedError
-from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
+from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection, run_until_one_ends, until_idle
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, check_certificate, connect_framed
@@ -61,6 +61,8 @@ _APART = (
 _READ_OUR_HELLO = (PeerCapabilities.STORED_LOGS, PeerCapabilities.VISIBLE)
 """For these the other agent reads in our hello whether they are served, and leaves."""
 """What connections can be for, besides replication."""
+_IDLE_PLACE = 1
+"""Index of the idle check among the tasks that answer whether this agent is alive."""
 
 
 @contextmanager
@@ -205,9 +207,12 @@ class LeaderProxy:
                 broker.close()
 
     async def _dial(self, broker: FramedConnection) -> None:
-        """Connect to the local broker. Raises OSError, TLS errors included."""
+        """Connect to the local broker. Raises OSError, TLS errors included, but no TimeoutError: that is for peers."""
         context = self._context
-        await connect_framed(context.broker, broker, context.broker_tls(), server_name=context.broker_name)
+        try:
+            await connect_framed(context.broker, broker, context.broker_tls(), server_name=context.broker_name)
+        except TimeoutError as error:
+            raise ConnectionError(str(error) or "no answer in time") from error
         self._unreached.is_over()
 
     def _tell_refusal(self, broker: FramedConnection) -> None:
@@ -224,7 +229,9 @@ class LeaderProxy:
         if purpose is None:
             return False
         if purpose is PeerCapabilities.PRESENCE:
-            await _answer_presence(self._context.hello, peer, hello)
+            idle = until_idle((peer,), self._context.limits.idle_timeout_s)
+            if await run_until_one_ends(_answer_presence(self._context.hello, peer, hello), idle) == {_IDLE_PLACE}:
+                self._context.metrics.fault("peer_idle")
             return True
         is_client = purpose is PeerCapabilities.CLIENTS
         granted = self._greet_gateway(peer, hello) if is_client else self._greet(peer, hello, share)

@@ -56,6 +56,8 @@ class SendLinked:
     """(partition, next offset after the linked batches, bytes)."""
     inline: tuple[tuple[TopicIdPartition, int], ...]
     """(partition, bytes) that stay in the response."""
+    left_out: tuple[tuple[TopicIdPartition, int], ...] = ()
+    """(partition, bytes) that are only in the original: the follower asks for them again."""
 
 
 def with_links(
@@ -73,6 +75,7 @@ def with_links(
     skeleton: list[Buffer] = []
     linked: list[tuple[TopicIdPartition, int, int]] = []
     inline: list[tuple[TopicIdPartition, int]] = []
+    left_out: list[tuple[TopicIdPartition, int]] = []
     frame = memoryview(frame)
     position = skeleton_bytes = 0
     for planned in fields:
@@ -91,9 +94,13 @@ def with_links(
         skeleton.append(frame[position : records.length_start])
         skeleton_bytes += records.length_start - position
         position = records.records_end
-        cuts.append(Cut(skeleton_bytes, tuple(parts)))
+        cut = Cut(skeleton_bytes, tuple(parts))
+        cuts.append(cut)
+        if left := records.records_end - records.records_start - cut.length:
+            left_out.append((planned.partition, left))
     skeleton.append(frame[position:])
-    return SendLinked(LinkedResponse(len(frame), tuple(cuts), tuple(skeleton)), tuple(linked), tuple(inline))
+    response = LinkedResponse(len(frame), tuple(cuts), tuple(skeleton))
+    return SendLinked(response, tuple(linked), tuple(inline), tuple(left_out))
 
 
 def _links(frame: memoryview, planned: PlannedField, digests: bool) -> list[Part]:

@@ -11,7 +11,7 @@ linking never prevents a frame from being passed on unchanged.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,6 +75,17 @@ class _RequestUnderWay:
     """The partitions in the request whose replication somebody waits for, with their fetch offsets."""
 
 
+@dataclass(frozen=True, slots=True)
+class _SentLinks:
+    """The sizes of a linked response whose original the follower's agent may still ask for."""
+
+    linked: Sequence[tuple[TopicIdPartition, int]]
+    left_out: Sequence[tuple[TopicIdPartition, int]]
+    """What is only in the original."""
+    crossed_bytes: int
+    """The response without its links."""
+
+
 class RelayCore:
     """The decisions for one connection from another agent. All times are monotonic seconds."""
 
@@ -92,6 +103,8 @@ class RelayCore:
         self._watermarks = watermarks
         self._under_way: deque[_RequestUnderWay] = deque()
         self._at_hand: tuple[_RequestUnderWay, Buffer, FetchResponseView] | None = None
+        self._sent_links: _SentLinks | None = None
+        """The links that were sent last. They count when the next request shows that they were read."""
         self._followed: set[TopicIdPartition] = set()
         self._defects = LinkDefects(context.metrics, context.clock)
         self._links = ResponseLinks(context, self._defects, self._capabilities, read_ahead)
@@ -163,7 +176,7 @@ class RelayCore:
         return ToFollower(kind, (announcement.encode(),))
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """Forget a partition that is not led here any more; nothing of it will be linked."""
+        """Forget a partition that is not led here, or that the follower does not fetch, any more."""
         self._followed.discard(partition)
         self.truncated(partition)
 
@@ -178,7 +191,10 @@ class RelayCore:
     def control(self, kind: MessageKind, body: Buffer) -> ToFollower | None:
         """Handle a message that is no Kafka frame. Raises MalformedFrameError, ConnectionResetError."""
         frame = self._links.control(kind, body)
-        return None if frame is None else ToFollower(MessageKind.KAFKA, (frame,))
+        if frame is None:
+            return None
+        self._count_original(len(frame))
+        return ToFollower(MessageKind.KAFKA, (frame,))
 
     def request(self, frame: Buffer, now_s: float) -> Buffer:
         """Return the frame to send to the broker; `request_sent` must follow.
@@ -187,13 +203,14 @@ class RelayCore:
         """
         self._context.requests.check(frame)
         header = parse_request_header(frame)
+        self._links.arrived()
+        self._count_links(now_s)
         request = _RequestUnderWay(header, now_s)
         if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):
             try:
                 frame = self._fetch_request(frame, request)
             except Exception as error:
                 self._defects.record("request", error)
-        self._links.arrived()
         self._under_way.append(request)
         return frame
 
@@ -226,6 +243,8 @@ class RelayCore:
             return frame
         is_known = view.replica_id in self._context.followers
         self.follower_id = view.replica_id if is_known else CONSUMER_REPLICA_ID
+        for forgotten in self._not_followed_any_more(view):
+            self.forget(forgotten)
         find = self._context.led.find
         offsets = [
             (partition, wanted.fetch_offset)
@@ -240,6 +259,13 @@ class RelayCore:
             if wanted.topic_id is not None
         )
         return frame
+
+    def _not_followed_any_more(self, view: FetchRequestView) -> Iterable[TopicIdPartition]:
+        """Return the partitions that a request takes out of what the follower fetches (KIP-227)."""
+        if not view.is_whole:
+            return view.forgotten
+        fetched = {TopicIdPartition(one.topic_id, one.partition) for one in view.partitions if one.topic_id is not None}
+        return (self._followed | self.patience.fetch_offsets.keys()) - fetched
 
     def _gathering(
         self,
@@ -362,14 +388,36 @@ class RelayCore:
                     metrics.responses.labels("inline").inc()
             return self._plain(frame)
         metrics.responses.labels("linked").inc()
-        delivered = sum(map(len, sent.response.skeleton))
-        for partition, _, size in sent.linked:
-            metrics.linked(partition, size, self.follower_id, now_s)
-            delivered += size
+        linked = [(partition, size) for partition, _, size in sent.linked]
+        crossed_bytes = sum(map(len, sent.response.skeleton)) + sum(cut.length for cut in sent.response.cuts)
+        crossed_bytes -= sum(size for _, size in linked)
+        self._sent_links = _SentLinks(linked, sent.left_out, crossed_bytes)
         for partition, size in sent.inline:
             self._count_inline(partition, size, now_s)
-        metrics.relayed("response", SIZE_PREFIX.size + delivered, self.follower_id)
+        planned = {partition for partition, _ in (*linked, *sent.inline, *sent.left_out)}
+        for records in view.fields:
+            size = records.records_end - records.records_start
+            if size and (records.topic_id, records.partition) not in planned:
+                self._count_inline(self._context.led.find(records.topic_id, records.partition), size, now_s)
+        metrics.relayed("response", SIZE_PREFIX.size + crossed_bytes, self.follower_id)
         return ToFollower(*message)
+
+    def _count_links(self, now_s: float) -> None:
+        """Count the links that were sent last, if any: the follower goes on, so it has read them."""
+        sent, self._sent_links = self._sent_links, None
+        if sent is not None:
+            for partition, size in sent.linked:
+                self._context.metrics.linked(partition, size, self.follower_id, now_s)
+            self._context.metrics.relayed("response", sum(size for _, size in sent.linked), self.follower_id)
+
+    def _count_original(self, frame_bytes: int) -> None:
+        """Count what an original brings that the linked response did not."""
+        sent, self._sent_links = self._sent_links, None
+        if sent is not None:
+            metrics, now_s = self._context.metrics, self._context.clock()
+            for partition, size in (*sent.linked, *sent.left_out):
+                metrics.inline(partition, size, self.follower_id, InlineReason.HYDRATION_FAILED, now_s)
+            metrics.relayed("response", frame_bytes - sent.crossed_bytes, self.follower_id)
 
     def _count_inline(self, partition: TopicIdPartition | None, size: int, now_s: float) -> None:
         if partition is None:

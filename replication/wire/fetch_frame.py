@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kafka_log.crc32c import Buffer
-from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId
+from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId, TopicIdPartition
 from replication.wire.kafka_frame import CostlyFrameError, FrameCursor, MalformedFrameError, encode_unsigned_varint
 
 FETCH_API_KEY = 1
@@ -30,6 +30,8 @@ REPLICA_STATE_VERSION = 15
 """The first version that has the replica's id in a tagged field (KIP-903)."""
 
 CONSUMER_REPLICA_ID = -1
+_WHOLE_EPOCHS = (0, -1)
+"""Session epochs of requests that begin a fetch session, or end one or have none."""
 
 MAX_READ_REQUEST_BYTES = 1024 * 1024
 _PARTITION_PREFIX = struct.Struct(">ihqqq")  # partition, error, high watermark, last stable offset, log start offset
@@ -100,6 +102,10 @@ class FetchRequestView:
     """The zone that the consumer says it is in; empty if it gives none."""
     rack_position: int = 0
     """Position of the rack in the frame, its length included."""
+    is_whole: bool = True
+    """Whether `partitions` are all that it fetches, and not only changes to its fetch session (KIP-227)."""
+    forgotten: tuple[TopicIdPartition, ...] = ()
+    """The partitions that it removes from its fetch session; empty in version 12, which names topics."""
 
 
 def understands_fetch(api_version: int) -> bool:
@@ -164,7 +170,8 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
     replica_id = cursor.int32() if api_version < REPLICA_STATE_VERSION else CONSUMER_REPLICA_ID
     wait_position = cursor.position
     max_wait_ms, min_bytes = cursor.fields(_FETCH_WAIT)
-    cursor.skip(4 + 1 + 4 + 4)  # max bytes, isolation level, session id and epoch
+    cursor.skip(4 + 1 + 4)  # max bytes, isolation level, session id
+    session_epoch = cursor.int32()
     by_id = api_version >= TOPIC_ID_VERSION
     partitions: list[FetchedPartition] = []
     for _ in range(cursor.array_length(min_item_bytes=2)):
@@ -175,9 +182,14 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
             partitions.append(FetchedPartition(topic_id, topic_name, partition, leader_epoch, fetch_offset))
             cursor.skip_tagged_fields()
         cursor.skip_tagged_fields()
-    for _ in range(cursor.array_length(min_item_bytes=2)):  # forgotten topics
-        cursor.skip(TOPIC_ID_BYTES) if by_id else cursor.compact_string()
-        cursor.skip(4 * cursor.array_length(min_item_bytes=4))
+    forgotten: list[TopicIdPartition] = []
+    for _ in range(cursor.array_length(min_item_bytes=2)):
+        topic_id = cursor.topic_id() if by_id else None
+        if topic_id is None:
+            cursor.compact_string()
+        numbers = cursor.take(4 * cursor.array_length(min_item_bytes=4))
+        if topic_id is not None:
+            forgotten += [TopicIdPartition(topic_id, number) for (number,) in _INT32.iter_unpack(numbers)]
         cursor.skip_tagged_fields()
     rack_position = cursor.position
     rack = cursor.compact_string()
@@ -191,6 +203,8 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
         tuple(partitions),
         rack,
         rack_position,
+        session_epoch in _WHOLE_EPOCHS,
+        tuple(forgotten),
     )
 
 

@@ -117,6 +117,7 @@ class FrameInbox:
         self._held_bytes = 0
         """Bytes taken from the budget: frames being received, queued frames, and the frame taken last."""
         self._lags = False
+        self._is_stalled = False
         self._waits_for_memory = False
         self._ticket = 0
         self.bytes_received = 0
@@ -149,9 +150,24 @@ class FrameInbox:
         if not whole_bytes:
             return False
         self._queued_bytes += whole_bytes
-        if len(frames) >= MAX_QUEUED_FRAMES or self._queued_bytes >= MAX_QUEUED_BYTES or self._budget.is_spent:
+        if (
+            self._is_stalled
+            or len(frames) >= MAX_QUEUED_FRAMES
+            or self._queued_bytes >= MAX_QUEUED_BYTES
+            or self._budget.is_spent
+        ):
             self._lags = self.is_full = True
         return True
+
+    def stall(self) -> None:
+        """Note that the owner passes nothing on until `go_on`: at most one more large frame is queued meanwhile."""
+        self._is_stalled = True
+        self._budget.stall(self, lambda: self._held_bytes)
+
+    def go_on(self) -> None:
+        """Note that the owner passes frames on again."""
+        self._is_stalled = False
+        self._budget.go_on(self)
 
     def _make_room(self, more: int) -> None:
         """Enlarge the large frame's buffer as soon as the budget allows it."""

@@ -7,7 +7,8 @@ sender waits in TCP and not in our memory (`FrameInbox`). Used from the event lo
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import cast
 
 from kafka_log.crc32c import Buffer
@@ -171,19 +172,30 @@ class FramedConnection(asyncio.BufferedProtocol):
         if gathered and self._transport is not None and not self._closed:
             _send(self._transport, sum(map(len, gathered)), gathered)
 
-    async def drain(self, patience_s: float | None = None) -> None:
+    async def drain(self, patience_s: float | None = None, source: "FramedConnection | None" = None) -> None:
         """Wait at most so long until the peer keeps up again; None means `frame_timeout_s`.
 
-        Raises ConnectionError when the peer is gone or too slow.
+        `source` is the connection whose frames are passed on here: it is `stalled` meanwhile. Raises ConnectionError
+        when the peer is gone or too slow.
         """
         if self._peer_lags:
             try:
-                async with asyncio.timeout(self._frame_timeout_s if patience_s is None else patience_s):
-                    await self._caught_up.wait()
+                with source.stalled() if source is not None else nullcontext():
+                    async with asyncio.timeout(self._frame_timeout_s if patience_s is None else patience_s):
+                        await self._caught_up.wait()
             except TimeoutError:
                 self._fail(TimeoutError("the peer does not read"))
         if self._closed:
             raise ConnectionResetError("the connection is closed")
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Say that this connection's frames cannot be passed on meanwhile, so that their memory blocks no others."""
+        self._inbox.stall()
+        try:
+            yield
+        finally:
+            self._inbox.go_on()
 
     @property
     def bytes_received(self) -> int:
@@ -275,11 +287,19 @@ async def reserve(budget: MemoryBudget, size: int) -> None:
     if budget.try_take(size):
         return
     granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    budget.wait(granted, budget.ticket(), size, 0, lambda: granted.set_result(None))
+    is_taken = False
+
+    def go_on() -> None:
+        nonlocal is_taken
+        is_taken = True
+        if not granted.done():  # cancelled in this turn of the event loop: the task does not know it yet
+            granted.set_result(None)
+
+    budget.wait(granted, budget.ticket(), size, 0, go_on)
     try:
         await granted
     except asyncio.CancelledError:
-        if granted.done() and not granted.cancelled():
-            budget.give_back(size)
         budget.forget(granted)
+        if is_taken:
+            budget.give_back(size)
         raise

@@ -11,6 +11,10 @@ There is no deadlock. When only waiting connections hold memory (halves of large
 despite the limit. So the limit may be exceeded by one large frame and by the small frames. Bytes that are kept only in
 case somebody asks for them again are dropped before anybody waits, so a stalled peer does not block the others.
 
+A connection is stalled while the peer that its frames go to does not read, which a broker that throttles a client does
+for minutes. What stalled connections hold blocks no others: the others may exceed the limit then, up to twice the
+limit. Stalled connections themselves get only what is within the limit.
+
 An agent has several budgets: for other agents' requests, for responses to them, and for responses from them. The second
 waits for another agent to read, the third for the local broker only: with one budget for both, two agents could wait
 for each other. And a peer that fills the first with half requests blocks no response.
@@ -40,7 +44,7 @@ class MemoryBudget:
         self._max_bytes = max_bytes
         self._on_wait = on_wait
         self._waiting: dict[Hashable, _Waiter] = {}
-        self._held_by_waiting = 0
+        self._stalled: dict[Hashable, Callable[[], int]] = {}
         self._tickets = count()
         self._kept: dict[Hashable, tuple[int, Callable[[], None]]] = {}
 
@@ -85,27 +89,42 @@ class MemoryBudget:
         """Have `go_on` called when `size` more was taken for the owner, who holds `held` and gives none of it back."""
         self.forget(owner)
         self._waiting[owner] = _Waiter(ticket, size, held, go_on)
-        self._held_by_waiting += held
         self._let_go_on()
         if owner in self._waiting:
             self._on_wait()
 
     def forget(self, owner: Hashable) -> None:
         """Stop waiting. What the owner held is given back by `give_back`."""
-        waiter = self._waiting.pop(owner, None)
-        if waiter is not None:
-            self._held_by_waiting -= waiter.held
+        self._waiting.pop(owner, None)
+
+    def stall(self, owner: Hashable, held: Callable[[], int]) -> None:
+        """Note that the owner is stalled until `go_on`, and gives back nothing of what it holds, as `held` tells."""
+        self._stalled[owner] = held
+        self._let_go_on()
+
+    def go_on(self, owner: Hashable) -> None:
+        """Note that the owner is not stalled any more."""
+        self._stalled.pop(owner, None)
+        self._let_go_on()
+
+    def _may_exceed(self, size: int) -> bool:
+        """Whether somebody who is not stalled may take so much beyond the limit: all is held by those who wait."""
+        stuck = sum(waiter.held for owner, waiter in self._waiting.items() if owner not in self._stalled)
+        if self.used + size <= 2 * self._max_bytes:
+            stuck += sum(held() for held in self._stalled.values())
+        return self.used <= stuck
 
     def _let_go_on(self) -> None:
         while self._waiting:
-            owner = min(self._waiting, key=lambda each: self._waiting[each].ticket)
+            owner = min(self._waiting, key=lambda each: (each in self._stalled, self._waiting[each].ticket))
             first = self._waiting[owner]
             while self._kept and self.used + first.size > self._max_bytes:
                 kept_by = next(iter(self._kept))
                 size, let_go = self._kept.pop(kept_by)
                 self.used -= size
                 let_go()
-            if self.used + first.size > self._max_bytes and self.used > self._held_by_waiting:
+            is_within = self.used + first.size <= self._max_bytes
+            if not is_within and (owner in self._stalled or not self._may_exceed(first.size)):
                 return
             self.forget(owner)
             self.take(first.size)

@@ -1,7 +1,8 @@
 """Replication's metrics: bytes by the way they took, requests to peers, and every fault by its reason."""
 
 from collections import Counter as Counter_
-from collections import defaultdict, deque
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -49,7 +50,7 @@ class PeerVersions:
 
 
 LINKED: Final = "linked"
-_SPAN_S: Final = 10.0
+_MINUTE_S: Final = 60.0
 _HOUR_S: Final = 3600.0
 _REFUSED_HINT = "what is to pass beside brokers' own requests is named by remote.wal.agent.peer.requests"
 
@@ -65,18 +66,16 @@ class PartitionTraffic:
 
 
 class RecentTraffic:
-    """The record bytes that followers got of a topic in the last hour. Other threads may ask for shares."""
+    """The record bytes that followers got of a topic in the last minute and hour. Other threads may ask for them."""
 
     def __init__(self) -> None:
-        self._spans = deque[tuple[int, Counter_[str]]](maxlen=round(_HOUR_S / _SPAN_S))
-        """Bytes by inline reason or as linked, for each time span by its number; empty spans are left out."""
+        self._minute = _Spans(10.0, _MINUTE_S)
+        self._hour = _Spans(300.0, _HOUR_S)
 
-    def add(self, way: str, size: int, now_s: float) -> None:
-        """Count bytes that took this way."""
-        span = int(now_s // _SPAN_S)
-        if not self._spans or self._spans[-1][0] != span:
-            self._spans.append((span, Counter_()))
-        self._spans[-1][1][way] += size
+    def add(self, way: str, size: int, now_s: float) -> bool:
+        """Count bytes that took this way. Returns whether they begin a new span of the hour."""
+        self._minute.add(way, size, now_s)
+        return self._hour.add(way, size, now_s)
 
     def share(self, over_s: float, now_s: float) -> float | None:
         """Return the linked share of the bytes in that time; None if nothing moved."""
@@ -85,9 +84,43 @@ class RecentTraffic:
         return moved[LINKED] / total if total else None
 
     def moved(self, over_s: float, now_s: float) -> Counter_[str]:
-        """Return the bytes in that time, by inline reason or as `linked`."""
-        since = int((now_s - over_s) // _SPAN_S)
-        return sum((Counter_(dict(bytes_)) for span, bytes_ in list(self._spans) if span > since), Counter_())
+        """Return the bytes in that time, at most an hour, by inline reason or as `linked`."""
+        return (self._minute if over_s <= _MINUTE_S else self._hour).moved(over_s, now_s)
+
+
+class _Spans:
+    """Bytes by inline reason or as linked, in equal spans of time; empty spans are left out.
+
+    Plain lists and dicts, because each topic has its own.
+    """
+
+    __slots__ = ("_kept", "_span_s", "_spans")
+
+    def __init__(self, span_s: float, over_s: float) -> None:
+        self._span_s = span_s
+        self._kept = round(over_s / span_s)
+        self._spans: list[tuple[int, dict[str, int]]] = []
+        """Each span's number, and its bytes."""
+
+    def add(self, way: str, size: int, now_s: float) -> bool:
+        """Count bytes. Returns whether they begin a new span."""
+        span = int(now_s // self._span_s)
+        is_new = not self._spans or self._spans[-1][0] != span
+        if is_new:
+            self._spans = [one for one in self._spans if one[0] > span - self._kept]
+            self._spans.append((span, {}))
+        moved = self._spans[-1][1]
+        moved[way] = moved.get(way, 0) + size
+        return is_new
+
+    def moved(self, over_s: float, now_s: float) -> Counter_[str]:
+        """Return the bytes in that time."""
+        since = int((now_s - over_s) // self._span_s)
+        total = Counter_[str]()
+        for span, moved in list(self._spans):
+            if span > since:
+                total.update(moved.copy())
+        return total
 
 
 @dataclass(slots=True)
@@ -101,7 +134,7 @@ class FollowerTraffic:
 
 @dataclass(slots=True)
 class Traffic:
-    """Byte counts in more detail than metrics have."""
+    """Byte counts in more detail than metrics have. Other threads may copy the dictionaries."""
 
     by_partition: defaultdict[TopicIdPartition, PartitionTraffic] = field(
         default_factory=lambda: defaultdict(PartitionTraffic)
@@ -112,14 +145,34 @@ class Traffic:
     """By topic id and follower's broker id, for partitions with the feature on."""
     by_follower: defaultdict[int, FollowerTraffic] = field(default_factory=lambda: defaultdict(FollowerTraffic))
     """By the follower's broker id; -1 for connections without a replica's fetches."""
-    recent: defaultdict[TopicId, "RecentTraffic"] = field(default_factory=lambda: defaultdict(RecentTraffic))
+    recent: defaultdict[TopicId, RecentTraffic] = field(default_factory=lambda: defaultdict(RecentTraffic))
+    """Topics that moved nothing for an hour are dropped."""
     recent_of_all: RecentTraffic = field(default_factory=RecentTraffic)
     """The sum of `recent`."""
 
     def moved(self, topic_id: TopicId, way: str, size: int, now_s: float) -> None:
         """Count bytes that took this way just now."""
         self.recent[topic_id].add(way, size, now_s)
-        self.recent_of_all.add(way, size, now_s)
+        if self.recent_of_all.add(way, size, now_s):
+            for one in [one for one, recent in self.recent.items() if not recent.moved(_HOUR_S, now_s)]:
+                del self.recent[one]
+
+    def forget_gone(self, is_led: Callable[[TopicIdPartition], bool]) -> None:
+        """Forget partitions that are not led here and topics that have none left. Call it after each usage record.
+
+        What moved within the last hour stays. A topic's counts go by two steps, first to zero: a topic that comes back
+        counts from zero, and readers of usage records then know it.
+        """
+        for partition in list(self.by_partition):
+            if partition.topic_id not in self.recent and not is_led(partition):
+                del self.by_partition[partition]
+        kept = self.recent.keys() | {partition.topic_id for partition in self.by_partition}
+        for topic, moved in list(self.by_topic.items()):
+            if topic[0] not in kept:
+                if moved == PartitionTraffic():
+                    del self.by_topic[topic]
+                else:
+                    self.by_topic[topic] = PartitionTraffic()
 
 
 class CatchUpMetrics:
@@ -247,7 +300,7 @@ class ReplicationMetrics:
             registry=registry,
         )
         self.responses = LoopCounter(
-            "remote_wal_fetch_responses", "Fetch responses with records", ["path"], registry=registry
+            "remote_wal_fetch_responses", "Fetch responses with records, as first sent", ["path"], registry=registry
         )
         self.announcements = LoopCounter("remote_wal_announcements", "Announcements sent", registry=registry)
         self.held = ConnectionMetrics(registry)
@@ -259,7 +312,7 @@ class ReplicationMetrics:
         self.traffic = Traffic()
 
     def linked(self, partition: TopicIdPartition, size: int, follower_id: int, now_s: float) -> None:
-        """Count record bytes that were linked for a follower."""
+        """Count record bytes that a follower got as links."""
         self.traffic.moved(partition.topic_id, LINKED, size, now_s)
         self.traffic.by_partition[partition].linked_bytes += size
         self.traffic.by_topic[partition.topic_id, follower_id].linked_bytes += size

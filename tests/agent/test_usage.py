@@ -25,6 +25,7 @@ from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
+OTHER = TopicIdPartition(TopicId(b"other".ljust(16)), 0)
 MORE_ORDERS = TopicIdPartition(ORDERS.topic_id, 1)
 
 
@@ -54,6 +55,7 @@ class _Parts:
         self.metrics = ReplicationMetrics(CollectorRegistry())
         self.counts = RequestCounts()
         self.publisher = _Publisher()
+        self.led: set[TopicIdPartition] = set()
         self.report = UsageReport(
             AgentIdentity("cluster", 1, 5, "zone-a", start_ms),
             lambda: [("s3_express", self.counts)],
@@ -61,6 +63,7 @@ class _Parts:
             self.publisher,
             lambda: self.now_ms,
             600_000,
+            self.led.__contains__,
             partial(client_usage, traffic=traffic, prices="s3_express") if traffic is not None else None,
         )
 
@@ -168,6 +171,45 @@ def test_nothing_stands_beside_a_record_that_is_not_taken() -> None:
     parts.publisher.is_full = False
     parts.report.publish()
     assert [one.sequence for one in parts.publisher.beside] == [0]
+
+
+def test_a_topic_that_is_gone_is_told_of_once_more_as_zero_and_then_left_out() -> None:
+    parts = _Parts()
+    parts.metrics.linked(ORDERS, 4000, 2, 1.0)
+    parts.report.publish()
+    parts.metrics.linked(OTHER, 10, 2, 3700.0)
+    parts.led.add(ORDERS)
+    parts.report.publish()
+    parts.led.clear()
+    for _ in range(3):
+        parts.report.publish()
+    traffic = parts.metrics.traffic
+    assert set(traffic.recent) == {OTHER.topic_id}, "orders moved nothing for an hour"
+    assert set(traffic.by_partition) == {OTHER}
+    parts.metrics.linked(ORDERS, 5000, 2, 3800.0)
+    parts.report.publish()
+
+    told = [{row.topic_id: row.linked_bytes for row in record.topics} for record in parts.publisher.records]
+    other = {OTHER.topic_id: 10}
+    assert told == [
+        {ORDERS.topic_id: 4000},
+        {ORDERS.topic_id: 4000} | other,  # it is led here
+        {ORDERS.topic_id: 4000} | other,
+        {ORDERS.topic_id: 0} | other,  # so that readers do not take a part of 5000 for the 4000
+        other,
+        {ORDERS.topic_id: 5000} | other,
+    ]
+
+
+def test_a_topic_that_is_gone_is_kept_until_a_record_has_told_of_it() -> None:
+    parts = _Parts()
+    parts.metrics.linked(ORDERS, 4000, 2, 1.0)
+    parts.metrics.linked(OTHER, 10, 2, 3700.0)
+    parts.publisher.is_full = True
+    parts.report.publish()
+    parts.publisher.is_full = False
+    parts.report.publish()
+    assert parts.publisher.records[0].topics[0] == TopicUsage(ORDERS.topic_id, 2, 4000, 0)
 
 
 async def test_the_last_record_comes_when_the_agent_stops() -> None:

@@ -44,7 +44,15 @@ def response(
     return encode(FetchResponse(responses=[topic], session_id=3, version=version), correlation_id)
 
 
-def request(offsets: dict[int, int], *, version: int = 17, correlation_id: int = 7, replica_id: int = 2) -> bytes:
+def request(
+    offsets: dict[int, int],
+    *,
+    version: int = 17,
+    correlation_id: int = 7,
+    replica_id: int = 2,
+    session_epoch: int = -1,
+    forgotten: Sequence[int] = (),
+) -> bytes:
     """A follower's request for one topic: fetch offsets by partition. With replica id -1, a consumer's."""
     partitions = [
         FetchRequest.FetchTopic.FetchPartition(partition=number, fetch_offset=offset, current_leader_epoch=0)
@@ -52,6 +60,10 @@ def request(offsets: dict[int, int], *, version: int = 17, correlation_id: int =
     ]
     topic = FetchRequest.FetchTopic(topic="topic", topic_id=uuid.UUID(bytes=TOPIC_ID), partitions=partitions)
     fields: dict[str, Any] = {"topics": [topic], "max_wait_ms": 500, "min_bytes": 1, "max_bytes": 10_000_000}
+    fields["session_epoch"] = session_epoch
+    if forgotten:
+        of_topic = {"topic": "topic", "topic_id": uuid.UUID(bytes=TOPIC_ID), "partitions": list(forgotten)}
+        fields["forgotten_topics_data"] = [FetchRequest.ForgottenTopic(**of_topic)]
     if version < 15:
         fields["replica_id"] = replica_id
     elif replica_id >= 0:
@@ -183,6 +195,7 @@ def requests(draw: st.DrawFn) -> tuple[int, Any, bytes]:
         forgotten_topics_data=draw(st.lists(forgotten, max_size=3)),
         rack_id=draw(st.just("") | _names),
         session_id=draw(_int32),
+        session_epoch=draw(st.integers(-1, 2)),
         version=version,
         **fields,
     )

@@ -49,6 +49,7 @@ def requests_of(version: int) -> Iterator[bytes]:
     for partitions in (0, 1, 40):
         for replica_id in (-1, 2, 3):
             yield request(dict.fromkeys(range(partitions), 5), version=version, replica_id=replica_id)
+    yield request({0: 5}, version=version, session_epoch=1, forgotten=range(1, 20))
 
 
 def seeds() -> list[tuple[Read, bytes, int]]:

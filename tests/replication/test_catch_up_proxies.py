@@ -83,6 +83,7 @@ async def caught_up(missed: Missed) -> bytes:
         assert count > 0, "a response without progress"
         got += b"".join(written.raw for written in records[:count])
         offset += count
+    await follower.fetch({0: offset})  # the leader's agent sees that the last response arrived
     return got
 
 
@@ -188,7 +189,8 @@ async def test_an_agent_without_archive_links_keeps_the_links_to_combined_segmen
             while answer == follower.expected({0: b"", 1: records[1]}):  # partition 0 is still being looked for
                 answer = await follower.fetch({0: 0, 1: 0})
         assert answer == follower.expected(records)
-        await missed.agents.until(lambda: missed.agents.linked_responses > 0)
+        await follower.fetch({0: OBJECTS * OBJECT_BATCHES, 1: 3})  # there is nothing yet
+        assert missed.agents.linked_responses > 0
         leader = missed.agents.leader_metrics.record_bytes
         assert metric_value(leader.labels("linked")) == missed.agents.linked_responses * len(records[1] or b"")
         assert metric_value(leader.labels("inline")) == len(missed.agents.broker.logs[0])

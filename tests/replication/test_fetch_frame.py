@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.wire.fetch_frame import (
     scan_fetch_request,
     scan_fetch_response,
@@ -121,6 +122,13 @@ def test_requests_are_read_as_the_other_codec_wrote_them(made: tuple[int, tuple[
         for topic in message.topics
         for _ in topic.partitions
     ]
+    assert view.is_whole is (message.session_epoch in (-1, 0))
+    assert view.forgotten == tuple(
+        TopicIdPartition(TopicId(topic.topic_id.bytes), number)
+        for topic in message.forgotten_topics_data
+        for number in topic.partitions
+        if version >= 13
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)

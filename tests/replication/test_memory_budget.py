@@ -1,7 +1,7 @@
 """One bound for the memory of all connections: who would pass it waits in TCP, and everybody gets there."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -52,6 +52,25 @@ def test_who_left_is_not_waited_for() -> None:
     assert went_on == ["next"]
 
 
+def test_what_stalled_connections_hold_blocks_no_others_up_to_twice_the_limit() -> None:
+    budget, went_on = MemoryBudget(100), list[str]()
+    budget.take(90)
+    budget.stall("stalled", lambda: 90)
+    budget.wait("stalled", 1, 20, 0, lambda: went_on.append("stalled"))
+    budget.wait("first", 2, 60, 0, lambda: went_on.append("first"))
+    budget.wait("second", 3, 60, 0, lambda: went_on.append("second"))
+    assert went_on == ["first"], "the second waits for the first, which is not stalled"
+    budget.stall("first", lambda: 60)
+    assert went_on == ["first"], "all three would hold more than twice the limit"
+    budget.go_on("first")
+    budget.give_back(60)
+    assert went_on == ["first", "second"]
+    budget.give_back(60)
+    budget.give_back(90)
+    budget.go_on("stalled")
+    assert went_on == ["first", "second", "stalled"]
+
+
 async def test_a_reservation_that_is_given_up_takes_nothing() -> None:
     budget = MemoryBudget(10)
     budget.take(10)
@@ -63,6 +82,23 @@ async def test_a_reservation_that_is_given_up_takes_nothing() -> None:
     assert budget.used == 0
     await reserve(budget, 5)
     assert budget.used == 5
+
+
+@pytest.mark.parametrize("is_cancelled_first", [False, True])
+async def test_a_reservation_that_is_given_up_while_memory_is_given_back_leaks_nothing(
+    is_cancelled_first: bool,
+) -> None:
+    budget = MemoryBudget(10)
+    budget.take(10)
+    waiting = asyncio.create_task(reserve(budget, 5))
+    await asyncio.sleep(0)
+    steps: list[Callable[[], object]] = [waiting.cancel, partial(budget.give_back, 10)]
+    for step in steps if is_cancelled_first else reversed(steps):
+        step()  # both in one turn of the event loop
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert budget.used == 0
+    assert budget.try_take(10), "nobody waits"
 
 
 def test_what_is_only_kept_goes_before_anybody_waits() -> None:
@@ -125,6 +161,21 @@ async def test_many_connections_together_keep_to_the_bound(size: int) -> None:
         assert budget.peak <= 2 * MIB + size + 3 * count * STAGING_BYTES
     await asyncio.sleep(0)
     assert budget.used == 0
+
+
+async def test_a_stalled_connection_queues_one_frame_and_reads_on_afterwards() -> None:
+    size, budget = 70_000, MemoryBudget()
+    async with many(1, budget) as (connections, (writer,)):
+        writer.write(framed(b"x" * size) * 5)
+        async with asyncio.timeout(PATIENCE_S):
+            while not connections:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0)
+            with connections[0].stalled():
+                assert await connections[0].frame_is_there()
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                assert budget.used == size
+            assert await _read_all(connections[0], 5) == [size] * 5
 
 
 async def test_a_bound_that_one_frame_exceeds_lets_one_pass_at_a_time() -> None:

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ from local_cluster.security.authority import Authority
 from replication.wire.framed_connection import FramedConnection, until_idle
 from replication.wire.peer_connection import Address, connect_framed, exchange_hellos
 from replication.wire.peer_listener import ConnectionShares, PeerListener, TooManyConnectionsError
-from replication.wire.peer_protocol import Hello
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 from tests.descriptors import none_left
 from tests.kafka_log.batches import batches
 from tests.replication.test_peer_tls import on_both_event_loops
-from tests.replication.two_agents import LOOPBACK, Agents, two_agents
+from tests.replication.two_agents import LOOPBACK, Agents, framed, two_agents
 
 
 @pytest.fixture
@@ -232,6 +233,24 @@ async def test_a_connection_on_which_nobody_says_anything_any_more_ends(authorit
         assert await follower.reader.read() == b""
         assert agents.leader_faults("peer_idle") >= 1
         await agents.until(lambda: not agents.leader.connections and not agents.follower.connections)
+        await expect_links_to_flow(agents)
+
+
+@on_both_event_loops
+async def test_a_connection_that_asked_whether_an_agent_is_alive_and_asks_no_more_ends() -> None:
+    """Its host may be gone without a word, and a new one counts beside it."""
+    async with two_agents(idle_timeout_s=0.2, max_connections_of_one=2) as agents:
+        asked = framed(replace(agents.follower_hello, capabilities=PeerCapabilities.PRESENCE).encode())
+        gone = [await agents.connect(agents.leader_address) for _ in range(2)]
+        for one in gone:
+            one.writer.write(asked)
+            answer = await one.receive()
+            assert answer is not None
+            assert Hello.decode(answer).broker_id == 1
+        for one in gone:
+            assert await one.reader.read() == b""
+        assert agents.leader_faults("peer_idle") == 2
+        await agents.until(lambda: not agents.leader.connections)
         await expect_links_to_flow(agents)
 
 

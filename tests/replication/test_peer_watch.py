@@ -2,9 +2,11 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -140,6 +142,20 @@ async def test_another_clusters_agent_is_not_taken_for_the_peer(monkeypatch: pyt
         await rig.agents.until(lambda: other.get_presence(1).failure is not None)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_broker_that_takes_connections_and_stands_still_is_not_taken_for_a_silent_peer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("replication.leader.leader_proxy.connect_framed", partial(connect_framed, timeout_s=0.1))
+    async with two_agents(dials_broker_by=ssl.create_default_context) as agents:
+        await agents.broker.stop()
+        where = agents.broker_address
+        with socket.create_server((where.host, where.port)):  # the kernel takes connections, and nobody answers
+            assert await (await agents.connect()).fetch({0: 0}) is None
+            await agents.until(lambda: agents.leader_faults("broker_unreachable") == 1)
+            assert agents.leader.broker_unreachable == "no answer in time"
+            assert not agents.leader_faults("peer_silent")
 
 
 async def test_a_broker_that_is_back_is_found_though_nobody_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,12 +32,10 @@ async def test_a_fetch_goes_the_whole_way_by_links_and_arrives_as_the_leader_sen
         assert await follower.fetch({0: 0, 1: 0, 2: 0}) == follower.expected({**records, 2: b""})
         assert agents.linked_responses == 1
         assert sum(end - start for _, start, end in agents.storage.fetches) >= sum(map(len, records.values()))
-        assert (
-            agents.leader_metrics.traffic.by_partition[
-                next(iter(agents.leader_metrics.traffic.by_partition))
-            ].inline_bytes
-            == 0
-        )
+        await follower.fetch({0: 15, 1: 2})
+        of_paths = agents.leader_metrics.record_bytes.labels
+        assert metric_value(of_paths("linked")) == sum(map(len, records.values()))
+        assert metric_value(of_paths("inline")) == 0
 
 
 async def test_only_a_fraction_of_the_bytes_crosses_between_the_agents() -> None:
@@ -332,7 +330,7 @@ async def test_a_released_partition_is_neither_linked_nor_announced_any_more() -
         await follower.fetch({0: 0})
         assert agents.linked_responses == 1
         agents.led.mode = LinkMode.OFF
-        agents.leader.partition_released(next(iter(agents.leader_metrics.traffic.by_partition)))
+        agents.leader.partition_released(partition(0))
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert agents.linked_responses == 1
 

@@ -1,6 +1,6 @@
 """One connection's frames as plain values: what goes to the broker, what to the follower, and what waits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import decode_linked_response
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.metrics import ReplicationMetrics
+from replication.wire.metrics import PartitionTraffic, ReplicationMetrics
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import CAPABILITIES, Announcement, Hello, MessageKind, PeerCapabilities
 from replication.wire.peer_protocol import encode_inline_request as inline_request
@@ -224,6 +224,34 @@ def test_an_upload_is_announced_for_what_the_follower_was_given_before() -> None
     assert rig.core.uploaded(uploaded(0)) == []
 
 
+def test_what_a_follower_forgets_in_its_fetch_session_is_not_announced_any_more() -> None:
+    rig = Rig()
+
+    def fetched(offsets: dict[int, int], session_epoch: int, forgotten: Sequence[int] = ()) -> None:
+        frame = request(offsets, session_epoch=session_epoch, forgotten=forgotten)
+        rig.core.request(frame, rig.now_s)
+        rig.core.request_sent(len(frame))
+        rig.answered(response(dict.fromkeys(offsets, b"")))
+
+    fetched({0: 0, 1: 0, 2: 0}, 0)
+    fetched({}, 1)
+    assert all(rig.core.uploaded(uploaded(number)) for number in (0, 1, 2)), "what a request does not list is unchanged"
+    fetched({}, 2, forgotten=[0, 2])
+    assert [bool(rig.core.uploaded(uploaded(number))) for number in (0, 1, 2)] == [False, True, False]
+    fetched({0: 0}, 3)
+    assert rig.core.uploaded(uploaded(0)), "it is fetched again"
+
+
+@pytest.mark.parametrize("session_epoch", [-1, 0])
+def test_a_request_that_begins_a_fetch_session_or_has_none_lists_all_that_is_followed(session_epoch: int) -> None:
+    rig = Rig()
+    rig.asked()
+    rig.answered(response({0: b""}))
+    assert rig.core.uploaded(uploaded(0))
+    rig.core.request(request({1: 0}, session_epoch=session_epoch), rig.now_s)
+    assert rig.core.uploaded(uploaded(0)) == []
+
+
 def test_gaps_are_read_along_in_combined_segments_alone() -> None:
     rig, ranges = Rig(), [(0, 10), (15, 30), (30, 40), (2000, 2010)]
     archived = ArchiveObjectId(partition(0), 0, 9, SEGMENT)
@@ -334,6 +362,20 @@ def test_a_follower_that_has_more_than_the_high_watermark_it_was_told_of_waits_f
     assert wait_ms(2) == 500
 
 
+def test_nothing_is_owed_to_a_follower_of_what_it_has_forgotten() -> None:
+    rig = Rig(None, watermark_wait_ms=2)
+
+    def wait_ms(offsets: dict[int, int], session_epoch: int, forgotten: Sequence[int] = ()) -> int:
+        frame = rig.core.request(request(offsets, session_epoch=session_epoch, forgotten=forgotten), rig.now_s)
+        rig.core.request_sent(len(frame))
+        rig.answered(response(dict.fromkeys(offsets, b""), high_watermark=0))
+        return scan_fetch_request(frame, 17).max_wait_ms
+
+    wait_ms({0: 2}, 0)
+    assert wait_ms({}, 1) == 2
+    assert wait_ms({}, 2, forgotten=[0]) == 500
+
+
 @pytest.mark.parametrize("payload", [300, READ_AGAIN_BYTES])
 def test_a_high_watermark_that_is_owed_does_not_wait_for_the_upload_of_a_few_records(payload: int) -> None:
     rig = Rig(watermark_wait_ms=2)
@@ -410,16 +452,97 @@ def test_every_inline_byte_has_a_reason() -> None:
     assert reasons(rig)["paused_by_operator"] == size, "also where the follower's agent is paused, too"
 
 
+def moved(rig: Rig) -> dict[str, float]:
+    """The bytes that are counted for the follower, by metric."""
+    ways = {path: ("remote_wal_replicated_record_bytes_total", {"path": path}) for path in ("linked", "inline")}
+    ways["stock"] = ("remote_wal_stock_bytes_total", {"direction": "response"})
+    of_all = rig.metrics.registry.get_sample_value
+    return {way: of_all(name, labels) or 0.0 for way, (name, labels) in ways.items()}
+
+
+def test_bytes_count_as_linked_once_the_follower_goes_on() -> None:
+    rig = Rig()
+    rig.linked()
+    assert moved(rig)["linked"] == 0, "the follower may not be able to read them"
+    rig.asked(8)
+    of_topic = rig.metrics.traffic.by_topic[partition(0).topic_id, 2]
+    assert (moved(rig)["linked"], moved(rig)["inline"]) == (len(RAW), 0)
+    assert of_topic == PartitionTraffic(linked_bytes=len(RAW))
+    rig.asked(9)
+    assert moved(rig)["linked"] == len(RAW)
+
+
+def test_linked_bytes_that_the_follower_asks_for_count_as_inline() -> None:
+    rig = Rig()
+    rig.linked()
+    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7)) == INLINE
+    rig.asked(8)
+    size = len(RAW)
+    assert moved(rig) == {"linked": 0, "inline": size, "stock": 4 + len(FRAME)}
+    expected = PartitionTraffic(inline_bytes=size, unsaved_bytes=size)
+    assert rig.metrics.traffic.by_partition[partition(0)] == expected
+    assert rig.metrics.traffic.by_topic[partition(0).topic_id, 2].inline_bytes == size
+    recent = rig.metrics.traffic.recent[partition(0).topic_id]
+    assert recent.moved(60, rig.now_s) == {InlineReason.HYDRATION_FAILED.value: size}
+
+
+def test_an_original_that_is_asked_for_brings_what_its_links_left_out() -> None:
+    rig = Rig()
+    other = batches(1, 0, payload=b"o" * 200)
+    frame = response({0: RAW, 1: other}, correlation_id=7)
+    rig.stored()
+    rig.asked()
+    is_linked(rig.answered(frame))
+    assert moved(rig)["inline"] == 0, "partition 1 waits for its upload"
+    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7)) == ToFollower(MessageKind.KAFKA, (frame,))
+    assert moved(rig) == {"linked": 0, "inline": len(RAW) + len(other), "stock": 4 + len(frame)}
+
+
+def test_links_that_nobody_is_known_to_have_read_do_not_count() -> None:
+    rig = Rig()
+    rig.linked()
+    rig.core.close()
+    assert (moved(rig)["linked"], moved(rig)["inline"]) == (0, 0)
+
+
+def test_a_half_linked_response_is_as_large_as_without_links() -> None:
+    rig = Rig()
+    rig.led.mode = LinkMode.INLINE
+    rest = batches(2, 2, payload=b"j" * 400)
+    frame = response({0: RAW + rest}, correlation_id=7)
+    rig.stored()
+    rig.asked()
+    is_linked(rig.answered(frame))
+    rig.asked(8)
+    assert (moved(rig)["linked"], moved(rig)["inline"]) == (len(RAW), len(rest))
+    length_varint_bytes = 2
+    assert moved(rig)["stock"] == 4 + len(frame) - length_varint_bytes
+
+
+def test_bytes_that_cannot_be_linked_count_as_inline_beside_links() -> None:
+    rig = Rig()
+    rig.led.modes[partition(1)] = LinkMode.OFF
+    other = batches(1, 0, payload=b"o" * 200)
+    rig.stored()
+    rig.asked()
+    is_linked(rig.answered(response({0: RAW, 1: other}, correlation_id=7)))
+    rig.asked(8)
+    assert (moved(rig)["linked"], moved(rig)["inline"]) == (len(RAW), len(other))
+
+
 def test_the_linked_share_is_that_of_late() -> None:
     rig = Rig()
     rig.led.expected = False
     rig.asked()
     rig.answered()
     rig.linked()
+    rig.asked(8)
+    rig.answered(response({0: b""}, correlation_id=8))
     recent = rig.metrics.traffic.recent[partition(0).topic_id]
     assert recent.share(60, rig.now_s) == 0.5
     rig.now_s += 600
     assert recent.share(60, rig.now_s) is None
-    rig.core.request(request({0: 0}, correlation_id=7), rig.now_s)
+    rig.asked()
     is_linked(rig.answered())
+    rig.asked(8)
     assert (recent.share(60, rig.now_s), recent.share(3600, rig.now_s)) == (1.0, 2 / 3)

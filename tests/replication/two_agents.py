@@ -125,7 +125,7 @@ class Follower:
     writer: asyncio.StreamWriter
     correlation_id: int = field(default=100)
 
-    def send(self, offsets: dict[int, int], **changes: int) -> int:
+    def send(self, offsets: dict[int, int], **changes: Any) -> int:
         self.correlation_id += 1
         self.writer.write(framed(request(offsets, correlation_id=self.correlation_id, **changes)))
         return self.correlation_id
@@ -133,7 +133,7 @@ class Follower:
     async def receive(self) -> bytes | None:
         return await read_frame(self.reader)
 
-    async def fetch(self, offsets: dict[int, int], **changes: int) -> bytes | None:
+    async def fetch(self, offsets: dict[int, int], **changes: Any) -> bytes | None:
         self.send(offsets, **changes)
         return await self.receive()
 

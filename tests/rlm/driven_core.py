@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kafka_log.batch_digests import batch_digests
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
@@ -104,7 +105,9 @@ class Driven:
         items = tuple(upload.items)
         self.stored |= {raw for item in items for _, raw in batches_of(item)}
         entries = tuple(item.metadata_entry() for item in items)
-        segment = UploadedSegment(CombinedSegmentId(1, 1, self.objects), items, entries, 1, self.now_s)
+        digests = tuple(batch_digests(item.records, item.batches) for item in items)
+        segment_id = CombinedSegmentId(1, 1, self.objects)
+        segment = UploadedSegment(segment_id, items, entries, 1, self.now_s, digests=digests)
         self._do(self.core.upload_stored(upload, segment, self.now_s))
 
     def settle(self) -> None:
@@ -146,4 +149,7 @@ class Driven:
         self.actions += actions
         for action in actions:
             if isinstance(action, TellStored):
-                self.told += [batch for item in action.segment.items for batch in batches_of(item)]
+                segment = action.segment
+                digests = tuple(batch_digests(item.records, item.batches) for item in segment.items)
+                assert segment.digests == digests, "each batch is told with its own digest"
+                self.told += [batch for item in segment.items for batch in batches_of(item)]

@@ -111,6 +111,15 @@ def test_what_the_broker_made_anew_is_not_adopted_and_told_in_time(rig: Rig) -> 
     assert rig.adopts(item(appended(b"p", 71))) == []
 
 
+def test_one_batch_for_two_partitions_in_a_request_is_adopted_and_told_of_once(rig: Rig) -> None:
+    rig.offer(sent(), sent())
+    assert rig.adopts(item(appended(b"p", 70)), item(appended(b"p", 30))) == [(9, len(sent()))] * 2
+    rig.records.look_again(60.0)
+    assert rig.told == [True]
+    assert rig.records.kept_bytes == 0
+    assert rig.adopts(item(appended(b"p", 71))) == []
+
+
 def test_without_an_answer_an_offer_ends_too(rig: Rig) -> None:
     rig.offer(sent())
     rig.records.look_again(59.0)

@@ -8,6 +8,7 @@ import pytest
 from kafka_log.errors import LogDirectoryError
 from kafka_log.tail_events import Gap
 from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.group_commit import UploadNow, Wait
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
@@ -18,12 +19,14 @@ from rlm.write_path.core.actions import (
     PassOver,
     Release,
     TellSettled,
+    TellStored,
     TellTruncated,
     Watch,
 )
 from rlm.write_path.core.led_partition import PassedOver
 from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.reading.log_task import TaskOutcome
+from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.rlm.driven_core import LIMITS, Driven
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, partition
 
@@ -140,6 +143,28 @@ def test_an_upload_for_a_former_assignment_is_told_to_nobody_and_not_counted(dri
     assert sorted(raw for _, raw in driven.told) == sorted(driven.logs[0].batches + driven.logs[1].batches)
 
 
+def test_a_log_that_is_released_during_an_upload_takes_its_digests_with_it(driven: Driven) -> None:
+    for number in (0, 1):
+        driven.append(number)
+    driven.read()
+    driven.begin_upload()
+    driven.assign(1, 2)
+    driven.end_upload()
+    assert driven.told == [(0, driven.logs[1].batches[0])]
+
+
+def test_an_upload_without_digests_is_told_without_any(driven: Driven) -> None:
+    driven.append(0)
+    driven.read()
+    driven.begin_upload()
+    upload = driven.uploads.pop()
+    items = tuple(upload.items)
+    segment = UploadedSegment(
+        CombinedSegmentId(1, 1, 1), items, tuple(item.metadata_entry() for item in items), 1, driven.now_s
+    )
+    assert TellStored(segment) in driven.core.upload_stored(upload, segment, driven.now_s)
+
+
 def test_a_failed_upload_for_a_former_assignment_does_not_come_back(driven: Driven) -> None:
     driven.append(0, 2)
     driven.read()
@@ -204,6 +229,20 @@ def test_what_a_budget_left_of_logs_whose_links_are_wanted_waits_for_no_archive_
     driven.settle()
     assert [driven.uploaded(number) for number in range(len(appended))] == list(appended)
     assert driven.now_s - began_s < 1
+
+
+def test_after_a_failed_upload_a_log_that_producers_wait_for_waits_for_no_other_that_nobody_waits_for() -> None:
+    driven = Driven(commit=replace(LIMITS.commit, upload_bytes=10 * BATCH_BYTES))
+    driven.assign(0, 1, policy=LinkPolicy.COST)
+    durable = driven.core.led[partition(1)]
+    durable.assignment = replace(durable.assignment, is_durable=True)
+    driven.settle()
+    driven.append(0)
+    driven.append(1)
+    driven.read()
+    driven.begin_upload()
+    driven.end_upload(succeeds=False)
+    assert driven.core.pacing.next_step(driven.now_s) == Wait(LIMITS.commit.retry_s)
 
 
 def test_a_hurried_log_does_not_wait_for_the_archive_interval_and_is_told_when_nothing_is_left() -> None:

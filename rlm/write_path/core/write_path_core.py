@@ -11,6 +11,7 @@ assignment changes nothing.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Final
 
 import structlog
@@ -290,15 +291,17 @@ class WritePathCore:
         """Handle a stored object. The log may have been truncated, or its leadership lost, meanwhile."""
         self.pacing.commit.stored(upload.started_s)
         self._decider.uploaded(now_s - upload.started_s, len(segment.entries))
+        of_items = segment.digests or repeat((), len(segment.items))
         live = [
-            (part, entry)
-            for item, entry in zip(segment.items, segment.entries, strict=True)
+            (part, entry, of_item[: len(part.batches)])  # a truncation leaves an item's first batches
+            for item, entry, of_item in zip(segment.items, segment.entries, of_items, strict=True)
             if (part := self._unstored_part(item)) is not None
         ]
-        for item, _ in live:
+        for item, _, _ in live:
             self.led[item.topic_id_partition].item_stored(item, segment.size_bytes)
-        items, entries = tuple(item for item, _ in live), tuple(entry for _, entry in live)
-        told = TellStored(replace(segment, items=items, entries=entries))
+        items, entries = tuple(item for item, _, _ in live), tuple(entry for _, entry, _ in live)
+        digests = tuple(of_item for _, _, of_item in live) if segment.digests else ()
+        told = TellStored(replace(segment, items=items, entries=entries, digests=digests))
         return told, CountStored(segment, upload.started_s, now_s)
 
     def upload_failed(self, upload: Upload, now_s: float) -> None:

@@ -199,7 +199,7 @@ class AdoptableRecords:
         if offer.under_way or offer.unpublished or (offer.left and now_s < offer.until_s):
             return
         self._kept_bytes -= len(offer.content)
-        for key in self._offers.pop(offer):
+        for key in dict.fromkeys(self._offers.pop(offer)):  # partitions of a request may get equal batches
             left = deque(piece for piece in self._pieces[key] if piece.offer is not offer)
             if left:
                 self._pieces[key] = left
