@@ -10,26 +10,39 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+import structlog
+
+from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_messages import encode_outcome
 from gateway.produce.route_request import ZoneRouteRequest
 from kafka_log.crc32c import Buffer
 from plugin.adopted_records import BatchSource
+from plugin.errors import defect_site
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, Offer
+
+log = structlog.get_logger(__name__)
 
 _CORRELATION_ID: Final = struct.Struct(">i")
 _CORRELATION_ID_AT: Final = 4
 """Position in a request: behind API key and version."""
 
 _LOOK_AGAIN_S: Final = 0.25
+_AFTER_DEFECT_S: Final = 1.0
 
 
-async def tell_outcomes(adoptable: AdoptableRecords) -> None:
-    """Report due outcomes, until cancelled. Only objects that await deletion depend on them."""
+async def tell_outcomes(adoptable: AdoptableRecords, metrics: ProduceMetrics) -> None:
+    """Report due outcomes until cancelled, and continue after any defect: without them gateways delete nothing."""
     while True:
-        adoptable.look_again(asyncio.get_running_loop().time())
-        await asyncio.sleep(_LOOK_AGAIN_S)
+        pause_s = _LOOK_AGAIN_S
+        try:
+            adoptable.look_again(asyncio.get_running_loop().time())
+        except Exception as error:
+            metrics.objects.labels("defect").inc()
+            log.error("adoption_outcomes_defect", defect=defect_site(error))
+            pause_s = _AFTER_DEFECT_S
+        await asyncio.sleep(pause_s)
 
 
 class AdoptionOffers:

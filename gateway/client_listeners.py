@@ -71,6 +71,11 @@ class ClientListeners:
         """The listeners' addresses."""
         return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
 
+    @property
+    def socket_count(self) -> int:
+        """How many sockets it listens with, after the start: a name may resolve to several addresses."""
+        return sum(len(found.sockets) for found in self._listeners.values())
+
     def refuse(self, reason: str) -> None:
         """Count a connection that is closed for this reason."""
         self._metrics.refused.labels(GATEWAY_SIDE, reason).inc()

@@ -39,6 +39,11 @@ class ClientPort(ABC):
         """The address on which it listens."""
         return self._clients.addresses[_PORT]
 
+    @property
+    def socket_count(self) -> int:
+        """How many sockets it listens with, after the start."""
+        return self._clients.socket_count
+
     @abstractmethod
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
         """Serve a connection until it is over."""

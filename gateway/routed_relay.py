@@ -5,8 +5,9 @@ keeps is counted in the memory budget, and the client is not read while it keeps
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from gateway.client_side import THROTTLED_MAX_S
 from gateway.deadline_timer import DeadlineTimer
@@ -95,15 +96,16 @@ async def relay_frames(
     async def relay(
         source: FramedConnection,
         target: FramedConnection,
-        edit: Callable[[Buffer], Buffer] = _unchanged,
-        patience_s: float | None = None,
+        edit: Callable[[Buffer], Buffer],
+        drain: Callable[[], Coroutine[None, None, None]],
     ) -> None:
         while (frame := await source.read_frame()) is not None:
             target.write_frame(edit(frame))
             passed()
-            await target.drain(patience_s)
+            await drain()
 
-    await run_until_one_ends(relay(client, agent, edit, THROTTLED_MAX_S), relay(agent, client))
+    requests = relay(client, agent, edit, partial(agent.drain, THROTTLED_MAX_S, client))
+    await run_until_one_ends(requests, relay(agent, client, _unchanged, client.drain))
 
 
 class RoutedRelay:
@@ -180,7 +182,7 @@ class RoutedRelay:
             if request is not None:
                 self._do(self._core.frame_came(request, self._now_s))
             self._passed()
-            await self._agent.connection.drain(THROTTLED_MAX_S)
+            await self._agent.connection.drain(THROTTLED_MAX_S, self._client)
 
     async def _relay_answers(self) -> None:
         while (message := await self._channel.receive()) is not None:

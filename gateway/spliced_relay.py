@@ -126,9 +126,9 @@ class SplicedRelay:
         while (message := await self._channel.receive()) is not None:
             self._do(self._came(*message))
             self._passed()
-            await self._broker.drain(THROTTLED_MAX_S)
+            await self._broker.drain(THROTTLED_MAX_S, self._gateway)
             if self._gate is not None:
-                await self._gate.wait_for_room()
+                await self._gate.wait_for_room(self._gateway)
 
     def _came(self, kind: MessageKind, body: memoryview) -> list[Action]:
         if kind is MessageKind.KAFKA:

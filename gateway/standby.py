@@ -78,7 +78,7 @@ async def stand_by(context: StandbyContext) -> None:
     asking: asyncio.Future[bool] | None = None
     try:
         while True:
-            if listeners_at(context.listener) > leads:
+            if listeners_at(context.listener) > (port.socket_count if leads else 0):
                 if leads:
                     await port.stop()
                     log.warning("standby_rests", reason="the agent listens again")

@@ -85,11 +85,18 @@ class AnswerGate:
             self._broker.abort()
             raise
 
-    async def wait_for_room(self) -> None:
-        """Wait until the broker may be sent more."""
-        while (self._in_turn or self._core.is_busy or self._is_spent) and not self._pump.done():
-            self._has_room.clear()
-            await self._has_room.wait()
+    async def wait_for_room(self, client: FramedConnection) -> None:
+        """Wait until the broker may be sent more; `client`, whose frames they are, is stalled meanwhile."""
+        if self._has_room_now:
+            return
+        with client.stalled():
+            while not self._has_room_now:
+                self._has_room.clear()
+                await self._has_room.wait()
+
+    @property
+    def _has_room_now(self) -> bool:
+        return self._pump.done() or not (self._in_turn or self._core.is_busy or self._is_spent)
 
     async def next_answer(self) -> Buffer | None:
         """Return the next answer for the client, once it may go; None: the broker's connection ended.

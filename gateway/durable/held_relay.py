@@ -20,8 +20,8 @@ async def relay_held(
         while (frame := await client.read_frame()) is not None:
             gate.forward([frame])
             passed()
-            await broker.drain(THROTTLED_MAX_S)
-            await gate.wait_for_room()
+            await broker.drain(THROTTLED_MAX_S, client)
+            await gate.wait_for_room(client)
 
     async def answers() -> None:
         while (frame := await gate.next_answer()) is not None:

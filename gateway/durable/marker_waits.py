@@ -6,6 +6,7 @@ agent that cannot be asked is asked again, until nobody waits any more.
 """
 
 import asyncio
+import math
 import ssl
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ log = structlog.get_logger(__name__)
 ROUND_S = 5.0
 """How long an agent is asked before the leader is looked up again."""
 GONE_S = 5.0
-"""A topic that no broker has known for so long is gone, and its markers with it."""
+"""A topic that brokers have not known for so long, at each look, is gone, and its markers with it."""
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0
 
 Where = tuple[str, int]
@@ -85,15 +86,14 @@ class MarkerWaits:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _wait(self, partitions: Partitions | None, tell: Callable[[], object]) -> None:
-        clock = asyncio.get_running_loop().time
-        pause_s, began_s = _PAUSE_S, clock()
+        pause_s = _PAUSE_S
         one: _Wait | None = None
         while True:
             if one is None and (durable := self._logs.durable) is not None:
                 one = _Wait(_wanted(partitions, durable))
             if one is not None:
                 try:
-                    await self._look(one, are_all=clock() - began_s >= GONE_S)
+                    await self._look(one)
                 except Exception as defect:  # it is tried again
                     log.error("marker_wait_defect", defect=defect_site(defect))
                 if one.is_over:
@@ -102,16 +102,15 @@ class MarkerWaits:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
-    async def _look(self, one: "_Wait", *, are_all: bool) -> None:
+    async def _look(self, one: "_Wait") -> None:
         """Ask about all logs that are not known to be stored."""
+        loop = asyncio.get_running_loop()
         try:
-            found = await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._ends.look, one.find_unstored()
-            )
+            found = await loop.run_in_executor(self._threads, self._ends.look, one.find_unstored())
         except KafkaClusterError as error:
             log.info("log_ends_unknown", error=str(error))
             return
-        one.learned(found, are_all=are_all)
+        one.learned(found, loop.time())
         questions = [
             (leader, logs[begin : begin + MAX_LOGS])
             for leader, logs in one.by_leader(found).items()
@@ -165,6 +164,8 @@ class _Wait:
         """Partitions that are not known to be stored."""
         self._ends: dict[Where, int] = {}
         """Where logs ended when that was first told: markers lie below."""
+        self._missing_since_s: dict[Where | str, float] = {}
+        """When brokers first did not know a partition, or an unresolved topic, since they last knew it."""
 
     @property
     def is_over(self) -> bool:
@@ -177,17 +178,22 @@ class _Wait:
             by_topic[topic].add(partition)
         return {**dict.fromkeys(self._unresolved), **{topic: frozenset(ones) for topic, ones in by_topic.items()}}
 
-    def learned(self, found: Mapping[Where, LogEnd], *, are_all: bool) -> None:
-        """Note the logs' ends that the cluster says; if they `are_all`, all other logs and topics are gone."""
+    def learned(self, found: Mapping[Where, LogEnd], now_s: float) -> None:
+        """Note the logs' ends that the cluster says. What it has not known for `GONE_S` is gone.
+
+        One answer does not tell that: a broker may know less than the others.
+        """
         for where, end in found.items():
             if where[0] in self._unresolved:
                 self._left.add(where)
             if end.end_offset is not None:
                 self._ends.setdefault(where, end.end_offset)
         self._unresolved -= {topic for topic, _ in found}
-        if are_all:
-            self._unresolved.clear()
-            self._left &= found.keys()
+        missing: set[Where | str] = {*self._unresolved, *(self._left - found.keys())}
+        gone = {one for one in missing if now_s - self._missing_since_s.get(one, math.inf) >= GONE_S}
+        self._missing_since_s = {one: self._missing_since_s.get(one, now_s) for one in missing - gone}
+        self._unresolved.difference_update(gone)
+        self._left.difference_update(gone)
 
     def by_leader(self, found: Mapping[Where, LogEnd]) -> dict[int, list[LogUpTo]]:
         """Return the logs to ask about, up to their noted ends, by leader."""

@@ -13,6 +13,7 @@ import structlog
 from kafka_cluster.answers import ClientQuota
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
+from plugin.errors import defect_site
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,7 @@ class ClusterClearance:
     """Implements `Clearance` of `gateway.serve.serving`. All times are monotonic seconds."""
 
     def __init__(self, ask: Callable[[Collection[TopicId]], ClusterAnswer], clock: Callable[[], float]) -> None:
-        """`ask` blocks, and raises KafkaClusterError."""
+        """`ask` blocks, and raises KafkaClusterError. After any error it is asked again."""
         self._ask = ask
         self._clock = clock
         self._wanted_s: dict[TopicId, float] = {}
@@ -94,12 +95,14 @@ class ClusterClearance:
         """Ask the cluster about quotas and these topics. Returns whether it answered."""
         try:
             answer = await asyncio.to_thread(self._ask, topics)
-        except KafkaClusterError as error:
-            if self._told != str(error):
-                self._told = str(error)
-                log.warning("quotas_not_known", reason=str(error), consequence="brokers answer all consumers")
+            limited = limited_clients(answer.quotas)
+        except Exception as error:  # whatever the error is, the answer is not known
+            reason = str(error) if isinstance(error, KafkaClusterError) else defect_site(error)
+            if self._told != reason:
+                self._told = reason
+                log.warning("quotas_not_known", reason=reason, consequence="brokers answer all consumers")
             return False
         self._told, self._asked_about = "", topics
-        self._limited, self._kept_whole = limited_clients(answer.quotas), frozenset(answer.kept_whole)
+        self._limited, self._kept_whole = limited, frozenset(answer.kept_whole)
         self._known_until_s = now_s + KNOWN_S
         return True

@@ -64,11 +64,11 @@ async def adopting(wait_max_s: float = 30.0) -> AsyncIterator[AdoptingRig]:
     log = AdoptableRecords(AdoptionLimits(1 << 20, wait_max_s, 60.0))
     rig = AdoptingRig(adoptable=log)
     rig.log = log
-    telling = asyncio.create_task(tell_outcomes(log))
     async with started(rig):
+        telling = asyncio.create_task(tell_outcomes(log, rig.metrics))
         yield rig
         assert not rig.errors
-    telling.cancel()
+        telling.cancel()
 
 
 def frame_of(number: int) -> bytes:
@@ -91,6 +91,24 @@ async def test_what_no_log_wants_goes_once_that_is_known() -> None:
     async with adopting(wait_max_s=0.0) as rig:
         await rig.produced_one()
         await rig.until(lambda: rig.store.blobs == {} and rig.channel.objects == 0)
+
+
+async def test_after_a_defect_outcomes_are_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_again, looks = AdoptableRecords.look_again, 0
+
+    def fail_once(log: AdoptableRecords, now_s: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise KeyError((770, 1))
+        look_again(log, now_s)
+
+    monkeypatch.setattr(AdoptableRecords, "look_again", fail_once)
+    monkeypatch.setattr("gateway.adoption_offers._AFTER_DEFECT_S", 0.0)
+    async with adopting(wait_max_s=0.0) as rig:
+        await rig.until(lambda: rig.count("router_objects", outcome="defect") == 1)
+        await rig.produced_one()
+        await rig.until(lambda: rig.channel.objects == 0)
 
 
 async def test_while_it_is_not_known_nothing_is_deleted() -> None:

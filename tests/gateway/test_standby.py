@@ -29,9 +29,9 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 class Host:
     """An agent that may listen, a broker, and the standby between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self.where = Address("127.0.0.1", free.getsockname()[1], is_shared=True)
+            self.where = Address(host, free.getsockname()[1], is_shared=True)
         self.agent: PeerListener | None = None
         self.by_agent: asyncio.Queue[socket.socket] = asyncio.Queue()
         self.is_any_durable: bool | None = False
@@ -87,7 +87,7 @@ class Host:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 with suppress(ConnectionRefusedError):
-                    return await asyncio.open_connection(self.where.host, self.where.port)
+                    return await asyncio.open_connection(self.where.host or "127.0.0.1", self.where.port)
                 await asyncio.sleep(0.001)
 
 
@@ -106,6 +106,34 @@ async def test_it_leads_to_the_broker_until_the_agent_listens_again() -> None:
         assert await reader.read() == b"", "what it has led ends"
         writer.close()
         await host.until(lambda: listeners_at(host.where) == 1)
+        _, to_agent = await host.connect()
+        (await host.by_agent.get()).close()
+        to_agent.close()
+
+
+async def test_its_own_sockets_are_not_the_agents_where_a_name_has_several_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def look(where: Address) -> int:
+        nonlocal looks
+        looks += 1
+        return listeners_at(where)
+
+    monkeypatch.setattr(standby, "listeners_at", look)
+    host = Host("")  # all addresses of both families
+    async with host.standing_by(), asyncio.timeout(PATIENCE_S):
+        reader, writer = await host.connect()
+        assert await reader.readexactly(6) == b"broker"
+        assert listeners_at(host.where) == 2
+        seen = looks
+        await host.until(lambda: looks > seen + 3 or reader.at_eof())
+        assert not reader.at_eof(), "it goes on"
+        await host.start_agent()
+        assert await reader.read() == b""
+        writer.close()
+        await host.until(lambda: listeners_at(host.where) == 2)
         _, to_agent = await host.connect()
         (await host.by_agent.get()).close()
         to_agent.close()

@@ -1,7 +1,7 @@
 """Markers are stored once those say so who lead their logs, here or at agents over real sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -40,12 +40,16 @@ class Cluster:
 
     ends: dict[tuple[str, int], LogEnd]
     fails: int = 0
+    unknown_at: Container[int] = ()
+    """Looks, from 1 on, that reach a broker whose metadata lags: it knows no topic."""
     asked: list[Mapping[str, frozenset[int] | None]] = field(default_factory=list)
 
     def look(self, partitions: Mapping[str, frozenset[int] | None]) -> dict[tuple[str, int], LogEnd]:
         self.asked.append(dict(partitions))
         if len(self.asked) <= self.fails:
             raise MetadataTopicError("ask", "log ends", "nobody answers")
+        if len(self.asked) in self.unknown_at:
+            return {}
         return {
             (topic, one): end
             for (topic, one), end in self.ends.items()
@@ -183,6 +187,22 @@ async def test_a_topic_that_is_not_known_yet_is_waited_for(monkeypatch: pytest.M
                 await asyncio.sleep(0.001)
         assert not told.done()
         monkeypatch.setattr("gateway.durable.marker_waits.GONE_S", 0.0)
+        await until_over(told)
+
+
+@pytest.mark.parametrize("partitions", [frozenset({WHERE}), None])
+async def test_a_topic_that_one_broker_does_not_know_meanwhile_is_waited_for(
+    partitions: Partitions | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.durable.marker_waits.GONE_S", 0.0)
+    cluster = Cluster({WHERE: LogEnd(-1, None)}, unknown_at={1, 3, 5})
+    async with waiting(cluster) as rig:
+        told = rig.wait(partitions)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(cluster.asked) < 6:  # noqa: ASYNC110 - another thread asks
+                await asyncio.sleep(0.001)
+        assert not told.done()
+        cluster.ends[WHERE] = LogEnd(LEADER, 100)
         await until_over(told)
 
 

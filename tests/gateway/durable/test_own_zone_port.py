@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,6 +17,7 @@ from gateway.metrics import GatewayMetrics
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address
 from tests.gateway.durable.test_held_answers import NO_ERROR, TOPIC, Rig
+from tests.gateway.produce.produce_frames import produce, records
 
 LIMITS = ClientLimits(10, 10, 0.0)
 PATIENCE_S = 60
@@ -35,10 +37,10 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 class Connected:
     """A client, the broker that it reaches, and what is known of logs."""
 
-    def __init__(self, answers_bytes: float = math.inf) -> None:
+    def __init__(self, answers_bytes: float = math.inf, requests_bytes: float = math.inf) -> None:
         self.rig = Rig()
         self.registry = CollectorRegistry()
-        budgets = MemoryBudget(), MemoryBudget(answers_bytes), MemoryBudget()
+        budgets = MemoryBudget(requests_bytes), MemoryBudget(answers_bytes), MemoryBudget()
         self.holding = HoldingContext(self.rig.logs, self.rig, DurableMetrics(self.registry, self.rig.logs), *budgets)
         self.broker: asyncio.Queue[Stream] = asyncio.Queue()
 
@@ -72,6 +74,14 @@ class Connected:
         async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - what it looks at is behind sockets
                 await asyncio.sleep(0.001)
+
+    async def until_it_stands_still(self, value: Callable[[], int]) -> None:
+        """Wait until it is not 0 and does not change any more. All ends are on this loop, so some of its turns tell."""
+        before, turns = 0, 0
+        async with asyncio.timeout(PATIENCE_S):
+            while turns < 100:
+                before, turns = value(), turns + 1 if value() and value() == before else 0
+                await asyncio.sleep(0.002)
 
 
 async def test_an_answer_reaches_the_client_once_its_records_are_published() -> None:
@@ -110,6 +120,34 @@ async def test_a_large_answer_reaches_its_client_while_others_answers_are_held()
         assert rig.logs.waiting == 1
         for stream in (consumer, its_broker):
             stream[1].close()
+
+
+async def test_a_large_request_reaches_the_broker_while_it_reads_nothing_from_other_clients() -> None:
+    connected = Connected(requests_bytes=1024 * 1024)
+    budget = connected.holding.requests_budget
+    content = {0: records(300_000)}
+
+    async def send_always(writer: asyncio.StreamWriter) -> None:
+        for number in count():
+            writer.write(framed(produce(content, correlation_id=number, acks=1)))
+            await writer.drain()
+
+    async with connected.running() as (client, broker):
+        throttled: list[Stream] = []
+        for _ in range(2):
+            producer, its_broker = await connected.connect()
+            its_broker[1].transport.pause_reading()  # type: ignore[attr-defined]
+            throttled += [producer, its_broker]
+        sending = [asyncio.create_task(send_always(producer[1])) for producer in throttled[::2]]
+        await connected.until_it_stands_still(lambda: budget.used)
+        request = produce(content, correlation_id=1, acks=1)
+        client[1].write(framed(request))
+        assert len(await read_frame(broker[0])) >= len(request)
+        for task in sending:
+            task.cancel()
+        for stream in throttled:
+            stream[1].transport.abort()
+        await connected.until(lambda: budget.used == 0)
 
 
 async def test_what_is_held_ends_with_the_brokers_connection() -> None:

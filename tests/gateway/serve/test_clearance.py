@@ -37,6 +37,26 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def test_after_an_unexpected_error_the_cluster_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def ask(topics: Collection[TopicId]) -> ClusterAnswer:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ValueError("a value that nobody expected")
+        return ClusterAnswer([], topics)
+
+    monkeypatch.setattr("gateway.serve.clearance.ASK_S", 0.001)
+    clearance = ClusterClearance(ask, lambda: 100.0)
+    running = asyncio.get_running_loop().create_task(clearance.run())
+    assert not clearance.is_kept_whole(ONE, 100.0)
+    await until(lambda: running.done() or clearance.is_kept_whole(ONE, 100.0))
+    assert not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_nothing_is_allowed_before_the_cluster_has_answered_nor_when_that_is_long_ago() -> None:
     now_s, fails = 100.0, False
 
