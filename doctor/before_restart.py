@@ -1,6 +1,7 @@
 """Judges whether now is the time to restart the next broker or its agent. Pure: `restart_questions` gets the facts.
 
-One broker or agent may go at a time, and only while all others are well: every replica in sync, every agent ready.
+One broker or agent may go at a time, and only while all others are well: every replica in sync, every agent ready. A
+broker needs its own agent to come back, too. An agent may be restarted whatever its own state: that may be the cure.
 Anything that could not be asked is UNKNOWN and never well, because a silent broker may be the one that must not go away
 now.
 """
@@ -35,6 +36,8 @@ class AgentReadiness:
     state: AgentState
     reason: str = ""
     """Why it is not ready or could not be asked; if it is ready, what is degraded."""
+    is_shadow: bool = False
+    """Whether it relays nothing, so that nobody replicates through it."""
 
     @property
     def is_ready(self) -> bool:
@@ -65,8 +68,12 @@ class RestartFacts:
     """This program's own release."""
     port_base: int
     """A broker that replicates through agents advertises this port plus its id."""
+    broker_id: int
+    """The broker that is to be restarted, or whose agent is."""
     switches: bool
-    """Whether the broker's file, after the restart, makes it replicate through an agent."""
+    """Whether the broker's file, after its restart, makes it replicate through an agent."""
+    restarts_agent: bool
+    """Whether the agent is to be restarted, not the broker."""
     cluster: RunningCluster | Unknown
     reassigned: int | Unknown
     """How many partitions the controller is reassigning. Only the controller knows, so its answer proves that the
@@ -126,7 +133,8 @@ def replicas(facts: RestartFacts) -> Verdict:
 def agents(facts: RestartFacts) -> Verdict:
     """Check whether each agent that is registered, or that a broker replicates through, is ready.
 
-    Before the first broker replicates through an agent, none is needed: those in shadow may be silent or out of reach.
+    Before the first broker replicates through an agent, none is needed: they may be silent or out of reach. An agent in
+    shadow relays nothing: it is as good as none where one is needed, and may be dead elsewhere.
     """
     registered = known(facts.agents)
     if registered and not facts.switches and _all_are_stock(facts):
@@ -137,25 +145,39 @@ def agents(facts: RestartFacts) -> Verdict:
         if others:
             return Verdict(Level.INFORMATION, f"{found}; not ready, or not asked: {', '.join(others)}")
         return Verdict(Level.OK, found)
+    own = facts.broker_id if facts.restarts_agent else None
+    relaying = {one: agent for one, agent in sorted(registered.items()) if one != own and not agent.is_shadow}
     faults: list[Fault] = [
-        (Level.WARNING, f"broker {one} replicates through an agent, and none is registered for it", "start it")
-        for one in users(facts)
-        if one not in registered
+        (
+            Level.WARNING,
+            f"no agent relays for broker {one}: {'it is in shadow' if one in registered else 'none is registered'}",
+            "restart it without remote.wal.agent.mode=shadow" if one in registered else "start it",
+        )
+        for one in _needing_agents(facts)
+        if one not in relaying and one != own
     ]
-    for broker_id, agent in sorted(registered.items()):
+    for broker_id, agent in relaying.items():
         if agent.state in (AgentState.NOT_READY, AgentState.SILENT):
-            told = f"the agent of broker {broker_id} {agent.state.value}{f' ({agent.reason})' if agent.reason else ''}"
-            faults.append((Level.WARNING, told, "start it, or see its log"))
-    unasked = {one: agent for one, agent in sorted(registered.items()) if agent.state is AgentState.UNASKED}
-    if unasked and not faults:
-        reasons = (f"the agent of broker {one} {agent.state.value}: {agent.reason}" for one, agent in unasked.items())
-        return Verdict(Level.UNKNOWN, "; ".join(reasons))
+            faults.append(
+                (Level.WARNING, f"the agent of broker {broker_id} {_told(agent)}", "start it, or see its log")
+            )
     if faults:
         return worst(faults)
-    degraded = [f"broker {one}: {agent.reason}" for one, agent in sorted(registered.items()) if agent.reason]
-    if degraded:
-        return Verdict(Level.INFORMATION, f"{len(registered)} agents are ready; {'; '.join(degraded)}")
-    return Verdict(Level.OK, f"{len(registered)} agents are ready")
+    unasked = {one: agent for one, agent in relaying.items() if agent.state is AgentState.UNASKED}
+    if unasked:
+        reasons = (f"the agent of broker {one} {agent.state.value}: {agent.reason}" for one, agent in unasked.items())
+        return Verdict(Level.UNKNOWN, "; ".join(reasons))
+    told = [f"{len(relaying)} agents are ready"]
+    told += [f"broker {one}: {agent.reason}" for one, agent in relaying.items() if agent.reason]
+    restarted = registered.get(own) if own is not None else None
+    if restarted is not None and (restarted.is_shadow or not restarted.is_ready):
+        told.append(f"the one that is to be restarted {_told(restarted)}")
+    return Verdict(Level.INFORMATION if len(told) > 1 else Level.OK, "; ".join(told))
+
+
+def _told(agent: AgentReadiness) -> str:
+    state = "is in shadow" if agent.is_shadow else agent.state.value
+    return f"{state} ({agent.reason})" if agent.reason else state
 
 
 def agent_listeners(facts: RestartFacts) -> Verdict:
@@ -194,6 +216,15 @@ def agent_releases(facts: RestartFacts) -> Verdict:
 def users(facts: RestartFacts) -> list[int]:
     """Return brokers that replicate through agents."""
     return [one for one, broker in sorted(_answering(facts).items()) if uses_agent(broker, one, facts.port_base)]
+
+
+def _needing_agents(facts: RestartFacts) -> list[int]:
+    """Return brokers whose agents must relay.
+
+    A broker that replicates through its agent reaches every other broker through the agent there.
+    """
+    everyone = known(facts.cluster).brokers.keys() | {facts.broker_id}
+    return sorted(everyone) if facts.switches else users(facts)
 
 
 def uses_agent(broker: BrokerProperties, broker_id: int, port_base: int) -> bool:

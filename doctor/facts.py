@@ -192,7 +192,7 @@ class Facts:
     ways: Mapping[str, Mapping[int, Endpoint] | Unknown] = field(default_factory=dict)
     """By each bootstrap server of the agent, the brokers' addresses there, if the zone gateway is on."""
     registered: Mapping[int, AgentRegistration] = field(default_factory=dict)
-    """The registered agents; empty if the registrations were not read."""
+    """The registered agents of brokers that were not decommissioned; empty if the registrations were not read."""
     names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """The advertised names of other zones' gateways, and the addresses that each resolves to here."""
     led_to: Mapping[int, bool | Unknown | None] = field(default_factory=dict)

@@ -138,7 +138,7 @@ def gateway_sides(facts: Facts) -> Verdict:
         found = f"{_KEY}.fetch.rack.enable without effect: this broker sends no consumer to the replica of its rack"
         faults.append((Level.WARNING, found, _RACK_AWARE))
     own, own_id = set(gateway_parts(facts.settings)), facts.broker.node_id
-    others = {one: agent for one, agent in facts.registered.items() if one != own_id and not agent.is_gone}
+    others = {one: agent for one, agent in facts.registered.items() if one != own_id}
     for part, key in _TWO_SIDED.items():
         on = sorted(one for one, agent in others.items() if part in (agent.gateway or ()))
         off = sorted(one for one, agent in others.items() if agent.gateway is not None and part not in agent.gateway)

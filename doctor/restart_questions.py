@@ -3,6 +3,7 @@
 import urllib.error
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPException
 
 from agent.http.http_asking import ask_agent_page, is_on_own_host
@@ -28,11 +29,12 @@ _ANSWER_BYTES = 2000
 _ASKED_AT_ONCE = 16
 
 
-def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings) -> RestartFacts:
+def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings, restarts_agent: bool) -> RestartFacts:
     """Gather everything for the judgement. Blocks; 10 s for each question without an answer."""
     timeout_s = TIMEOUT_S
-    release, port_base = this_release().version, settings.peers.replica_port_base
-    switches = uses_agent(broker, broker.node_id, port_base)
+    port_base, own_id = settings.peers.replica_port_base, broker.node_id
+    switches = not restarts_agent and uses_agent(broker, own_id, port_base)
+    facts_of = partial(RestartFacts, this_release().version, port_base, own_id, switches, restarts_agent)
 
     def ask() -> RestartFacts:
         client = client_config(broker, settings.client)
@@ -41,15 +43,15 @@ def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings) -> R
             raise ConnectionError("no broker is in the cluster's metadata")
         hosts = listing.brokers
         # The agent on this host may listen on loopback; another host's may not.
-        reached = {**hosts, broker.node_id: "localhost"}
+        reached = {**hosts, own_id: "localhost"}
         agents = get_fact(lambda: _agents(client, listing, reached, settings.http, timeout_s))
         hidden = get_fact(lambda: _hidden(client, timeout_s))
         told = ask_properties(client, hosts, timeout_s)
         moving: int | Unknown = get_fact(lambda: _reassigned(client, timeout_s))
-        return RestartFacts(release, port_base, switches, _running(listing, told, hidden), moving, agents)
+        return facts_of(_running(listing, told, hidden), moving, agents)
 
     facts = get_fact(ask)
-    return RestartFacts(release, port_base, switches, facts, facts, facts) if isinstance(facts, Unknown) else facts
+    return facts_of(facts, facts, facts) if isinstance(facts, Unknown) else facts
 
 
 def _running(
@@ -115,26 +117,30 @@ def ask_agents(
             one: pool.submit(_ask_agent, agent, hosts.get(one, ""), asking, timeout_s)
             for one, agent in registered.items()
         }
-        return {one: answer.result() for one, answer in sorted(asked.items())}
+        return {
+            one: AgentReadiness(registered[one].version, *answer.result(), registered[one].is_shadow)
+            for one, answer in sorted(asked.items())
+        }
 
 
-def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeout_s: float) -> AgentReadiness:
+def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeout_s: float) -> tuple[AgentState, str]:
+    """Return its state, with the reason."""
     endpoint = agent.http_endpoint
     if is_on_own_host(endpoint) and not is_loopback(host):
         reason = f"it listens at {endpoint} alone; give its remote.wal.agent.http.listener the host's address"
-        return AgentReadiness(agent.version, AgentState.UNASKED, reason)
+        return AgentState.UNASKED, reason
     try:
         with ask_agent_page(endpoint, "/readyz", timeout_s, asking) as answer:
             lines = answer.read(_ANSWER_BYTES).decode(errors="replace").splitlines()
             if lines[:1] != ["ready"]:
-                return AgentReadiness(agent.version, AgentState.UNASKED, f"no agent answers at {endpoint}")
-            return AgentReadiness(agent.version, AgentState.READY, "; ".join(lines[1:]))
+                return AgentState.UNASKED, f"no agent answers at {endpoint}"
+            return AgentState.READY, "; ".join(lines[1:])
     except urllib.error.HTTPError as error:
         with error:
             told = "; ".join(error.read(_ANSWER_BYTES).decode(errors="replace").splitlines())
-        return AgentReadiness(agent.version, AgentState.NOT_READY, told or str(error))
+        return AgentState.NOT_READY, told or str(error)
     except (OSError, HTTPException, AgentSettingsError) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         # Only a refused connection proves that the agent is away.
         state = AgentState.SILENT if isinstance(cause, ConnectionRefusedError) else AgentState.UNASKED
-        return AgentReadiness(agent.version, state, f"{endpoint}: {cause}")
+        return state, f"{endpoint}: {cause}"

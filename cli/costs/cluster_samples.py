@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import Load, TopicPartition
-from retention_job.cost.estimate import Log, Sample
+from retention_job.cost.estimate import Log, Sample, mean_record_bytes
 
 if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
@@ -51,10 +51,10 @@ class Sampler:
 def partition_loads(first: Sample, last: Sample) -> dict[TopicPartition, Load]:
     """Return each partition's load between two samples.
 
-    Records count with the mean size of those in the log. Followers read everything once, and groups what they have
-    committed meanwhile.
+    Records count with the mean size of those appended meanwhile, else of those in the log. Followers read everything
+    once, and groups what they have committed meanwhile.
     """
-    seconds = last.at_s - first.at_s
+    seconds, record_bytes = last.at_s - first.at_s, mean_record_bytes([first, last])
     loads = {}
     for where, log in last.logs.items():
         before = first.logs.get(where, log)
@@ -64,7 +64,7 @@ def partition_loads(first: Sample, last: Sample) -> dict[TopicPartition, Load]:
             for group, offsets in last.committed.items()
             if where in offsets
         )
-        per_s = log.record_bytes / seconds
+        per_s = record_bytes[where] / seconds
         out = (len(log.replicas) - 1) * written + read
         loads[TopicPartition(*where)] = Load(written * per_s, max(1.0, out * per_s), max(1.0, log.size))
     return loads

@@ -97,7 +97,7 @@ def estimate(
     samples: list[Sample] = []
     with Sampler(client, _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading the cluster") as progress:
         try:
-            _look(sampler.sample, samples, minutes * 60, every, progress.update)
+            _look(sampler.sample, samples, minutes * 60, every, progress.update, time.monotonic)
         except KeyboardInterrupt:
             if len(samples) < 2:
                 raise
@@ -116,15 +116,32 @@ def estimate(
 
 
 def _look(
-    sample: "Callable[[], Sample]", samples: "list[Sample]", seconds: float, every_s: float, tell: Callable[[str], None]
+    sample: "Callable[[], Sample]",
+    samples: "list[Sample]",
+    seconds: float,
+    every_s: float,
+    tell: Callable[[str], None],
+    clock: Callable[[], float],
 ) -> None:
-    """Take samples until the time is over."""
+    """Take samples until the time is over. Leaves out those that fail once there are two, which is enough to end with.
+
+    Raises KafkaClusterError, ReassignmentError.
+    """
+    from kafka_cluster.errors import KafkaClusterError
+    from recovery.errors import ReassignmentError
+
     while True:
-        samples.append(sample())
-        begun_s, last_s = samples[0].at_s, samples[-1].at_s
-        left_s = seconds - (last_s - begun_s)
-        logs = f"{len(samples[-1].logs):,} partitions"
-        tell(f"looking: {last_s - begun_s:.0f} of {seconds:.0f} s, {logs}; Ctrl-C ends it with what is known")
+        try:
+            samples.append(sample())
+            looked_s = samples[-1].at_s - samples[0].at_s
+            logs = f"{len(samples[-1].logs):,} partitions"
+            tell(f"looking: {looked_s:.0f} of {seconds:.0f} s, {logs}; Ctrl-C ends it with what is known")
+        except (KafkaClusterError, ReassignmentError) as error:
+            if len(samples) < 2:
+                raise
+            looked_s = clock() - samples[0].at_s
+            tell(f"a look failed and is left out: {error}")
+        left_s = seconds - looked_s
         if left_s <= 0:
             return
         _wait(min(every_s, left_s))

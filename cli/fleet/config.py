@@ -11,6 +11,7 @@ from cli.exit_code import ExitCode
 from cli.tables import fail, show, table, tell_json
 
 if TYPE_CHECKING:
+    from agent.settings.agent_settings import AgentSettings
     from kafka_log.broker_files.server_properties import BrokerProperties
 
 app = command_group(
@@ -31,21 +32,21 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
 
     Exits with 0 if an agent would start with the file and nothing was found, with 1 if not.
     """
-    from agent.configuration import Configuration
     from agent.settings.setting_types import AgentSettingsError
     from agent.settings.shown_configuration import shown_configuration
     from agent.settings_file import read_settings_file
     from doctor.file_checks import judge_file
     from kafka_log.errors import BrokerPropertiesError
-    from plugin.prices import PriceError
 
     try:
         broker, settings = read_settings_file(broker_config)
-        Configuration.load(broker, settings)
-    except (AgentSettingsError, BrokerPropertiesError, PriceError) as error:
+        refused = _refused(broker, settings)
+    except (AgentSettingsError, BrokerPropertiesError) as error:
         fail(error, ExitCode.FINDINGS, json=json)
-    told = shown_configuration(broker, settings)
     advice = [f"{found}; change: {change}" for _, found, change in judge_file(broker, settings)]
+    if refused is not None:
+        fail("; ".join([refused, *advice]), ExitCode.FINDINGS, json=json)
+    told = shown_configuration(broker, settings)
     code = ExitCode.FINDINGS if advice else ExitCode.GOOD
     if json:
         tell_json({"exit_code": code, **told, "advice": advice})
@@ -56,6 +57,21 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
         for line in advice:
             typer.echo(f"To be looked at: {line}")
     raise typer.Exit(code)
+
+
+def _refused(broker: "BrokerProperties", settings: "AgentSettings") -> str | None:
+    """Return why an agent could not use a file that the settings name. Raises AgentSettingsError."""
+    from agent.configuration import Configuration
+    from kafka_cluster.errors import ClientPropertyError
+    from plugin.prices import PriceError
+
+    try:
+        Configuration.load(broker, settings)
+    except ClientPropertyError as error:
+        return f"remote.wal.agent.client.config: {settings.client.client_config}: {error}"
+    except (OSError, PriceError) as error:
+        return str(error)  # the advice has the key of a file that is not there
+    return None
 
 
 @app.command()

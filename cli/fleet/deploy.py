@@ -84,7 +84,7 @@ def _chosen(part: str, *, json: bool) -> tuple[Path, list[str]]:
 def _files(home: Path) -> Iterator[str]:
     for part in PARTS:
         for path in (home / part).rglob("*"):
-            if path.is_file():
+            if path.is_file() and path.parent.name != "__pycache__":
                 yield path.relative_to(home).as_posix()
 
 

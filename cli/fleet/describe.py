@@ -43,7 +43,8 @@ def describe(
 
     asking = http_settings(broker_config)
     known = read_known_settings(connection.client_config())
-    agents, orphaned = known.agents, sorted(known.orphaned)
+    agents = {one: agent for one, agent in known.agents.items() if not agent.is_gone}
+    orphaned = sorted(known.orphaned)
     if objects:
         _describe_objects({broker_id: agent.http_endpoint for broker_id, agent in agents.items()}, asking, json)
         return
@@ -131,7 +132,10 @@ def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None
             continue
         (tell_json if json else _print_objects)(answer)
         return
-    typer.echo("No agent told of its objects.", err=True)
+    found = "no agent told of its objects"
+    if json:
+        tell_json({"exit_code": ExitCode.UNKNOWN, "error": found, "silent": silent})
+    typer.echo(f"remote-wal: {found}", err=True)
     for broker_id, reason in silent.items():
         typer.echo(f"agent {broker_id}: {reason}", err=True)
     raise typer.Exit(ExitCode.UNKNOWN)
@@ -208,10 +212,13 @@ def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Tabl
             f"{answer['metadata_pending']:,}",
         )
         for broker_id, answer in answers.items()
+        if "storage_ready" in answer
     ]
-    none = [(broker_id, f"no answer: {reason}", "", "", "", "") for broker_id, reason in silent.items()]
+    # An agent that waits for formatted log directories answers without figures.
+    none = [(broker_id, "not relaying yet") for broker_id, answer in answers.items() if "storage_ready" not in answer]
+    none += [(broker_id, f"no answer: {reason}") for broker_id, reason in silent.items()]
     columns = ("agent", "store", "hydration", ">PUT", ">GET", ">metadata pending")
-    made = table(*columns, rows=[*rows, *none], title="Agents")
+    made = table(*columns, rows=[*rows, *((*one, "", "", "", "") for one in none)], title="Agents")
     made.columns[1].overflow = "fold"
     made.caption = (
         "".join(f"{line}\n" for broker_id, answer in answers.items() for line in _told(broker_id, answer)) or None

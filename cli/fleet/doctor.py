@@ -25,6 +25,13 @@ def doctor(
     before_restart: Annotated[
         bool, typer.Option(help="Ask only whether a broker or an agent may be restarted now. Writes nothing.")
     ] = False,
+    agent: Annotated[
+        bool,
+        typer.Option(
+            "--agent",
+            help="With --before-restart: the agent is to be restarted, not the broker. Its own state forbids nothing.",
+        ),
+    ] = False,
     wait: Annotated[float, typer.Option(help="With --before-restart: ask again for so many seconds.", min=0)] = 0.0,
     json: Json = False,
 ) -> None:
@@ -37,7 +44,7 @@ def doctor(
     With --before-restart it asks all brokers and agents, from any host that reaches them, and exits with 0 only if one
     of them may go now.
     """
-    findings = _findings(broker_config, wait if before_restart else None)
+    findings = _findings(broker_config, wait if before_restart else None, restarts_agent=agent)
     code = exit_code(findings)
     if json:
         checks = [
@@ -59,7 +66,7 @@ def exit_code(findings: "list[Finding]") -> ExitCode:
     return next((code for level, code in codes.items() if level in levels), ExitCode.GOOD)
 
 
-def _findings(broker_config: Path, restart_wait_s: float | None) -> "list[Finding]":
+def _findings(broker_config: Path, restart_wait_s: float | None, *, restarts_agent: bool) -> "list[Finding]":
     """Return the findings of all checks; with `restart_wait_s`, those about a restart."""
     from agent.settings.setting_types import AgentSettingsError
     from agent.settings_file import read_settings_file
@@ -74,13 +81,15 @@ def _findings(broker_config: Path, restart_wait_s: float | None) -> "list[Findin
     except (AgentSettingsError, BrokerPropertiesError, OSError) as error:
         return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
     if restart_wait_s is not None:
-        return _before_restart(broker, settings, restart_wait_s)
+        return _before_restart(broker, settings, restart_wait_s, restarts_agent)
     with shown_progress("asking the cluster, other agents and the store"):
         facts = gather(broker, settings, wall_ms)
     return [Finding("settings", Level.OK, f"{broker_config} can be read"), *diagnose(facts)]
 
 
-def _before_restart(broker: "BrokerProperties", settings: "AgentSettings", wait_s: float) -> "list[Finding]":
+def _before_restart(
+    broker: "BrokerProperties", settings: "AgentSettings", wait_s: float, restarts_agent: bool
+) -> "list[Finding]":
     """Ask until all is well or the time is over, and return the last findings."""
     from doctor import restart_questions
     from doctor.before_restart import judge_restart
@@ -89,7 +98,7 @@ def _before_restart(broker: "BrokerProperties", settings: "AgentSettings", wait_
     found: list[Finding] = []
 
     def is_well() -> bool:
-        found[:] = judge_restart(restart_questions.gather_restart_facts(broker, settings))
+        found[:] = judge_restart(restart_questions.gather_restart_facts(broker, settings, restarts_agent))
         return exit_code(found) is ExitCode.GOOD
 
     with shown_progress("asking brokers and agents"), contextlib.suppress(WaitTimeoutError):

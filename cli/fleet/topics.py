@@ -308,8 +308,8 @@ def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":
     from cli.fleet.agents import ask_agents
     from metadata_topic.settings.settings_topic import read_settings
 
-    asked = ask_agents(read_settings(client)[1], None).values()
-    return [answer.page for answer in asked if answer.page is not None]
+    agents = {one: agent for one, agent in read_settings(client)[1].items() if not agent.is_gone}
+    return [answer.page for answer in ask_agents(agents, None).values() if answer.page is not None]
 
 
 def what_it_does(policy: str, agents: "Sequence[Mapping[str, object]]") -> str:

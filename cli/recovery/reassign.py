@@ -30,8 +30,8 @@ _TIMEOUT_S: Final = 15.0
 app = command_group(
     "Drain a broker, balance all by what they carry, fill one that joins, or carry out a plan, with the tails uploaded "
     "before.\n\n"
-    "Exit codes: 0 done, or nothing to do; 1 not all moves are done; 2 the command is wrong, or there can be no such "
-    "plan; 3 the cluster does not do or tell what is asked; 7 cancelled."
+    "Exit codes: 0 done, or nothing to do; 1 not all moves are done; 2 the command or the plan's file is wrong; 3 the "
+    "cluster does not do or tell what is asked; 4 there can be no such plan in this cluster; 7 cancelled."
 )
 
 Broker = Annotated[int, typer.Argument(help="The broker's id.", autocompletion=complete_broker)]

@@ -63,10 +63,10 @@ class Log:
     size: int
     """Bytes of the leader's log."""
 
-    @property
-    def record_bytes(self) -> float:
-        """The mean size of a record; 0 if none is known."""
-        return self.size / (self.end - self.start) if self.end > self.start else 0.0
+    def is_later_of(self, before: "Log") -> bool:
+        """Whether all bytes of `before` are still there, as far as can be seen, so that it has grown by the rest."""
+        is_same = (before.leader, before.start) == (self.leader, self.start)
+        return is_same and self.size >= before.size and self.end >= before.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +186,17 @@ class Estimate:
 class _Window:
     """The amounts between two samples, for each leader."""
 
-    def __init__(self, before: Sample, after: Sample, averages: Averages) -> None:
+    def __init__(self, before: Sample, after: Sample, record_bytes: Mapping[Where, float], averages: Averages) -> None:
         self.seconds = after.at_s - before.at_s
-        self.grown = {where: _grown(before.logs.get(where), log) for where, log in after.logs.items()}
+        self.grown = {
+            where: _grown(before.logs.get(where), log, record_bytes[where]) for where, log in after.logs.items()
+        }
         self.read = defaultdict[Where, float](float)
         for group, offsets in after.committed.items():
             for where, offset in offsets.items():
                 since = before.committed.get(group, {}).get(where, offset)
                 if where in after.logs:
-                    self.read[where] += max(offset - since, 0) * after.logs[where].record_bytes
+                    self.read[where] += max(offset - since, 0) * record_bytes[where]
         shares = _shares(after.logs)
         for moved, rates in ((self.grown, averages.produced), (self.read, averages.read)):
             moved.update({one: rates[one[0]] * self.seconds * shares[one] for one in after.logs if one[0] in rates})
@@ -212,12 +214,43 @@ def _shares(logs: Mapping[Where, Log]) -> Mapping[Where, float]:
     }
 
 
-def _grown(before: Log | None, after: Log) -> float:
+def mean_record_bytes(samples: Sequence[Sample]) -> dict[Where, float]:
+    """Return the mean size of each partition's records, as they were appended between the samples.
+
+    If nothing was seen to grow, it is that of the log, by all its offsets: too small where records were compacted away
+    or are in another tier.
+    """
+    found = {
+        where: log.size / (log.end - log.start) if log.end > log.start else 0.0
+        for sample in samples
+        for where, log in sample.logs.items()
+    }
+    sizes, records = Counter[Where](), Counter[Where]()
+    for before, after in pairwise(samples):
+        for where, log in after.logs.items():
+            if (old := before.logs.get(where)) is not None and log.is_later_of(old):
+                sizes[where] += log.size - old.size
+                records[where] += log.end - old.end
+    return found | {where: size / records[where] for where, size in sizes.items() if size and records[where]}
+
+
+def _grown(before: Log | None, after: Log, record_bytes: float) -> float:
     """Return the bytes appended. Where the beginning was deleted meanwhile, records of the mean size are assumed."""
     if before is None:
         return 0.0
-    is_whole = (before.leader, before.start) == (after.leader, after.start) and after.size >= before.size
-    return after.size - before.size if is_whole else max(after.end - before.end, 0) * after.record_bytes
+    return after.size - before.size if after.is_later_of(before) else max(after.end - before.end, 0) * record_bytes
+
+
+def _racks(samples: Sequence[Sample]) -> dict[int, str | None]:
+    """Return the racks of all brokers, also of those that were away at times or that only replicas tell of."""
+    racks: dict[int, str | None] = dict.fromkeys(_replicas(samples[-1]))
+    for sample in samples:
+        racks |= sample.racks
+    return racks
+
+
+def _replicas(sample: Sample) -> set[int]:
+    return {one for log in sample.logs.values() for one in (log.leader, *log.replicas)}
 
 
 def estimate(
@@ -230,12 +263,13 @@ def estimate(
     """Estimate from two samples or more. Raises PriceError where a price is missing, ValueError without two samples."""
     if len(samples) < 2:
         raise ValueError("two samples are needed")
-    last, seconds, store = samples[-1], samples[-1].at_s - samples[0].at_s, prices.store(store_section)
+    last, record_bytes = replace(samples[-1], racks=_racks(samples)), mean_record_bytes(samples)
+    seconds, store = last.at_s - samples[0].at_s, prices.store(store_section)
     leaders = _Leaders(last, prices, store, rules)
     held = _Leaders(last, prices, store, replace(rules, producers_wait=False))
     topics, by_held = (defaultdict[str, TopicEstimate](lambda: TopicEstimate("")) for _ in range(2))
     for before, after in pairwise(samples):
-        window = _Window(before, after, averages)
+        window = _Window(before, after, record_bytes, averages)
         leaders.replicate(window, topics)
         leaders.serve_clients(window, topics)
         held.replicate(window, by_held)
@@ -257,7 +291,7 @@ def estimate(
         _sum("all", found),
         None if size == NEVER_PAYS else size,
         None if size == NEVER_PAYS else PAYS_TIMES * size / rules.gathered_s / 1e6,
-        list(_notes(last.racks, len(leaders.zones))),
+        list(_notes(samples, len(leaders.zones))),
     )
 
 
@@ -266,7 +300,7 @@ class _Leaders:
 
     def __init__(self, sample: Sample, prices: PriceTable, store: StorePrices, rules: Rules) -> None:
         self._prices, self._store, self._rules = prices, store, rules
-        # A broker without a rack counts as a zone of its own, as for the agents.
+        # A broker without a known rack counts as a zone of its own, as for the agents.
         self._zone = {one: rack or f"broker {one}" for one, rack in sample.racks.items()}
         self.zones = frozenset(self._zone.values())
         all_prices = Prices(store, store, prices.zone_crossing_gb, prices.cross_zone_read_gb)
@@ -298,8 +332,8 @@ class _Leaders:
         )
 
     def _elsewhere(self, log: Log) -> frozenset[int]:
-        own = self._zone.get(log.leader)
-        return frozenset(one for one in log.replicas if one != log.leader and self._zone.get(one) != own)
+        own = self._zone[log.leader]
+        return frozenset(one for one in log.replicas if one != log.leader and self._zone[one] != own)
 
     def replicate(self, window: _Window, topics: Mapping[str, TopicEstimate]) -> None:
         """Add what replication costs in this time, today and with links."""
@@ -391,7 +425,7 @@ class _Leaders:
             if _row(where) == KAFKA_TOPICS:  # brokers and coordinators write and read them
                 continue
             topic, read = topics[where[0]], window.read[where]
-            with_replica = len({self._zone.get(one) for one in log.replicas})
+            with_replica = len({self._zone[one] for one in log.replicas})
             topic.read_bytes += read
             for part, crossed in (
                 ("produce_today", window.grown.get(where, 0.0) * (1 - 1 / zones)),
@@ -441,8 +475,11 @@ def _largest_lag(topic: str, sample: Sample) -> int:
     return max(lags.values(), default=0)
 
 
-def _notes(racks: Mapping[int, str | None], zones: int) -> Iterable[str]:
-    without = sorted(one for one, rack in racks.items() if not rack)
+def _notes(samples: Sequence[Sample], zones: int) -> Iterable[str]:
+    seen = {one: rack for sample in samples for one, rack in sample.racks.items()}
+    if unseen := sorted(_replicas(samples[-1]) - seen.keys()):
+        yield f"brokers {', '.join(map(str, unseen))} have replicas but were away: each counts as a zone of its own"
+    without = sorted(one for one, rack in seen.items() if not rack)
     if without:
         yield f"brokers {', '.join(map(str, without))} have no broker.rack: each counts as a zone of its own"
     if zones < 2:

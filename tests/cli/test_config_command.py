@@ -87,6 +87,11 @@ FOUND_IN_FILE = [
     ({"rsm.wal.config.tls.ca.file": "/none/ca.pem"}, "rsm.wal.config.tls.ca.file: /none/ca.pem is not there"),
     ({"remote.wal.agent.http.token.file": "/none/token"}, "remote.wal.agent.http.token.file: /none/token is not there"),
     (
+        {"remote.wal.agent.client.config": "/none/client.properties"},
+        "remote.wal.agent.client.config: /none/client.properties is not there",
+    ),
+    ({"remote.wal.prices.file": "/none/prices"}, "remote.wal.prices.file: /none/prices is not there"),
+    (
         {f"remote.wal.agent.ssl.{name}.file": f"/none/{name}" for name in ("certificate", "key", "ca")},
         "remote.wal.agent.ssl.ca.file: /none/ca is not there",
     ),
@@ -128,6 +133,26 @@ def test_what_the_file_alone_tells_is_found(file: Path, changes: dict[str, str |
     code, shown = checked()
     assert (code, "An agent can start with this file" in shown) == (ExitCode.FINDINGS, False)
     assert told in shown
+
+
+@pytest.mark.parametrize(
+    "wrong", ["ssl.truststore.location=/a.jks", "ssl.engine.factory.class=a.B", "a=\\u00", "sasl.jaas.config=${a:b}"]
+)
+def test_what_is_wrong_in_the_clients_file_is_told_by_the_key_that_names_it_with_all_else(
+    file: Path, tmp_path: Path, wrong: str
+) -> None:
+    client = tmp_path / "client.properties"
+    client.write_text(f"config.providers=x\n{wrong}\n")
+    lines = BROKER_WITHOUT_LISTENERS | WAL | STORE | {
+        "remote.wal.agent.client.config": str(client), "remote.wal.agent.http.token.file": "/none/token",
+    }  # fmt: skip
+    file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    code, shown, told = run("check", "--json", "--broker-config", file)
+    document = json.loads(shown)
+    assert code == document["exit_code"] == ExitCode.FINDINGS
+    assert "remote.wal.agent.client.config: " in document["error"]
+    assert "remote.wal.agent.http.token.file: /none/token is not there" in document["error"]
+    assert document["error"] in told
 
 
 def test_bootstrap_servers_that_answer_as_their_own_zone_sees_brokers_are_told(file: Path) -> None:

@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
+from cli.fleet import deploy
 from cli.fleet.deploy import PARTS, app
 
 UNIT = "systemd/remote-wal.service"
@@ -49,3 +51,13 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     told = run("write", str(tmp_path), "puppet")
     assert told.exit_code == 2
     assert "there is no puppet" in told.stderr
+
+
+def test_what_python_compiled_is_not_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip compiles the wheel's files, and the result differs from one installation to the next."""
+    home = tmp_path / "remote_wal"
+    for name in (UNIT, "strimzi/agent.py", "strimzi/__pycache__/agent.cpython-312.pyc"):
+        (home / "deploy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / "deploy" / name).write_text(name)
+    monkeypatch.setattr(deploy, "__file__", str(home / "cli" / "fleet" / "deploy.py"))
+    assert json.loads(run("write", str(tmp_path / "out"), "--json").stdout)["written"] == ["strimzi/agent.py", UNIT]

@@ -5,11 +5,13 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from cli.fleet import agents as agents_module
+from cli.fleet import describe as describe_module
 from cli.main import build_app
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_topic import KnownSettings
@@ -115,3 +117,52 @@ def test_an_agent_in_shadow_is_told_with_what_is_unknown(monkeypatch: pytest.Mon
             "unknown: why",
         ):
             assert text in told
+
+
+WELL = {
+    "partitions": [], "storage_ready": True, "hydration_paused": False, "metadata_pending": 0,
+    "requests": {"put": 1, "get": 0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [("--json",), (), ("--why",), ("--objects", "--json")])
+def test_the_agent_of_a_decommissioned_broker_is_neither_asked_nor_missed(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    def answer(endpoint: str, _asking: object, path: str = "/describe", _timeout_s: float = 0.0) -> dict[str, Any]:
+        assert endpoint == "kafka-1:19095"
+        return {"objects": [], "totals": []} if path == "/objects" else {"broker_id": 1, **WELL}
+
+    monkeypatch.setattr(agents_module, "ask_agent", answer)
+    monkeypatch.setattr(describe_module, "ask_agent", answer)
+    agents = {
+        0: replace(agent(0, HOUR_MS, DAY_MS), is_gone=True),
+        1: replace(agent(1), http_endpoint="kafka-1:19095"),
+    }
+    shown = described(monkeypatch, agents, *options)
+    assert shown.exit_code == 0, shown.output
+    if options == ("--json",):
+        told = json.loads(shown.stdout)
+        assert (told["silent"], told["wal_retention"]["agents"].keys()) == ({}, {"1"})
+
+
+def test_an_agent_that_waits_for_formatted_log_directories_is_told_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages = {"kafka-1": {"broker_id": 1, **WELL}, "kafka-2": {"broker_id": 2, "partitions": []}}
+    monkeypatch.setattr(agents_module, "ask_agent", lambda endpoint, *_: dict(pages[endpoint]))
+    monkeypatch.setenv("COLUMNS", "200")
+    agents = {1: replace(agent(1), http_endpoint="kafka-1"), 2: replace(agent(2), http_endpoint="kafka-2")}
+    shown = described(monkeypatch, agents)
+    assert shown.exit_code == 0, shown.output
+    rows = [line.split("│")[1:3] for line in shown.stdout.splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in row] for row in rows] == [["1", "ready"], ["2", "not relaying yet"]]
+
+
+def test_programs_are_told_too_that_no_agent_tells_of_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = described(monkeypatch, {1: agent(1)}, "--objects", "--json")
+    told = json.loads(shown.stdout)
+    assert shown.exit_code == told["exit_code"] == 3
+    assert told["error"] == "no agent told of its objects"
+    assert told["silent"].keys() == {"1"}
+    assert "agent 1: 127.0.0.1:1: " in shown.stderr

@@ -11,6 +11,9 @@ from typer.testing import CliRunner, Result
 from cli.costs import cluster_samples
 from cli.costs.estimate import _look
 from cli.main import build_app
+from kafka_cluster.errors import KafkaClusterError
+from plugin.errors import OperationError
+from recovery.errors import ReassignmentError
 from retention_job.cost.estimate import WAYS, Log, Sample
 from tests.retention_job.cost.test_estimate import RACKS, two
 
@@ -106,7 +109,51 @@ def test_it_looks_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("cli.costs.estimate._wait", wait)
     samples: list[Sample] = []
     told: list[str] = []
-    _look(lambda: Sample(now_s[0], RACKS, {("t", 0): Log(1, (1,), 0, 0, 0)}, {}), samples, 25.0, 10.0, told.append)
+
+    def sample() -> Sample:
+        return Sample(now_s[0], RACKS, {("t", 0): Log(1, (1,), 0, 0, 0)}, {})
+
+    _look(sample, samples, 25.0, 10.0, told.append, lambda: now_s[0])
     assert waited == [10.0, 10.0, 5.0]
     assert [one.at_s for one in samples] == [0.0, 10.0, 20.0, 25.0]
     assert told[-1].startswith("looking: 25 of 25 s, 1 partitions")
+
+
+@pytest.mark.parametrize("failing_s", [(20.0,), (20.0, 30.0), (20.0, 30.0, 40.0)])
+@pytest.mark.parametrize("error", [KafkaClusterError, ReassignmentError])
+def test_a_look_that_fails_is_left_out_once_two_were_taken(
+    monkeypatch: pytest.MonkeyPatch, failing_s: tuple[float, ...], error: type[OperationError]
+) -> None:
+    now_s, told, samples = [0.0], list[str](), list[Sample]()
+
+    def wait(seconds: float) -> None:
+        now_s[0] += seconds
+
+    def sample() -> Sample:
+        if now_s[0] in failing_s:
+            raise error("ask", "broker 3", "refused")
+        return Sample(now_s[0], RACKS, {}, {})
+
+    monkeypatch.setattr("cli.costs.estimate._wait", wait)
+    _look(sample, samples, 40.0, 10.0, told.append, lambda: now_s[0])
+    assert [one.at_s for one in samples] == [at_s for at_s in (0.0, 10.0, 20.0, 30.0, 40.0) if at_s not in failing_s]
+    lost = [text for text in told if text.startswith("a look failed and is left out: ")]
+    assert len(lost) == len(failing_s)
+    assert "refused" in lost[0]
+
+
+@pytest.mark.parametrize("failing_s", [0.0, 10.0])
+def test_a_look_that_fails_before_two_were_taken_ends_it(monkeypatch: pytest.MonkeyPatch, failing_s: float) -> None:
+    now_s, samples = [0.0], list[Sample]()
+
+    def wait(seconds: float) -> None:
+        now_s[0] += seconds
+
+    def sample() -> Sample:
+        if now_s[0] == failing_s:
+            raise KafkaClusterError("ask", "broker 3", "refused")
+        return Sample(now_s[0], RACKS, {}, {})
+
+    monkeypatch.setattr("cli.costs.estimate._wait", wait)
+    with pytest.raises(KafkaClusterError, match="refused"):
+        _look(sample, samples, 40.0, 10.0, lambda _text: None, lambda: now_s[0])

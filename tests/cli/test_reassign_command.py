@@ -82,3 +82,15 @@ def test_with_if_empty_only_a_broker_without_any_replica_is_given_some(
         assert (done.exit_code, json.loads(done.stdout)) == (0, {"moves": [], "left": {}})
     else:
         assert isinstance(done.exception, Measured)
+
+
+def test_a_plan_that_the_cluster_does_not_allow_is_refused_as_the_help_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    class KnowsBrokers(PlayedAdmin):
+        def cluster(self) -> ClusterReplicas:
+            return CLUSTER
+
+    monkeypatch.setattr(reassign, "_admin", lambda _connection: nullcontext(KnowsBrokers({})))
+    refused = CliRunner().invoke(app, ["drain", *HERE, "99"])
+    assert refused.exit_code == 4, refused.output
+    assert "no such broker lives" in refused.stderr
+    assert "4 there can be no such plan" in " ".join(CliRunner().invoke(app, ["--help"]).output.split())

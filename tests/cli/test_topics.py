@@ -9,8 +9,11 @@ from typer.testing import CliRunner
 
 from cli import connection
 from cli import main as main_module
+from cli.fleet import agents as agents_module
 from cli.fleet import topics as topics_module
+from cli.fleet.topics import _measured
 from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_topic import KnownSettings
@@ -221,6 +224,22 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
     assert bool(written) is (told is None), result.output
     assert (result.exit_code == 0) is (told is None)
     assert told is None or told in f"{result.output}{result.exception}"
+
+
+def test_only_agents_of_brokers_that_are_still_there_are_asked_what_they_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agents = {1: replace(HOLDING, http_endpoint="kafka-1"), 2: replace(HOLDING, broker_id=2, is_gone=True)}
+    asked: list[str] = []
+
+    def answer(endpoint: str, *_: object) -> dict[str, object]:
+        asked.append(endpoint)
+        return {"broker_id": 1, "link_round_ms": 14.2}
+
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({}, agents))
+    monkeypatch.setattr(agents_module, "ask_agent", answer)
+    measured = _measured(KafkaClientConfig("nowhere:1", {}))
+    assert (asked, measured) == (["kafka-1"], [{"broker_id": 1, "link_round_ms": 14.2}])
 
 
 def test_what_a_policy_does_is_told_by_what_agents_have_measured() -> None:

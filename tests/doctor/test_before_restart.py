@@ -18,7 +18,7 @@ from agent.settings.process_settings import HttpSettings
 from cli.exit_code import ExitCode
 from cli.fleet.doctor import exit_code
 from cli.main import build_app
-from doctor import restart_questions
+from doctor import before_restart, restart_questions
 from doctor.before_restart import AgentReadiness, AgentState, RestartFacts, RunningCluster, judge_restart
 from doctor.facts import Unknown
 from doctor.findings import Finding, Level
@@ -50,15 +50,17 @@ BROKERS: dict[int, BrokerProperties | Unknown] = {one: broker(one) for one in (1
 STOCK: dict[int, BrokerProperties | Unknown] = {one: broker(one, inter_broker="CLIENT") for one in (1, 2, 3)}
 CLUSTER = RunningCluster(BROKERS, frozenset(), (), (), ())
 AGENTS = dict.fromkeys((1, 2, 3), READY)
-WELL = RestartFacts("2.0", 19900, False, CLUSTER, 0, AGENTS)
+WELL = RestartFacts("2.0", 19900, 1, False, False, CLUSTER, 0, AGENTS)
 
 
 def cluster(**changes: Any) -> dict[str, Any]:
     return {"cluster": replace(CLUSTER, **changes)}
 
 
-def agent(state: AgentState, reason: str = "", release: str = "2.0") -> dict[str, Any]:
-    return {"agents": {**AGENTS, 2: AgentReadiness(release, state, reason)}}
+def agent(
+    state: AgentState, reason: str = "", release: str = "2.0", broker_id: int = 2, is_shadow: bool = False
+) -> dict[str, Any]:
+    return {"agents": {**AGENTS, broker_id: AgentReadiness(release, state, reason, is_shadow)}}
 
 
 def without(broker_id: int) -> Mapping[int, BrokerProperties | Unknown]:
@@ -79,7 +81,31 @@ TROUBLES: dict[str, tuple[str, Level, dict[str, Any], str]] = {
     "an agent is not ready": ("agents", Level.WARNING, agent(AgentState.NOT_READY, "no store"), "2 is not ready (no"),
     "an agent is out of reach": ("agents", Level.UNKNOWN, agent(AgentState.UNASKED, "a firewall"), "a firewall"),
     "an agent is not registered": (
-        "agents", Level.WARNING, {"agents": {1: READY, 3: READY}}, "broker 2 replicates through an agent, and none",
+        "agents", Level.WARNING, {"agents": {1: READY, 3: READY}}, "no agent relays for broker 2: none is registered",
+    ),
+    "an agent is in shadow": (
+        "agents", Level.WARNING, agent(AgentState.READY, is_shadow=True), "no agent relays for broker 2: it is in",
+    ),
+    "the agent of the first broker that is to replicate through agents is in shadow": (
+        "agents", Level.WARNING,
+        {**agent(AgentState.READY, broker_id=1, is_shadow=True), **cluster(brokers=STOCK), "switches": True},
+        "no agent relays for broker 1: it is in shadow",
+    ),
+    "the first broker that is to replicate through agents reaches another whose agent is in shadow": (
+        "agents", Level.WARNING,
+        {**agent(AgentState.READY, is_shadow=True), **cluster(brokers=STOCK), "switches": True},
+        "no agent relays for broker 2: it is in shadow",
+    ),
+    "no agent is registered when the first broker is to replicate through agents": (
+        "agents", Level.WARNING, {"agents": {}, **cluster(brokers=STOCK), "switches": True},
+        "no agent relays for broker 1: none is registered; no agent relays for broker 2",
+    ),
+    "the agent of a broker that is to be restarted is not ready": (
+        "agents", Level.WARNING, agent(AgentState.NOT_READY, "no store", broker_id=1), "1 is not ready (no",
+    ),
+    "another agent is not ready when one is to be restarted": (
+        "agents", Level.WARNING, {**agent(AgentState.NOT_READY, "no store"), "restarts_agent": True},
+        "2 is not ready (no",
     ),
     "an agent is dead, and the first broker is to replicate through agents": (
         "agents", Level.WARNING, {**agent(AgentState.SILENT), **cluster(brokers=STOCK), "switches": True},
@@ -146,6 +172,19 @@ def test_where_nothing_answers_nothing_is_well() -> None:
             {**agent(AgentState.SILENT), **cluster(brokers=STOCK)},
             "none of 3 is needed; not ready, or not asked: broker 2 (does not answer)",
         ),
+        *(
+            (
+                "agents",
+                {**agent(state, "why", broker_id=1), "restarts_agent": True},
+                f"2 agents are ready; the one that is to be restarted {state.value} (why)",
+            )
+            for state in (AgentState.NOT_READY, AgentState.SILENT, AgentState.UNASKED)
+        ),
+        (
+            "agents",
+            {**agent(AgentState.READY, broker_id=1, is_shadow=True), "restarts_agent": True},
+            "2 agents are ready; the one that is to be restarted is in shadow",
+        ),
         ("agent-releases", agent(AgentState.READY, release="1.0"), "to be upgraded, one by one: 1.0 at broker 2"),
     ],
 )
@@ -154,6 +193,12 @@ def test_what_forbids_nothing_is_told(row: str, changes: dict[str, Any], text: s
     assert found[row].level is Level.INFORMATION
     assert text in found[row].found
     assert exit_code(list(found.values())) is ExitCode.GOOD
+
+
+def test_an_agent_in_shadow_that_nobody_replicates_through_may_be_dead() -> None:
+    stock = {**BROKERS, 2: broker(2, inter_broker="CLIENT")}
+    found = judged(**agent(AgentState.SILENT, is_shadow=True), **cluster(brokers=stock))["agents"]
+    assert (found.level, found.found) == (Level.OK, "2 agents are ready")
 
 
 @contextmanager
@@ -194,6 +239,13 @@ def test_an_agent_says_itself_whether_it_is_ready(
 ) -> None:
     with answering(status, body) as endpoint:
         assert asked(endpoint) == AgentReadiness("2.0", state, reason)
+
+
+def test_an_agent_in_shadow_is_told_apart() -> None:
+    with answering(HTTPStatus.OK, b"ready\n") as endpoint:
+        registration = AgentRegistration(1, 1, endpoint, "10.0.0.1:19090", "2.0", 0, is_shadow=True)
+        told = ask_agents({1: registration}, {1: "localhost"}, HttpSettings(), 10.0)
+    assert told == {1: AgentReadiness("2.0", AgentState.READY, is_shadow=True)}
 
 
 def test_somebody_else_at_an_agents_address_is_not_taken_for_an_agent() -> None:
@@ -263,3 +315,24 @@ def test_it_asks_again_until_all_is_well(tmp_path: Path, monkeypatch: pytest.Mon
     arguments = ["doctor", "--before-restart", "--wait", "60", "--json", "--broker-config", str(file)]
     assert CliRunner().invoke(build_app(), arguments).exit_code == 0
     assert answers == []
+
+
+@pytest.mark.real_connections
+def test_for_an_agents_restart_it_does_not_count_what_the_broker_would_switch_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[RestartFacts] = []
+
+    def judge(facts: RestartFacts) -> list[Finding]:
+        asked.append(facts)
+        return []
+
+    file = tmp_path / "server.properties"
+    lines = {**broker(1).raw, "remote.wal.agent.bootstrap.servers": "127.0.0.1:1"}
+    file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    monkeypatch.setattr(restart_questions, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(before_restart, "judge_restart", judge)
+    command = ["doctor", "--before-restart", "--json", "--broker-config", str(file)]
+    for options in ([], ["--agent"]):
+        assert CliRunner().invoke(build_app(), [*command, *options]).exit_code == 0
+    assert [(one.broker_id, one.switches, one.restarts_agent) for one in asked] == [(1, True, False), (1, False, True)]

@@ -19,13 +19,13 @@ from cli.main import build_app
 from doctor import gathering
 from doctor.cluster_questions import enabled_topic
 from doctor.diagnosis import CHECKS
-from doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, StoredObjects, Unknown
+from doctor.facts import AgentAnswer, ClockReading, Cluster, EnabledTopic, Store, StoredObjects, Unknown
 from doctor.gathering import advertised_host
 from doctor.host_questions import ask_agent, ask_broker, dial, is_broker_there, lock_holder, soft_limit
 from doctor.store_probe import probe
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from local_cluster.security.authority import Authority
-from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention, KeptFor, WalRetention
 from plugin.errors import RemoteStorageAccessError
 from plugin.local_directory import DirectoryStore, LocalWalStorageManager
@@ -315,3 +315,42 @@ def test_each_zones_bucket_is_probed_and_the_own_one_is_the_store(
     assert set(facts.store.failures) == set(failures)
     assert list(facts.other_buckets) == ([] if failures else [f"{tmp_path}/two"])
     assert all(isinstance(one, Store) and not one.failures for one in facts.other_buckets.values())
+
+
+def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def registered(broker_id: int, retention_ms: int, *, is_gone: bool = False) -> AgentRegistration:
+        where = f"agent-{broker_id}"
+        return AgentRegistration(
+            broker_id, 1, where, where, "1", 0, is_gone=is_gone, zone="az1",
+            wal_retention_ms=retention_ms, wal_retention_lagging_max_ms=retention_ms,
+        )  # fmt: skip
+
+    asked: list[str] = []
+    kept_for: list[AgentsRetention] = []
+
+    def answer(endpoint: str, *_: object) -> Unknown:
+        asked.append(endpoint)
+        return Unknown("")
+
+    def described(_client: object, _topics: object, retention: AgentsRetention, _timeout_s: float) -> dict[str, object]:
+        kept_for.append(retention)
+        return {}
+
+    agents = {1: registered(1, 2000), 4: registered(4, 9000, is_gone=True)}
+    monkeypatch.setattr(gathering, "ask_cluster", lambda *_: Cluster(frozenset({1}), Unknown("")))
+    monkeypatch.setattr(gathering, "read_settings", lambda *_: ({}, agents))
+    monkeypatch.setattr(gathering, "ask_topics", described)
+    monkeypatch.setattr(gathering, "ask_agent", answer)
+    lines = {
+        "node.id": "1", "log.dirs": str(tmp_path / "data"), "listeners": "CLIENT://127.0.0.1:1,WAL://127.0.0.1:19901",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,WAL:PLAINTEXT", "inter.broker.listener.name": "WAL",
+        "remote.wal.agent.state.directory": str(tmp_path),
+    }  # fmt: skip
+    broker = parse_broker_properties(lines, tmp_path / "server.properties")
+    facts = gathering.gather(broker, agent_settings(broker, broker.path), wall_ms)
+    assert asked == ["agent-1"]
+    assert facts.agents == {1: Unknown("")}
+    assert facts.registered.keys() == {1}
+    assert kept_for == [AgentsRetention((WalRetention(2000, 2000),))]

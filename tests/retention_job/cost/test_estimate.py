@@ -104,6 +104,52 @@ def test_a_log_whose_beginning_was_deleted_counts_by_its_records() -> None:
     assert found.produced_bytes == pytest.approx(1e6 * MONTH_S)
 
 
+def test_a_broker_that_went_away_meanwhile_keeps_its_zone() -> None:
+    before, after = two(5e6)
+    away = {one: rack for one, rack in RACKS.items() if one != 3}
+    assert estimate([before, replace(after, racks=away)], PRICES, "s3_express", RULES) == estimate(
+        [before, after], PRICES, "s3_express", RULES
+    )
+
+
+def test_a_broker_that_nobody_has_seen_counts_as_a_zone_of_its_own_and_is_told() -> None:
+    seen: dict[int, str | None] = {1: "az1", 2: "az2"}
+    found = estimate(two(5e6, seen), PRICES, "s3_express", RULES)
+    assert found.total.usd["consume_client_rack"] == 0
+    assert replace(found, notes=()) == replace(estimate(two(5e6), PRICES, "s3_express", RULES), notes=())
+    assert found.notes[0] == "brokers 3 have replicas but were away: each counts as a zone of its own"
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(0.01, id="compacted"),
+        pytest.param(0.05, id="most is in another tier, and offsets begin at 0"),
+    ],
+)
+def test_records_count_with_the_size_that_they_were_appended_with(kept: float) -> None:
+    """Offsets go on where records went, so the bytes that are left tell nothing of a record's size."""
+    before, after = two(1e6)
+    old = 1_000_000
+
+    def shrunk(sample: Sample) -> Sample:
+        logs = {
+            where: replace(log, end=log.end + old, size=log.size + round(old * 1000 * kept))
+            for where, log in sample.logs.items()
+        }
+        return replace(sample, logs=logs, committed={"g": {where: log.end for where, log in logs.items()}})
+
+    samples = [shrunk(before), shrunk(after)]
+    # Then the local log is cut once more, which leaves no bytes to compare.
+    cut = {where: replace(log, end=log.end + 100, size=1000) for where, log in samples[1].logs.items()}
+    committed = {"g": {where: log.end for where, log in cut.items()}}
+    samples.append(Sample(24.0, RACKS, cut, committed))
+    found = estimate(samples, PRICES, "s3_express", RULES).total
+    expected = (1e6 * 12 + 12 * 100 * 1000) / 24 * MONTH_S
+    assert found.produced_bytes == pytest.approx(expected)
+    assert found.read_bytes == pytest.approx(expected)
+
+
 def test_consumers_count_by_what_they_commit_and_client_rack_saves_what_has_a_replica_in_their_zone() -> None:
     before, after = two(1e6)
     begun = {where: log.end for where, log in before.logs.items()}
