@@ -121,6 +121,8 @@ def replicas(facts: RestartFacts) -> Verdict:
     if cluster.not_in_sync:
         count = len(cluster.not_in_sync)
         found = f"{count} partitions are under-replicated or without a leader: {some_of(cluster.not_in_sync)}"
+        if _own_agent_is_silent(facts):
+            return Verdict(Level.INFORMATION, f"{found}; the agent that is to be restarted relays nothing now")
         return Verdict(Level.WARNING, found, _WAIT)
     if cluster.hidden:
         return Verdict(Level.UNKNOWN, f"whether these are in sync is not known: {some_of(cluster.hidden)}")
@@ -128,6 +130,14 @@ def replicas(facts: RestartFacts) -> Verdict:
         found = f"{len(cluster.single)} partitions have one replica, away while its broker restarts"
         return Verdict(Level.INFORMATION, f"all in sync; {found}: {some_of(cluster.single)}")
     return Verdict(Level.OK, "all in sync")
+
+
+def _own_agent_is_silent(facts: RestartFacts) -> bool:
+    """Whether the agent that is to be restarted does not answer, so that its restart takes nothing from anybody."""
+    if not facts.restarts_agent or isinstance(facts.agents, Unknown):
+        return False
+    own = facts.agents.get(facts.broker_id)
+    return own is not None and own.state is AgentState.SILENT
 
 
 def agents(facts: RestartFacts) -> Verdict:

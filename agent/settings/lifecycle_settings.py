@@ -90,6 +90,9 @@ class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
         description="If healing would delete or forget more than this share of a broker's objects, it waits for "
         "remote-wal orphans --heal --confirm.",
     )
+    orphans_heal_min_objects: int = Field(
+        100, ge=0, description="This many objects are healed whatever their share is."
+    )
     failover_check_interval_s: Seconds = Field(
         10_000,
         ge=100,

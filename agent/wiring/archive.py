@@ -28,11 +28,11 @@ from rlm.write_path.machine import Machine
 log = structlog.get_logger(__name__)
 
 _FEW = 10
+"""Archive objects are large and few: so many may be deleted whatever their share is."""
 _READERS = 2
 """Combined segments that the archive reads at a time."""
 _RETRY_S, _RETRY_MAX_S = 1.0, 300.0
 """The back-off after the archive failed: it doubles from the first to the second."""
-"""Archive objects are large and few: so many may be deleted whatever their share is."""
 
 
 def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Prices) -> ArchiveLinks | None:

@@ -65,13 +65,13 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 _LEFT_INLINE_S = 1.0
+"""An interval with no effect: requests that are not linked are not queued."""
 _WAIT_MAX_S = 0.5
 """A request that waits longer for its upload, or for the read of its records, goes inline."""
 _UPLOAD_BYTES = 4 * 1024 * 1024
 """An object is uploaded sooner when it has so many bytes."""
 _STORE_THREADS = 8
 """Uploads, reads and deletions at once."""
-"""An interval with no effect: requests that are not linked are not queued."""
 
 
 @dataclass(frozen=True, slots=True)

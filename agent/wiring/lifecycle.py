@@ -39,13 +39,11 @@ this is far below the time-to-live of uploads with an unknown end."""
 _DELETE_THREADS = 4
 _DELETES_PER_S = 200
 """More than an agent uploads."""
-_HEALED_ANYWAY = 100
-"""So many objects are healed whatever their share is."""
 
 
 def healing_limits(settings: LifecycleSettings) -> HealingLimits:
     """Return how many orphans may be healed without confirmation."""
-    return HealingLimits(settings.orphans_heal_max_percent, _HEALED_ANYWAY)
+    return HealingLimits(settings.orphans_heal_max_percent, settings.orphans_heal_min_objects)
 
 
 def build_lifecycle(

@@ -87,6 +87,10 @@ class RecentTraffic:
         """Return the bytes in that time, at most an hour, by inline reason or as `linked`."""
         return (self._minute if over_s <= _MINUTE_S else self._hour).moved(over_s, now_s)
 
+    def is_older_than_an_hour(self, now_s: float) -> bool:
+        """Whether nothing moved within the last hour."""
+        return self._hour.is_over(now_s)
+
 
 class _Spans:
     """Bytes by inline reason or as linked, in equal spans of time; empty spans are left out.
@@ -112,6 +116,10 @@ class _Spans:
         moved = self._spans[-1][1]
         moved[way] = moved.get(way, 0) + size
         return is_new
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether all spans have passed."""
+        return not self._spans or self._spans[-1][0] <= int(now_s // self._span_s) - self._kept
 
     def moved(self, over_s: float, now_s: float) -> Counter_[str]:
         """Return the bytes in that time."""
@@ -154,7 +162,7 @@ class Traffic:
         """Count bytes that took this way just now."""
         self.recent[topic_id].add(way, size, now_s)
         if self.recent_of_all.add(way, size, now_s):
-            for one in [one for one, recent in self.recent.items() if not recent.moved(_HOUR_S, now_s)]:
+            for one in [one for one, recent in self.recent.items() if recent.is_older_than_an_hour(now_s)]:
                 del self.recent[one]
 
     def forget_gone(self, is_led: Callable[[TopicIdPartition], bool]) -> None:

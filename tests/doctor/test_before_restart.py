@@ -103,6 +103,9 @@ TROUBLES: dict[str, tuple[str, Level, dict[str, Any], str]] = {
     "the agent of a broker that is to be restarted is not ready": (
         "agents", Level.WARNING, agent(AgentState.NOT_READY, "no store", broker_id=1), "1 is not ready (no",
     ),
+    "replicas are out of sync, and the agent that is to be restarted answers": (
+        "replicas", Level.WARNING, {**cluster(not_in_sync=("orders-0",)), "restarts_agent": True}, "orders-0",
+    ),
     "another agent is not ready when one is to be restarted": (
         "agents", Level.WARNING, {**agent(AgentState.NOT_READY, "no store"), "restarts_agent": True},
         "2 is not ready (no",
@@ -184,6 +187,15 @@ def test_where_nothing_answers_nothing_is_well() -> None:
             "agents",
             {**agent(AgentState.READY, broker_id=1, is_shadow=True), "restarts_agent": True},
             "2 agents are ready; the one that is to be restarted is in shadow",
+        ),
+        (
+            "replicas",
+            {
+                **agent(AgentState.SILENT, broker_id=1),
+                **cluster(not_in_sync=("orders-0",)),
+                "restarts_agent": True,
+            },
+            "orders-0; the agent that is to be restarted relays nothing now",
         ),
         ("agent-releases", agent(AgentState.READY, release="1.0"), "to be upgraded, one by one: 1.0 at broker 2"),
     ],

@@ -205,9 +205,18 @@ def test_a_released_log_tells_what_it_left_out_in_the_epoch_of_its_batches() -> 
     assert driven.declared() == []
     driven.assign()
     (told,) = driven.taken(DeclareNotWanted)
+    assert epoch >= 0
     assert isinstance(told, DeclareNotWanted)
     assert (told.ranges, told.leader_epoch) == (((0, 5),), epoch)
-    assert epoch >= 0
+
+
+def test_a_log_that_is_led_tells_what_it_left_out_in_the_newest_epoch_on_disk() -> None:
+    driven = Cost()
+    driven.append(0, 5)
+    driven.settle()
+    (told,) = driven.core.unwanted.declare_all(driven.now_s)
+    assert isinstance(told, DeclareNotWanted)
+    assert (told.ranges, told.leader_epoch) == (((0, 5),), -1)
 
 
 def test_what_is_left_out_and_cut_off_is_not_told_of() -> None:

@@ -231,20 +231,6 @@ def test_what_a_budget_left_of_logs_whose_links_are_wanted_waits_for_no_archive_
     assert driven.now_s - began_s < 1
 
 
-def test_after_a_failed_upload_a_log_that_producers_wait_for_waits_for_no_other_that_nobody_waits_for() -> None:
-    driven = Driven(commit=replace(LIMITS.commit, upload_bytes=10 * BATCH_BYTES))
-    driven.assign(0, 1, policy=LinkPolicy.COST)
-    durable = driven.core.led[partition(1)]
-    durable.assignment = replace(durable.assignment, is_durable=True)
-    driven.settle()
-    driven.append(0)
-    driven.append(1)
-    driven.read()
-    driven.begin_upload()
-    driven.end_upload(succeeds=False)
-    assert driven.core.pacing.next_step(driven.now_s) == Wait(LIMITS.commit.retry_s)
-
-
 def test_a_hurried_log_does_not_wait_for_the_archive_interval_and_is_told_when_nothing_is_left() -> None:
     driven = Driven()
     driven.assign(0, policy=LinkPolicy.COST)

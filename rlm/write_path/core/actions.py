@@ -76,8 +76,8 @@ class DeclareNotWanted:
 
     assignment: Assignment
     ranges: tuple[OffsetRange, ...]
-    leader_epoch: int
-    """The newest epoch of what was left out; negative: only the log on disk knows."""
+    leader_epoch: int = -1
+    """The newest epoch of what was left out; negative: that of the log on disk."""
 
 
 @dataclass(frozen=True, slots=True)

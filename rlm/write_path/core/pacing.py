@@ -239,9 +239,7 @@ class Pacing:
         """Return how the upload of what is queued and appended is wanted."""
         if any(one in self._appended or not self._led[one].is_settled for one in self.hurried):
             return Urgency.LINKS
-        # After failed uploads, or while none may start, the queue holds partitions of any urgency in any order.
-        queued = islice(self._queue.partitions(), _PARTITIONS_PER_RUN)
-        waiting = chain(queued, islice(self._appended, _PARTITIONS_PER_RUN))
+        waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
         led = (self._led.get(partition) for partition in waiting)
         return self._decider.judge_urgency((known.assignment for known in led if known is not None), now_s)
 

@@ -100,7 +100,7 @@ class Unwanted:
         if not (is_last or led.left_out.is_due(now_s)):
             return ()
         ranges = led.left_out.take(now_s)
-        return (DeclareNotWanted(led.assignment, ranges, led.left_out.leader_epoch),) if ranges else ()
+        return (DeclareNotWanted(led.assignment, ranges),) if ranges else ()
 
     def declare_all(self, now_s: float) -> Sequence[Action]:
         """Declare everything that was left out, when nothing is read any more."""
@@ -214,8 +214,9 @@ class WritePathCore:
     def _released(self, led: LedPartition) -> Iterator[Action]:
         # Nobody resumes a log whose topic is disabled now. Only the batches' own epoch is sure to be the one in which
         # they were left out: the log on disk may have another leader's by now.
-        if led.left_out.leader_epoch >= 0:
-            yield from self.unwanted.declare(led, 0.0, is_last=True)
+        epoch, ranges = led.left_out.leader_epoch, led.left_out.take(0.0)
+        if ranges and epoch >= 0:
+            yield DeclareNotWanted(led.assignment, ranges, epoch)
         yield self._release(led.assignment.topic_id_partition)
 
     def _release(self, partition: TopicIdPartition) -> Release:

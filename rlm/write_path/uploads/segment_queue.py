@@ -7,7 +7,7 @@ items keep the order of its log then, too.
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -151,13 +151,9 @@ class RemoteSegmentQueue:
         """Whether there is no room, so that tasks wait."""
         return not (self.free_items and self.free_bytes)
 
-    def partitions(self) -> Iterator[TopicIdPartition]:
-        """Yield the partitions of the items, each once. The queue must not change meanwhile."""
-        seen: set[TopicIdPartition] = set()
-        for item in self._items:
-            if item.topic_id_partition not in seen:
-                seen.add(item.topic_id_partition)
-                yield item.topic_id_partition
+    def first_partition(self) -> tuple[TopicIdPartition, ...]:
+        """Return the partition of the next item, if there is one."""
+        return (self._items[0].topic_id_partition,) if self._items else ()
 
     def put(self, items: Iterable[MetaQueueItem]) -> None:
         """Append items. The caller has checked the room; a single batch that exceeds it is accepted all the same."""
