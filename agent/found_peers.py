@@ -2,6 +2,9 @@
 
 Registrations are in the settings topic, which is read through Kafka, and Kafka may be away when this agent starts. So
 the last registrations are kept in the state directory, and used until the topic was read.
+
+Nobody removes an agent's record: a broker that is gone has one without addresses. So where the topic has no record of a
+known agent, the topic was lost, and the agent keeps its addresses until it registers again.
 """
 
 import asyncio
@@ -87,6 +90,10 @@ class _Remembered:
         self._file = file
         self.now = self._written = _load(file)
 
+    def unless_in(self, agents: Mapping[int, AgentRegistration]) -> dict[int, Address]:
+        """Return the addresses of brokers whose agents are not among these."""
+        return {broker_id: address for broker_id, address in self.now.items() if broker_id not in agents}
+
     async def write(self) -> None:
         """Write the file, unless it is up to date. Raises OSError."""
         now = self.now
@@ -130,7 +137,8 @@ class FoundPeers:
         if there != self.agents:
             self.agents = there
             self._changed.set()
-        found, past = registered_addresses(agents, self._own_id), registered_bypasses(agents, self._own_id)
+        found = self._registered.unless_in(agents) | registered_addresses(agents, self._own_id)
+        past = self._bypasses.unless_in(agents) | registered_bypasses(agents, self._own_id)
         if found != self._registered.now:
             log.info("peers_registered", peers={one: str(address) for one, address in sorted(found.items())})
             self._registered.now = found

@@ -58,14 +58,21 @@ class KafkaCluster:
         self._admin: AdminClient | None = None
 
     def listing(self, topic: str | None = None) -> ClusterListing:
-        """Return all topics, or one, as one broker lists them. Raises KafkaClusterError."""
+        """Return all topics, or one, as one broker lists them. Raises KafkaClusterError.
+
+        If no broker answers, the next question has a new client: librdkafka reads certificates when a client is made,
+        and they may have been renewed.
+        """
         from confluent_kafka import KafkaException
 
         try:
             asked: dict[str, Any] = {} if topic is None else {"topic": topic}
             metadata: Any = self._librdkafka().list_topics(**asked, timeout=self._timeout_s)
         except KafkaException as error:
-            raise self._error("list topics", error) from error
+            failure = self._error("list topics", error)
+            if failure.code is None:
+                self._admin = None
+            raise failure from error
         return ClusterListing(
             str(metadata.cluster_id),
             {int(broker_id): str(broker.host) for broker_id, broker in metadata.brokers.items()},
@@ -253,9 +260,10 @@ class KafkaCluster:
     def _librdkafka(self) -> "AdminClient":
         from confluent_kafka.admin import AdminClient
 
-        if self._admin is None:
-            self._admin = AdminClient(self.client.for_confluent(client_id=self._client_id))
-        return self._admin
+        admin = self._admin  # another thread may drop it meanwhile
+        if admin is None:
+            admin = self._admin = AdminClient(self.client.for_confluent(client_id=self._client_id))
+        return admin
 
     def _request(self, operation: str, method: str, asked: Collection[Any]) -> Mapping[Any, "Future[Any]"]:
         """Send a request about several things. librdkafka refuses one about nothing. Raises KafkaClusterError."""

@@ -4,6 +4,7 @@ Each request is signed with a session's credentials, which CreateSession gives f
 session cache, but it trusts this host's clock and fails with a KeyError if a look-alike answers without credentials; so
 ours replaces it. It holds one session per bucket, refreshes it a minute before its end, measured by the monotonic clock
 from the store's own Date, and forgets it when the store says that it has expired: the manager then tries once more.
+While the store gives no new session, the old one stays in use to its end.
 
 Directory buckets list in no order and accept only prefixes that end in "/", and their ETags are no MD5. Nothing here
 relies on either.
@@ -18,6 +19,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import structlog
 from botocore.credentials import ReadOnlyCredentials, RefreshableCredentials
 from botocore.utils import S3ExpressIdentityResolver
 
@@ -35,9 +37,13 @@ from plugin.s3 import DIRECTORY_BUCKET_SUFFIX, S3ObjectStore, S3Settings, open_c
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+log = structlog.get_logger(__name__)
+
 PERMISSIONS: Final = dict.fromkeys(("put", "get", "head", "delete", "list"), "s3express:CreateSession")
 SESSION_SECONDS: Final = 300.0
 REFRESH_BEFORE_END_SECONDS: Final = 60.0
+_RETRY_AFTER_SECONDS: Final = 5.0
+"""How long requests use the old session, without waiting for a new one, after the store gave none. A guess."""
 
 
 class S3ExpressWalStorageManager(ObjectWalStorageManager):
@@ -75,7 +81,10 @@ class ExpressSession:
 
 
 class ExpressSessions:
-    """The session of one bucket. Safe for many threads: one of them refreshes, the others wait for it."""
+    """The session of one bucket. Safe for many threads: one of them refreshes, the others wait for it.
+
+    They also share its failure. Otherwise each would wait for all calls before its own, beyond any deadline.
+    """
 
     def __init__(
         self, create_session: Callable[[], ExpressSession], clock: Callable[[], float] = time.monotonic
@@ -85,20 +94,42 @@ class ExpressSessions:
         self._lock = threading.Lock()
         self._session: ExpressSession | None = None
         self._refresh_at = 0.0
+        self._ends_at = 0.0
+        self._failure: Exception | None = None
+        """The last one, unless a session was created since."""
 
     def get_credentials(self, bucket: str) -> ExpressSession:
         """Return the session, a new one if the old one is near its end. botocore calls this to sign a request."""
+        known_failure = self._failure
         with self._lock:
             asked_at = self._clock()
-            if self._session is None or asked_at >= self._refresh_at:
-                self._session = self._create_session()
-                self._refresh_at = asked_at + max(0.0, self._session.lifetime - REFRESH_BEFORE_END_SECONDS)
-            return self._session
+            old = self._session
+            if old is not None and asked_at < self._refresh_at:
+                return old
+            is_valid = old is not None and asked_at < self._ends_at
+            if not is_valid and self._failure is not None and self._failure is not known_failure:
+                raise self._failure.with_traceback(None)  # another call failed while this one waited
+            try:
+                new = self._create_session()
+            except Exception as error:
+                now = self._clock()
+                if old is None or now >= self._ends_at:
+                    self._failure = error
+                    raise
+                log.warning("session_not_renewed", error=str(error), consequence="the old one is used to its end")
+                self._refresh_at = min(now + _RETRY_AFTER_SECONDS, self._ends_at)
+                return old
+            self._session, self._failure = new, None
+            self._ends_at = asked_at + new.lifetime
+            self._refresh_at = asked_at + max(0.0, new.lifetime - REFRESH_BEFORE_END_SECONDS)
+            return new
 
     def forget(self) -> None:
-        """Forget the session, which the store no longer accepts."""
-        with self._lock:
-            self._session = None
+        """Forget the session, which the store no longer accepts.
+
+        Takes no lock: the event loop calls this, and must not wait for a thread's CreateSession.
+        """
+        self._session = None
 
 
 class S3ExpressObjectStore(S3ObjectStore):

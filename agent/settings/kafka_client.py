@@ -8,6 +8,7 @@ from agent.settings.process_settings import ClientSettings
 from agent.settings.setting_types import AgentSettingsError
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
 from kafka_log.broker_files.server_properties import BrokerProperties
+from replication.wire.peer_connection import Address
 
 _KEY = "remote.wal.agent.client.listener"
 
@@ -17,7 +18,7 @@ def client_config(broker: BrokerProperties, settings: ClientSettings) -> KafkaCl
     servers = settings.bootstrap_servers
     if servers is None:
         listener = broker.listeners[bootstrap_listener(broker, settings)]
-        servers = f"{listener.host or '127.0.0.1'}:{listener.port}"
+        servers = str(Address(listener.host or "127.0.0.1", listener.port))
     file = settings.client_config
     return read_command_config(servers, file)
 

@@ -18,13 +18,12 @@ from agent.settings.process_settings import BrokerTlsSettings
 from agent.settings.setting_types import AgentSettingsError, has_pair
 from agent.tls.key_stores import Store, authorities_pem, first_certificate, identity_pem, names_host
 from kafka_log.broker_files.server_properties import BrokerProperties
+from plugin.clients.backend_settings import FileState, state_of
 
 log = structlog.get_logger(__name__)
 
 _KEY = "remote.wal.agent.broker.ssl"
 _CLIENT_AUTH = {"required": ssl.CERT_REQUIRED, "requested": ssl.CERT_OPTIONAL, "none": ssl.CERT_NONE}
-
-Signature = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +198,7 @@ class BrokerTls:
         self._seen = seen  # before they are read, so that later changes are read again
         try:
             self._client, self._server = self._read()
-        except (AgentSettingsError, OSError) as error:
+        except (AgentSettingsError, OSError, ValueError, TypeError) as error:  # parsers raise the latter two
             log.warning("broker_certificate_unreadable", error=str(error), consequence="the last good one stays in use")
 
     def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -210,16 +209,8 @@ class BrokerTls:
         )
         return contexts
 
-    def _look(self) -> Signature:
-        return tuple(map(_signature, self._plan.files))
-
-
-def _signature(file: Path) -> tuple[int, int, int]:
-    try:
-        found = file.stat()
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+    def _look(self) -> list[FileState | None]:
+        return list(map(state_of, self._plan.files))
 
 
 def _load_identity(context: ssl.SSLContext, pem: bytes, password: str | None) -> None:

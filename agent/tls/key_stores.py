@@ -55,7 +55,7 @@ def authorities_pem(store: Store) -> str:
     """Return the certificates to trust. Raises AgentSettingsError, OSError."""
     content = store.read()
     if _PEM in content:
-        return content.decode("ascii", "replace")
+        return content.decode("ascii", "ignore")  # comments may be in any encoding, and OpenSSL accepts only ASCII
     found = _unpacked(store, content)
     if not found.additional_certs:
         raise AgentSettingsError(f"{store.key}: {store.path} has no certificate to trust")

@@ -102,7 +102,10 @@ class TopicReaders:
 
 
 LOOK_S = 10.0
-"""Seconds. A broker may still name a deleted topic for some seconds, so an id counts once two looks have seen it."""
+"""Seconds between looks at settings without an id, and at this agent's registration.
+
+A broker may still name a deleted topic for some seconds, so an id counts once two looks have seen it.
+"""
 
 
 class SettingsBinding:
@@ -145,6 +148,55 @@ class SettingsBinding:
                             consequence="they count for whichever topic has the name")  # fmt: skip
 
 
+class Registration:
+    """Keeps this agent registered in the settings topic. Use it in the event loop.
+
+    Others find the agent's addresses there. A write may fail, and the topic may be deleted and created again, so the
+    agent registers whenever the topic lacks its record. It does not replace the record of a newer incarnation.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        incarnation: int,
+        topic: SettingsReader,
+        write: Callable[[], None],
+        is_fenced: Callable[[], bool],
+    ) -> None:
+        """`write` writes the registration, and blocks (KafkaClusterError)."""
+        self._broker_id = broker_id
+        self._incarnation = incarnation
+        self._topic = topic
+        self._write = write
+        self._is_fenced = is_fenced
+        self._was_written = False
+
+    async def look(self) -> None:
+        """Register, unless this agent is registered or fenced."""
+        if self._is_fenced() or (self._was_written and not await self._is_lost()):
+            return
+        try:
+            await asyncio.to_thread(self._write)
+            self._was_written = True
+        except KafkaClusterError as error:
+            log.warning("registration_failed", reason=str(error),
+                        consequence="others may not find this agent, until it is tried again")  # fmt: skip
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def _is_lost(self) -> bool:
+        """Whether the topic, read to its end, has no record of this incarnation or a newer one."""
+        return self._is_missing() and await asyncio.to_thread(self._topic.read_to_end, LOOK_S) and self._is_missing()
+
+    def _is_missing(self) -> bool:
+        known = self._topic.registration_of(self._broker_id)
+        return known is None or known.incarnation < self._incarnation
+
+
 T = TypeVar("T")
 
 
@@ -170,7 +222,6 @@ class KafkaFollowing:
         log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
         self._settings = settings
         self._leaders = partial(LeadershipReader, client, identity.broker_id)
-        self._register = partial(_register, client, settings, identity, log_directories)
         loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
         self.topics = MetadataTopics(client, _topic_plan(settings, identity, client), identity.broker_id, self._pool)
@@ -186,6 +237,13 @@ class KafkaFollowing:
             self.metadata.store,
             register,
             lambda: self._in_thread(self.metadata.read_to_end),
+        )
+        self._registration = Registration(
+            identity.broker_id,
+            identity.incarnation,
+            self.topic_settings,
+            partial(_register, client, settings, identity, log_directories),
+            lambda: self.incarnation.fenced_because is not None,
         )
         settings_topic = TopicSettingsTopic(client)
         self._binding = SettingsBinding(lambda: self.topic_settings.topics, settings_topic.bind)
@@ -273,9 +331,9 @@ class KafkaFollowing:
             await self._until_read("metadata", self.metadata.was_read)
         else:
             self._missing.discard("metadata")
-        if self.incarnation.look():
-            await self._in_thread(self._register)
+        self.incarnation.look()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._registration.run())
             tasks.create_task(self.leadership.run(self._leaders(), _LEADERSHIP_LOOK_S))
             tasks.create_task(self.topics.watch())
             tasks.create_task(self._binding.run())
@@ -320,7 +378,7 @@ def _register(
     identity: AgentIdentity,
     log_directories: Sequence[LogDirectory],
 ) -> None:
-    """Register the agent, so that `describe` finds it. Blocks."""
+    """Register the agent, so that other agents and `describe` find it. Blocks. Raises KafkaClusterError."""
     retention = wal_retention(settings.lifecycle)
     registration = AgentRegistration(
         identity.broker_id,
@@ -342,8 +400,6 @@ def _register(
     writer = SettingsWriter(client)
     try:
         writer.register_agent(registration)
-    except KafkaClusterError as error:
-        log.warning("registration_failed", reason=str(error), consequence="describe does not find this agent")
     finally:
         writer.close()
 

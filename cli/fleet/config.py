@@ -96,12 +96,13 @@ def _bootstrap_servers(broker: "BrokerProperties") -> dict[str, str]:
     from agent.settings.kafka_client import bootstrap_listener
     from agent.settings.process_settings import ClientSettings
     from agent.settings.setting_types import AgentSettingsError
+    from replication.wire.peer_connection import Address
 
     try:
         bootstrap_listener(broker, ClientSettings())
     except AgentSettingsError:
         if shared := broker.listeners.get(broker.inter_broker_listener_name):
-            return {"remote.wal.agent.bootstrap.servers": f"{shared.host or '127.0.0.1'}:{shared.port}"}
+            return {"remote.wal.agent.bootstrap.servers": str(Address(shared.host or "127.0.0.1", shared.port))}
     return {}
 
 

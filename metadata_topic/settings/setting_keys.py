@@ -135,6 +135,7 @@ SETTING_KEYS: Final[Mapping[str, SettingKey]] = {key.name: key for key in _ALL}
 
 def changed_settings(topic: str, settings: TopicSettings, changes: Mapping[str, str | None]) -> TopicSettings:
     """Return the settings with these keys set; None: back to the default. Raises TopicSettingsError naming the key."""
+    was_switched_off = settings.origin == OWN and not settings.enable
     for name, text in changes.items():
         key = SETTING_KEYS.get(name)
         if key is None:
@@ -147,6 +148,6 @@ def changed_settings(topic: str, settings: TopicSettings, changes: Mapping[str, 
         settings = replace(settings, **{key.field: value})
     if changes:
         # A topic that is explicitly switched off stays off, whatever a pattern or the broker's file says.
-        is_off = changes.get(ENABLE_KEY) is not None and not settings.enable
-        settings = replace(settings, origin=OWN if is_off else "")
+        is_switched_off = was_switched_off if ENABLE_KEY not in changes else changes[ENABLE_KEY] is not None
+        settings = replace(settings, origin=OWN if is_switched_off and not settings.enable else "")
     return settings

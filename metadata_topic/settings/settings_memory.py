@@ -6,7 +6,7 @@ valid for each topic that the new settings topic does not mention.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +36,7 @@ class SettingsMemory:
         self.continuity = TopicContinuity()
         """The continuity of the settings topic."""
         self._known: Mapping[str, TopicSettings] = {}
-        self._told: set[str] = set()
+        self._told: Set[str | int] = frozenset()
 
     def load(self) -> None:
         """Load the settings that the previous agent knew."""
@@ -58,9 +58,9 @@ class SettingsMemory:
             log.error("topic_settings_memory_unreadable", file=str(self._path), error=str(error),
                       hint="written anew; a settings topic that was lost meanwhile is not noticed")  # fmt: skip
 
-    def note_read(self, topics: Mapping[str, TopicSettings], names: set[str], end: int) -> None:
-        """Record a read of the topic to its `end`: it has records of `names`, and these settings."""
-        self._told = names
+    def note_read(self, topics: Mapping[str, TopicSettings], told: Set[str | int], end: int) -> None:
+        """Record a read of the topic to its `end`: it has these settings, and records of all that are `told`."""
+        self._told = told
         if self.missing:
             log.error("settings_topic_lost", topics=sorted(self.missing), doubts=self.continuity.doubts,
                       consequence="what was known last of them goes on to count", hint="set them again")  # fmt: skip

@@ -91,8 +91,8 @@ class SettingsView:
         self.pauses: Pauses = MappingProxyType({})
         self.patterns: Mapping[str, TopicSettings] = MappingProxyType({})
         self.malformed = 0
-        self.told: set[str] = set()
-        """Topics that had a record, even if it has only defaults."""
+        self.told: set[str | int] = set()
+        """Topics by name and agents by broker id that had a record, even if it has only defaults."""
 
     def apply_all(self, records: Sequence[TopicRecord]) -> bool:
         """Apply records; return whether a topic's settings changed."""
@@ -106,8 +106,7 @@ class SettingsView:
                 self.malformed += 1
                 log.warning("malformed_setting_skipped", offset=record.offset, error=str(error))
                 continue
-            if isinstance(name, str):
-                self.told.add(name)
+            self.told.add(name)
             target = cast(dict[str | int, object], topics if isinstance(name, str) else agents)
             if value is None:
                 target.pop(name, None)
@@ -199,8 +198,12 @@ class SettingsReader(TopicReader):
 
     @property
     def agents(self) -> Mapping[int, AgentRegistration]:
-        """Registrations by broker id; a snapshot."""
+        """Registrations by broker id, with those that a lost topic had; a snapshot."""
         return self._view.agents
+
+    def registration_of(self, broker_id: int) -> AgentRegistration | None:
+        """Return the registration that the topic has; None if it has none, though a lost topic may have had one."""
+        return self._view.agents.get(broker_id) if broker_id in self._view.told else None
 
     @property
     def pauses(self) -> Pauses:

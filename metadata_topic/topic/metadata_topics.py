@@ -100,6 +100,7 @@ class MetadataTopics:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self.look)
         except KafkaClusterError as error:
             log.info("metadata_topics_wait", reason=str(error))
+            self._admin.cache_clear()  # a new client reads certificates again, which may have been renewed
             return False
 
     def look(self) -> bool:

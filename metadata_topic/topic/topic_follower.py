@@ -403,13 +403,14 @@ class TopicFollower:
         ends: dict[int, int] = {}
         for message in messages:
             error = message.error()
+            is_end = error is not None and error.name() == "_PARTITION_EOF"
+            if (error is None or is_end) and message.offset() < self._reading.positions.get(message.partition(), 0):
+                # librdkafka goes back by itself if the topic was cut off or recreated.
+                raise MetadataTopicError("follow", self._topic, f"it went back to offset {message.offset()}")
             if error is None:
-                if message.offset() < self._reading.positions.get(message.partition(), 0):
-                    # librdkafka goes back by itself if the topic was cut off or recreated.
-                    raise MetadataTopicError("follow", self._topic, f"it went back to offset {message.offset()}")
                 records.append(TopicRecord(message.partition(), message.offset(), message.key(), message.value()))
                 ends[message.partition()] = message.offset() + 1
-            elif error.name() == "_PARTITION_EOF":
+            elif is_end:
                 ends[message.partition()] = message.offset()
             else:
                 self._reading.counters["errors"] += 1

@@ -89,13 +89,16 @@ def check_endpoint(url: str | None, allow_http: bool) -> None:
         )
 
 
-def state_of(file: Path) -> tuple[int, int, int] | None:
-    """Return a value that changes with the file's content; None if the file is missing."""
+FileState = tuple[int, int, int, int]
+
+
+def state_of(file: Path) -> FileState | None:
+    """Return a value that changes with the file's content, owner and mode; None if the file is missing."""
     try:
         found = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 S = TypeVar("S", bound=ObjectBackendSettings)

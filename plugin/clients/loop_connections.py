@@ -29,7 +29,9 @@ class RequestLimits:
     """Time limits in seconds, and how many unused connections are kept."""
 
     connect_timeout: float
-    """Limit for connecting, and again for the TLS handshake."""
+    """Limit for the TLS handshake, and for connecting with it to one of several addresses; two of them are tried. A
+    host's only address has it twice.
+    """
     read_timeout: float
     """Limit for waiting for bytes, or until all sent bytes are accepted."""
     kept: int

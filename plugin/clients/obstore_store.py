@@ -83,7 +83,7 @@ def client_options(settings: ObstoreSettings) -> "ClientConfig":
     if settings.tls_ca_file is not None:
         certificates = read_setting("tls.ca.file", settings.tls_ca_file)
         try:
-            ssl.create_default_context(cadata=certificates)
+            ssl.create_default_context(cadata=certificates.encode("ascii", "ignore").decode())  # without its comments
         except ssl.SSLError as error:
             raise RemoteStorageConfigError(
                 "configure", "tls.ca.file", f"holds no certificate: {error.reason}"

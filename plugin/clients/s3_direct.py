@@ -44,7 +44,8 @@ _ANSWER_MAX_BYTES: Final = 64 * 1024
 _LOOP_MAX_BYTES: Final = 1024 * 1024
 _SIGNER_KEPT_S: Final = 30.0
 """How long the event loop signs without asking botocore for refreshed credentials. botocore refreshes them, and
-sessions, longer before their end than that."""
+sessions, longer before their end than that. If it cannot, they may end earlier: the store then refuses a request, and a
+thread asks for others."""
 _OF_CREDENTIALS: Final = frozenset({400, 401, 403})
 _CHECKSUM: Final = "x-amz-checksum-crc32c"
 _ELSEWHERE: Final = frozenset(

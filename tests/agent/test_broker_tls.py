@@ -286,6 +286,39 @@ def test_rotated_files_take_effect_and_half_written_ones_do_not(authority: Autho
     assert serial() == rotated
 
 
+def allow_reading(file: Path) -> None:
+    """Change nothing but the mode; again if the clock of the file system has not moved on since."""
+    before = file.stat().st_ctime_ns
+    while file.stat().st_ctime_ns == before:
+        file.chmod(0o644)
+
+
+def test_a_renewed_file_that_becomes_readable_later_is_read_then(
+    authority: Authority, files: PeerTls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_bytes = Path.read_bytes
+
+    def as_another_user(file: Path) -> bytes:
+        if not file.stat().st_mode & 0o004:
+            raise PermissionError(f"{file}: permission denied")
+        return read_bytes(file)
+
+    tls = BrokerTls(planned(**in_pem_files(files)))
+    first = tls.server_context()
+    store = pem_store(authority.tls_for("broker-1", also=[HOST]))
+    store.chmod(0o600)
+    monkeypatch.setattr(Path, "read_bytes", as_another_user)
+    assert tls.server_context() is first
+    allow_reading(store)
+    assert tls.server_context() is not first
+
+
+def test_trusted_certificates_may_stand_below_comments_in_any_language(files: PeerTls) -> None:
+    files.ca_file.write_bytes("# Főtanúsítvány\n".encode() + files.ca_file.read_bytes())
+    tls = BrokerTls(planned(**in_pem_files(files)))
+    shake_hands(tls.client_context(), tls.server_context(), HOST)
+
+
 def test_an_expired_certificate_is_refused_until_it_is_renewed(authority: Authority) -> None:
     old = authority.tls_for("broker-1", life=timedelta(days=1), also=[HOST])
     tls = BrokerTls(planned(**in_pem_files(old)))

@@ -99,8 +99,29 @@ async def test_what_was_registered_counts_after_a_restart_before_kafka_is_read(t
         await one.agents.until((tmp_path / FILE_NAME).exists)
         again = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, tmp_path)
         assert dict(one.agents.peers) == {1: one.agents.leader_address}
-        again.registered({})
+        again.registered(registered(_1=None))
         assert not one.agents.peers
+
+
+async def test_an_agent_that_a_lost_topic_does_not_name_keeps_its_addresses(tmp_path: Path) -> None:
+    past = Address("10.0.0.1", 19096)
+    async with rig(tmp_path) as one:
+        (agent,) = registered(_1=str(one.agents.leader_address)).values()
+        one.found.registered({1: replace(agent, bypass_address=str(past))})
+        await one.until_listening_for(1)
+        await one.agents.until((tmp_path / BYPASS_FILE_NAME).exists)
+        again = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, tmp_path)
+        again.registered({})
+        assert dict(one.agents.peers) == {1: one.agents.leader_address}
+        one.found.registered(registered(_3=str(one.agents.leader_address)))
+        await one.until_listening_for(1, 3)
+        await one.agents.until(lambda: '"3"' in (tmp_path / FILE_NAME).read_text())
+        assert '"1"' in (tmp_path / FILE_NAME).read_text()
+        assert str(past) in (tmp_path / BYPASS_FILE_NAME).read_text()
+        one.found.registered({1: replace(agent, peer_address=None, is_gone=True)})
+        await one.agents.until(lambda: '"1"' not in (tmp_path / FILE_NAME).read_text())
+        await one.agents.until(lambda: str(past) not in (tmp_path / BYPASS_FILE_NAME).read_text())
+        assert one.agents.follower.addresses.keys() == {3}
 
 
 async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:

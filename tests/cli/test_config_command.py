@@ -213,6 +213,14 @@ def test_an_agent_asks_kafka_where_brokers_and_clients_do_before_and_after_the_l
         assert client_config(broker, ClientSettings()).bootstrap_servers == "127.0.0.1:9092"
 
 
+def test_an_address_of_ipv6_stands_in_brackets_in_bootstrap_servers(file: Path) -> None:
+    file.write_text(DEFAULT.replace("listeners=PLAINTEXT://:9092", "listeners=PLAINTEXT://[::1]:9092", 1))
+    lines = run("init", "--shadow", "--broker-config", file)[1]
+    assert lines.splitlines()[-1] == "remote.wal.agent.bootstrap.servers=[::1]:9092"
+    file.write_text(file.read_text().replace("localhost:909", "kafka-1:909"))
+    assert client_config(load_broker_properties(file), ClientSettings()).bootstrap_servers == "[::1]:9092"
+
+
 def test_for_shadow_a_broker_keeps_its_listeners_and_needs_no_store(file: Path) -> None:
     stock = BROKER.replace("WAL://127.0.0.1:19903", "WAL://10.0.1.13:9093")
     file.write_text(stock)

@@ -2,18 +2,23 @@
 
 import gc
 import socket
+import ssl
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
 from kafka_cluster.answers import NO_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
-from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster, _topic
 from kafka_cluster.errors import ClientPropertyError, KafkaClusterError
 from kafka_log.topic_partition import TopicId
+from local_cluster.security.authority import Authority
 
 # kafka-python leaves the socket of a refused connection to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -94,3 +99,56 @@ def test_an_answer_by_name_of_what_is_not_described_has_no_id() -> None:
     sent = MetadataResponse(brokers=[], topics=[answer]).encode(version=12)
     [told] = MetadataResponse.decode(sent, version=12).to_dict()["topics"]
     assert _topic(told) == DescribedTopic("orders", UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC_ID)
+
+
+@contextmanager
+def tls_listener(authority: Authority) -> Iterator[tuple[str, set[str]]]:
+    """A listener that hangs up after the handshake, and the common names of the certificates it was shown."""
+    files, shown = authority.tls_for("localhost"), set[str]()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(files.ca_file))
+    context.load_cert_chain(files.certificate_file, files.key_file)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def accept() -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                connection, _ = listener.accept()
+                connection.settimeout(5)
+                with suppress(OSError), context.wrap_socket(connection, server_side=True) as tls:
+                    certificate: Any = tls.getpeercert()
+                    told = dict(part for (part,) in certificate["subject"])
+                    shown.add(str(told["commonName"]))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        yield f"localhost:{listener.getsockname()[1]}", shown
+        listener.shutdown(socket.SHUT_RDWR)
+        accepting.join()
+
+
+def test_after_a_cluster_did_not_answer_a_renewed_certificate_is_shown(tmp_path: Path) -> None:
+    authority, store = Authority(tmp_path), tmp_path / "keystore.pem"
+
+    def issue(name: str) -> None:
+        files = authority.tls_for(name)
+        store.write_bytes(files.key_file.read_bytes() + files.certificate_file.read_bytes())
+
+    issue("first")
+    properties = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.file),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+    }
+    with tls_listener(authority) as (address, shown):
+        cluster = KafkaCluster(from_java_properties(address, properties), "test", 1.0)
+        with pytest.raises(KafkaClusterError):
+            cluster.listing()
+        assert shown == {"first"}
+        issue("renewed")
+        shown.clear()
+        with pytest.raises(KafkaClusterError):
+            cluster.listing()
+        assert "renewed" in shown  # what the former client had begun may come in late

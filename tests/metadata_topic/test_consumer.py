@@ -312,6 +312,21 @@ def test_a_topic_that_is_made_anew_under_a_reader_is_noticed_before_anything_is_
         assert store.count_by_state()[FINISHED].segments == 15
 
 
+def test_a_partition_that_comes_back_empty_under_a_reader_is_noticed_before_anything_is_concluded() -> None:
+    topic = FakeTopic()
+    for n in range(5):
+        put(topic, segment(n, entry(n, n)))
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        with topic.changed:
+            topic.partitions[0] = []
+            topic.changed.notify_all()
+        assert consumer.read_to_end(10.0)
+        wait_until(lambda: store.topic.doubts, "it is noticed", 60)
+        assert set(store.topic.doubts) == {TopicDoubt.SHORTER}
+        assert store.count_by_state()[FINISHED].segments == 5
+
+
 def test_the_record_of_a_rebuild_ends_a_doubt_and_only_once() -> None:
     topic = FakeTopic()
     rebuilt = RemoteWalTopicRebuilt(TopicId(b"t" * 16), 77)

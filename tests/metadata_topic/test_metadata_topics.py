@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, Broker, MetadataTopicSettings
 from metadata_topic.topic.topic_requirements import TopicLayout
@@ -133,3 +135,19 @@ def test_where_the_metadata_topic_alone_was_lost_it_is_made_with_the_retention_t
     del rig.cluster.topics[METADATA_TOPIC], rig.cluster.configs[METADATA_TOPIC]
     assert rig.agents[1].look()
     assert int(rig.cluster.configs[METADATA_TOPIC]["retention.ms"]) >= first_ms + 3_600_000 + GRACE_MS
+
+
+class Unheard(Cluster):
+    """A client whose certificate has expired."""
+
+    def layout(self, topic: str) -> TopicLayout | None:
+        raise KafkaClusterError(f"list topic {topic}", "b:9092", "SSL handshake failed")
+
+
+async def test_after_a_cluster_did_not_answer_the_client_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata_topic.topic.metadata_topics._RETRY_S", 0.0)
+    clients = [Cluster(), Unheard()]
+    plan = TopicPlan(MetadataTopicSettings(), GRACE_MS, lambda: None)
+    with ThreadPoolExecutor(1) as threads:
+        await MetadataTopics(KafkaClientConfig("b:9092"), plan, 1, threads, clients.pop).make()
+    assert not clients

@@ -72,3 +72,12 @@ def test_off_in_so_many_words_is_a_setting_and_what_is_set_is_inherited_no_more(
     assert changed_settings("orders", by_file, {"remote.wal.archive.enable": None}) == TopicSettings(enable=True)
     assert changed_settings("orders", TopicSettings(origin=OWN), {ENABLE_KEY: None}).is_default
     assert not TopicSettings(origin=OWN).is_default
+
+
+def test_a_topic_that_is_switched_off_stays_off_whatever_else_is_set_until_it_is_switched_on_or_inherits() -> None:
+    off = changed_settings("orders", TopicSettings(enable=True), {ENABLE_KEY: "false"})
+    for changes in ({"remote.wal.link.policy": "cost"}, {"remote.wal.durable.enable": "false"}, {}):
+        off = changed_settings("orders", off, changes)
+        assert (off.enable, off.origin) == (False, OWN)
+    assert changed_settings("orders", off, {ENABLE_KEY: "true"}) == TopicSettings(enable=True)
+    assert changed_settings("orders", off, {ENABLE_KEY: None}).is_default

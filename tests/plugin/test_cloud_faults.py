@@ -273,6 +273,25 @@ def test_a_session_is_replaced_before_it_ends(express: Backend, server: FaultySe
     assert manager.request_counts.failures == {}
 
 
+def test_a_session_that_is_not_renewed_in_time_is_used_to_its_end(express: Backend, server: FaultyServer) -> None:
+    time = VirtualTime()
+    manager = express.manager(time, startup_self_test="false")
+    sessions = server.front.sessions
+
+    def sessions_for(sequence: int) -> int:
+        before = sessions.created
+        manager.copy_log_segment_data(*segment(sequence, [b"abc"]))
+        return sessions.created - before
+
+    assert sessions_for(0) == 1
+    server.faults.add(Fault("empty_session", ("GET",), times=1))
+    time.now += 245
+    assert sessions_for(1) == 0
+    assert manager.request_counts.failures == {}
+    time.now += 31  # until then the event loop signs without asking
+    assert sessions_for(2) == 1, "the renewal is tried again"
+
+
 def test_a_session_without_credentials_is_an_access_error(express: Backend, server: FaultyServer) -> None:
     server.faults.add(Fault("empty_session", ("GET",)))
     with pytest.raises(RemoteStorageAccessError, match="without credentials"):

@@ -42,6 +42,68 @@ def two_addresses(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
         yield answering.getsockname()
 
 
+@pytest.fixture
+def many_addresses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The addresses of the host `store-1`: none, until a test adds some."""
+    found: list[tuple[str, int]] = []
+
+    async def getaddrinfo(_loop: object, _host: str, _port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", where) for where in found]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    return found
+
+
+async def test_of_many_addresses_those_that_were_not_tried_are_tried_next(
+    many_addresses: list[tuple[str, int]],
+) -> None:
+    with contextlib.ExitStack() as open_ones:
+        many_addresses += [open_ones.enter_context(silent_address()) for _ in range(4)]
+        answering = open_ones.enter_context(socket.create_server(("127.0.0.1", 0)))
+        many_addresses.append(answering.getsockname())
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await connect(asyncio.Protocol, "store-1", 1, 0.05)
+        connection = await connect(_Told, "store-1", 1, 5.0)
+        assert connection.peer == answering.getsockname()
+
+
+async def test_addresses_that_refuse_at_once_take_no_time_from_others(many_addresses: list[tuple[str, int]]) -> None:
+    for _ in range(4):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            many_addresses.append(server.getsockname())
+    with socket.create_server(("127.0.0.1", 0)) as answering:
+        many_addresses.append(answering.getsockname())
+        connection = await connect(_Told, "store-2", 1, 5.0)
+        assert connection.peer == answering.getsockname()
+
+
+async def test_each_of_many_addresses_has_half_of_the_time(
+    many_addresses: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float | None] = []
+    real = asyncio.timeout
+
+    def timeout(delay: float | None) -> asyncio.Timeout:
+        given.append(delay)
+        return real(delay)
+
+    monkeypatch.setattr(asyncio, "timeout", timeout)
+    with socket.create_server(("127.0.0.1", 0)) as answering:
+        host, port = answering.getsockname()
+        many_addresses += [(f"127.0.0.{last}", port) for last in range(2, 9)] + [(host, port)]
+        await connect(_Told, "store-3", 1, 10.0)
+    assert given == [10.0, *[5.0] * 7, None]
+
+
+class _Told(asyncio.Protocol):
+    """Tells to whom it is connected, and closes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.peer = transport.get_extra_info("peername")
+        transport.close()
+
+
 async def test_a_peer_whose_first_address_is_silent_is_reached_by_its_second(two_addresses: tuple[str, int]) -> None:
     connection = await connect_framed(Address("kafka-1", 1), FramedConnection(), timeout_s=0.4)
     assert connection.is_writable

@@ -262,6 +262,20 @@ def test_credentials_are_read_anew_when_their_file_changes(tmp_path: Path) -> No
     assert asked == [b"first", b"renewed", b"renewed"], "what cannot be read leaves the last ones in use"
 
 
+def test_trusted_certificates_may_stand_below_comments_in_any_language(
+    tls_store: tuple[str, Path], service_account: Path, tmp_path: Path
+) -> None:
+    url, authority_file = tls_store
+    commented = tmp_path / "ca.pem"
+    commented.write_bytes("# Főtanúsítvány\n".encode() + authority_file.read_bytes())
+    settings = {"bucket": "bucket", "endpoint.url": url, "credentials.file": str(service_account)}
+    trusting = Backend(GcsWalStorageManager, settings, "cluster", []).manager(
+        startup_self_test="false", tls_ca_file=str(commented)
+    )
+    with pytest.raises(RemoteResourceNotFoundError):
+        trusting.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 1)
+
+
 def test_a_page_where_tokens_should_come_from_is_an_access_error() -> None:
     """Azure's tokens for a client come from an authority; one that refuses the client is no reason to try again."""
     store = OddStore()
