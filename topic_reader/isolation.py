@@ -9,12 +9,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from recovery.errors import RecoveryError
 from topic_reader.stored_log import StoredBatch
 
 MEMORY_BYTES = 64 * 1024 * 1024
 
 _ABORT, _COMMIT = b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"
 """Keys of the markers: version 0, then the type."""
+
+
+class UndecidedTransactionError(RecoveryError):
+    """A transaction has no marker, though the range to read ends where none was open."""
 
 
 @dataclass(slots=True)
@@ -32,12 +37,18 @@ def uncommitted(batches: Iterable[StoredBatch]) -> Iterator[StoredBatch]:
 
 
 def committed(
-    batches: Iterable[StoredBatch], read_again: Callable[[int], Iterator[StoredBatch]], end: int
+    batches: Iterable[StoredBatch],
+    read_again: Callable[[int], Iterator[StoredBatch]],
+    end: int,
+    name: str,
+    *,
+    is_end_stable: bool,
 ) -> Iterator[StoredBatch]:
     """Yield the committed batches that begin below `end`, up to the first one whose marker is missing.
 
     `batches` go on behind `end`, for the markers there; they are read only as far as needed. `read_again` reads from an
-    offset on.
+    offset on. `is_end_stable`: whoever chose `end` found no open transaction below it, and reads the next range from
+    there on. So a missing marker raises UndecidedTransactionError, with the log's `name`.
     """
     queue = _Queue(read_again)
     for batch in batches:
@@ -49,6 +60,10 @@ def committed(
         elif not is_behind:
             queue.put(batch)
         yield from queue.decided()
+    if is_end_stable and queue.open_batches:
+        first = min(waiting[0].base_offset for waiting in queue.open_batches.values())
+        hint = "retry when it has ended; to continue without its marker, read with read_uncommitted"
+        raise UndecidedTransactionError("read", name, f"the transaction at offset {first} has no marker yet", hint)
 
 
 class _Queue:

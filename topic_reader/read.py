@@ -66,10 +66,12 @@ def visible_batches(
     *,
     is_committed: bool,
     fail_on_data_loss: bool,
+    is_end_stable: bool = False,
 ) -> Iterator[StoredBatch]:
     """Yield the batches of records that consumers see at offsets [start, end); the first and last may reach beyond.
 
-    `planned`: what holds them, and what is behind them.
+    `planned`: what holds them, and what is behind them. `is_end_stable`: with `is_committed`, a transaction below `end`
+    without a marker raises UndecidedTransactionError.
     """
     within, behind = planned if planned is not None else (None, None)
     batches = log.batches(start, end, within, fail_on_data_loss=fail_on_data_loss)
@@ -83,7 +85,9 @@ def visible_batches(
     def again(offset: int) -> Iterator[StoredBatch]:
         return log.batches(offset, end, fail_on_data_loss=fail_on_data_loss)
 
-    return committed(and_behind(), again, end) if is_committed else uncommitted(batches)
+    if not is_committed:
+        return uncommitted(batches)
+    return committed(and_behind(), again, end, log.name, is_end_stable=is_end_stable)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ _ARROW_ROWS = 16_384
 _SETTLED_MS = "30000"
 """Kafka's default of `replica.lag.time.max.ms`."""
 _LONGEST_TRANSACTION_MS = 900_000
-"""Kafka's default of `transaction.max.timeout.ms`."""
+"""Kafka's default of `transaction.max.timeout.ms`. A stream's first look goes back so far for open transactions."""
 
 Offsets = dict[str, dict[str, int]]
 """By topic and partition, as in the Kafka source's options and checkpoints."""
@@ -85,6 +85,9 @@ class RemoteWalDataSource(DataSource):
 class _Reader:
     """What batch and stream share: made by the driver, and copied to the tasks."""
 
+    _is_end_stable = False
+    """Whether ranges to read with read_committed end where no transaction is open."""
+
     def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
         """Raises ValueError for a wrong option, UnknownClusterError for an unknown topic."""
         self._schema = schema
@@ -116,6 +119,7 @@ class _Reader:
                 (within, behind),
                 is_committed=self._is_committed,
                 fail_on_data_loss=self._fails,
+                is_end_stable=self._is_end_stable,
             )
             yield from _arrow_batches(batches, (start, end), self._topics.topics[topic].name, number, self._schema)
 
@@ -124,9 +128,15 @@ class _Reader:
             for number in self._assigned.get(topic) or topics.partitions(topic):
                 yield topic, number
 
-    def _bound(self, log: StoredLog, topic: str, partition: int, prefix: str, default: int) -> int:
-        """Return the offset that the options with this prefix, `starting` or `ending`, name."""
+    def _bound(
+        self, log: StoredLog, topic: str, partition: int, prefix: str, default: int, latest: int | None = None
+    ) -> int:
+        """Return the offset that the options with this prefix, `starting` or `ending`, name.
+
+        `latest`: where the log ends for the reader, if not where what is stored ends.
+        """
         begin, end = log.bounds()
+        end = end if latest is None else latest
         if time_ms := self._options.get(f"{prefix}Timestamp"):
             return log.offset_at(int(time_ms))
         text = self._options.get(f"{prefix}Offsets", "")
@@ -199,23 +209,46 @@ class _FilteringReader(_BatchReader):
 
 
 class _StreamReader(_Reader, DataSourceStreamReader):
+    """Says where a stream starts, and up to where it may read.
+
+    Spark first asks for the end, writes it to the checkpoint as the first batch's, and only then asks for the start. So
+    both come from one look. After a restart Spark tells the newest end of the checkpoint: `partitions(end, end)`. With
+    the trigger `availableNow` it asks for a new end before that.
+    """
+
     __module__ = "remote_wal"
+    _is_end_stable = True
 
     def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
         super().__init__(options, schema)
         self._settled_ms = int(options.get("settledMs", _SETTLED_MS))
+        self._start: Offsets | None = None
         self._latest: Offsets = {}
+        """Ends that Spark was given, in this run or the one before."""
+        self._resumed: Offsets = {}
+        """The newest end of the checkpoint, if Spark told it."""
         self._open: tuple[ExitStack, OpenTopics] | None = None
 
     def initialOffset(self) -> Offsets:
-        return self._offsets(lambda log, topic, number: self._bound(log, topic, number, "starting", LATEST))
+        """Return where the stream starts, never behind the first batch's end, which may be of the run before."""
+        start = self._look() if self._start is None else self._start
+        return {
+            topic: {
+                number: min(offset, self._resumed.get(topic, {}).get(number, offset))
+                for number, offset in offsets.items()
+            }
+            for topic, offsets in start.items()
+        }
 
     def latestOffset(self) -> Offsets:
         self._opened().look()
-        self._latest = self._offsets(self._end)
+        self._look()
         return self._latest
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        if start == end:
+            self._resumed = end
+            self._latest = self._latest or end
         splits: list[InputPartition] = []
         for topic, ends in end.items():
             for number, last in ends.items():
@@ -234,25 +267,39 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         if self._open is not None:
             self._open[0].close()
 
-    def _offsets(self, offset: Callable[[StoredLog, str, int], int]) -> Offsets:
-        found: Offsets = {}
+    def _look(self) -> Offsets:
+        """Find up to where the stream may read, and the first time where it starts, which is returned."""
         settled_ms = wall_ms() - self._settled_ms
+        start: Offsets = {}
+        ends: Offsets = {}
         for topic, number in self._partitions(self._opened()):
             log = self._opened().log(topic, number, settled_ms)
-            found.setdefault(topic, {})[str(number)] = offset(log, topic, number)
-        return found
+            before = self._latest.get(topic, {}).get(str(number))
+            end = self._end(log, before)
+            if self._start is None:
+                first = self._bound(log, topic, number, "starting", LATEST, end)
+                start.setdefault(topic, {})[str(number)] = first
+                # An offset or a time may name a start that is not stored yet, or in an open transaction.
+                end = max(end, first) if before is None else end
+            ends.setdefault(topic, {})[str(number)] = end
+        self._latest = ends
+        self._start = start if self._start is None else self._start
+        return self._start
 
-    def _end(self, log: StoredLog, topic: str, partition: int) -> int:
+    def _end(self, log: StoredLog, before: int | None) -> int:
         """Return up to where the stream may read, never less than before."""
         begin, end = log.bounds()
-        before = self._latest.get(topic, {}).get(str(partition), 0)
         if self._is_committed:
-            extents = log.extents(begin, end, fail_on_data_loss=False)
-            newest_ms = max((one.run.stored_in.written_ms for one in extents), default=0)
-            young = (one for one in extents if one.run.stored_in.written_ms >= newest_ms - _LONGEST_TRANSACTION_MS)
-            first = next((one.first_offset for one in young), end)
-            end = stable_end(log.batches(max(first, before), end, fail_on_data_loss=False), end)
-        return max(end, before)
+            first = self._first_look(log, begin, end) if before is None else before
+            end = stable_end(log.batches(first, end, fail_on_data_loss=False), end)
+        return end if before is None else max(end, before)
+
+    def _first_look(self, log: StoredLog, begin: int, end: int) -> int:
+        """Return from where to look for open transactions, if it is not known up to where there are none."""
+        extents = log.extents(begin, end, fail_on_data_loss=False)
+        newest_ms = max((one.run.stored_in.written_ms for one in extents), default=0)
+        young = (one for one in extents if one.run.stored_in.written_ms >= newest_ms - _LONGEST_TRANSACTION_MS)
+        return next((one.first_offset for one in young), end)
 
     def _opened(self) -> OpenTopics:
         if self._open is None:

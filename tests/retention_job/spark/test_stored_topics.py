@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 import remote_wal
 from local_cluster.polling import wait_until
 from tests.recovery.ruins import ORDERS, Ruins
-from tests.topic_reader.test_spark_source import options
-from tests.topic_reader.written import BASE_MS, Written, written_batch
+from tests.topic_reader.test_read import transactions
+from tests.topic_reader.test_spark_source import READ_COMMITTED, options
+from tests.topic_reader.written import BASE_MS, Written, marker, written_batch
 
 
 @pytest.mark.gate
@@ -60,6 +61,28 @@ def test_batches_and_streams_give_each_record_once_with_the_columns_of_kafkas_so
         writer.trigger(availableNow=True).start(out).awaitTermination()
         found = sorted(row.offset for row in spark.read.parquet(out).collect())
         assert found == list(range(end))
+
+
+def test_a_stream_that_starts_at_the_end_gives_what_comes_after_it(spark: SparkSession, tmp_path: Path) -> None:
+    ruins = Ruins(tmp_path)
+    ruins.write()
+    for number, raw in enumerate(transactions()):
+        ruins.upload(number, (ORDERS, 0, int.from_bytes(raw[:8], "big"), raw))
+    spark.dataSource.register(remote_wal.RemoteWalDataSource)
+    stream = spark.readStream.format("remote_wal").options(**options(ruins), **READ_COMMITTED)
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+
+    def found() -> list[int]:
+        writer = stream.load().writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
+        writer.trigger(availableNow=True).start(str(out)).awaitTermination()
+        return sorted(row.offset for row in spark.read.schema("offset LONG").parquet(str(out)).collect())
+
+    assert found() == [], "it starts before the open transaction"
+    for path in (checkpoint / "commits").iterdir():  # as if it was killed in its first batch
+        path.unlink()
+    ruins.upload(100, (ORDERS, 0, 16, marker(16, 3, commits=True)))
+    assert found() == [], "Spark repeats that batch, and ends as it has no rows"
+    assert found() == [13, 14, 15]
 
 
 def test_an_object_that_filters_leave_out_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
