@@ -51,12 +51,12 @@ def metadata_topic_retention(facts: Facts) -> Verdict:
     config = _metadata_topic_config(facts)
     topics = known(facts.topics)
     grace_ms = milliseconds(facts.settings.lifecycle.expiration_delete_grace_s)
-    kept_ms = [topic.kept.lagging_ms for topic in topics.values() if topic.kept is not None]
+    kept_ms = [topic.metadata_ms for topic in topics.values() if topic.metadata_ms is not None]
     longest_ms = UNLIMITED if any(retention_ms < 0 for retention_ms in kept_ms) else max(kept_ms, default=0)
     problems = retention_problems(METADATA_TOPIC, config, retention_needed_ms(longest_ms, grace_ms), _servers(facts))
     if problems:
         return _refused(problems, "; or shorten the topics' remote.wal.retention.ms")
-    silent = sorted(name for name, topic in topics.items() if topic.kept is None)
+    silent = sorted(name for name, topic in topics.items() if topic.metadata_ms is None)
     if silent:
         return Verdict(Level.UNKNOWN, f"the retention of {some_of(silent)} is not known")
     return Verdict(Level.OK, f"retention.ms {config.get('retention.ms')} covers {len(topics)} topics")

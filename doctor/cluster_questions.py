@@ -18,6 +18,7 @@ from metadata_topic.settings.wal_retention import (
     KeptFor,
     is_tiered,
     local_retention_ms,
+    log_retention_ms,
     why_not_as_local,
 )
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -107,11 +108,14 @@ def enabled_topic(
     has_tier = settings.archive or is_tiered(config)
     local_ms = local_retention_ms(config)
     kept = None if local_ms is None else retention.longest_of(settings, replication_factor, local_ms)
+    log_ms = log_retention_ms(config)
+    metadata_ms = None if log_ms is None else retention.longest_of(settings, replication_factor, log_ms).lagging_ms
     always = settings.link_policy is LinkPolicy.ALWAYS
     return EnabledTopic(
         local_ms,
         has_tier,
         kept=kept,
+        metadata_ms=metadata_ms,
         is_archived=settings.archive,
         grows=_grows(config, settings, kept),
         is_always_linked=always,

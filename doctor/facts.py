@@ -77,6 +77,9 @@ class EnabledTopic:
     """The agents' client may not describe it."""
     kept: KeptFor | None = None
     """How long objects are kept, by the agent that keeps them longest; None: unknown."""
+    metadata_ms: int | None = None
+    """How long the metadata of its objects is needed: as `kept` with a replica out of sync, but until the tier's
+    retention ends; -1: for ever; None: unknown."""
     is_archived: bool = False
     grows: bool = False
     """Its objects are never deleted, although nobody asked for that: they are kept as long as the log, which is only

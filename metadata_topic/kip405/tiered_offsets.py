@@ -22,7 +22,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
@@ -36,7 +35,7 @@ from metadata_topic.kip405.kip405 import (
     RemotePartitionDeleteMetadata,
     decode,
 )
-from metadata_topic.records.offset_ranges import joined_ranges
+from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, furthest
 from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
@@ -113,14 +112,16 @@ class TieredOffsets:
 
     def epoch_starts(self, topic_id_partition: TopicIdPartition) -> dict[int, int]:
         """Return the first offset that the tier holds of each leader epoch, whether or not the log still has it."""
-        starts: dict[int, int] = {}
+        return {epoch: ranges[0].first_offset for epoch, ranges in self.epoch_ranges(topic_id_partition).items()}
+
+    def epoch_ranges(self, topic_id_partition: TopicIdPartition) -> Mapping[int, tuple[TieredRange, ...]]:
+        """Return the ranges that the tier holds of each leader epoch, ascending, whether or not the log still has them.
+
+        One leader wrote each epoch, so the same offset of the same epoch is the same record.
+        """
         with self._lock:
             partition = self._partitions.get(topic_id_partition)
-            segments = list(partition.finished()) if partition is not None else []
-            for epoch, first, end in chain.from_iterable(segment.parts() for segment in segments):
-                if first < end:
-                    starts[epoch] = min(first, starts.get(epoch, first))
-        return starts
+            return partition.epoch_ranges() if partition is not None else {}
 
     @property
     def partitions(self) -> Mapping[TopicIdPartition, str]:
@@ -234,16 +235,17 @@ class _Segment:
 
 
 class _Partition:
-    __slots__ = ("_cached_for", "_cached_ranges", "segments", "topic")
+    __slots__ = ("_cached_for", "_cached_ranges", "_epoch_ranges", "segments", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.segments: dict[bytes, _Segment] = {}
         self._cached_for: tuple[tuple[int, int], ...] | None = None
         self._cached_ranges: tuple[TieredRange, ...] = ()
+        self._epoch_ranges: Mapping[int, tuple[TieredRange, ...]] | None = None
 
     def changed(self) -> None:
-        self._cached_for = None
+        self._cached_for = self._epoch_ranges = None
 
     def finished(self) -> Iterator[_Segment]:
         return (segment for segment in self.segments.values() if segment.state is FINISHED)
@@ -251,10 +253,19 @@ class _Partition:
     def ranges(self, leader_epochs: LeaderEpochs) -> tuple[TieredRange, ...]:
         entries = leader_epochs.entries
         if self._cached_for != entries:
-            joined = joined_ranges(self._living_parts(leader_epochs))
-            self._cached_ranges = tuple(TieredRange(first, end - 1) for first, end in joined)
+            self._cached_ranges = _tiered_ranges(self._living_parts(leader_epochs))
             self._cached_for = entries
         return self._cached_ranges
+
+    def epoch_ranges(self) -> Mapping[int, tuple[TieredRange, ...]]:
+        if self._epoch_ranges is None:
+            parts: dict[int, list[OffsetRange]] = {}
+            for segment in self.finished():
+                for epoch, first, end in segment.parts():
+                    parts.setdefault(epoch, []).append((first, end))
+            held = {epoch: _tiered_ranges(ranges) for epoch, ranges in parts.items()}
+            self._epoch_ranges = {epoch: ranges for epoch, ranges in held.items() if ranges}
+        return self._epoch_ranges
 
     def _living_parts(self, leader_epochs: LeaderEpochs) -> Iterator[tuple[int, int]]:
         """Yield (first offset, end) of the finished segments' records that the log has."""
@@ -263,6 +274,10 @@ class _Partition:
                 log_first, log_end = leader_epochs.start_offset(epoch), leader_epochs.end_of(epoch)
                 if log_first is not None:
                     yield max(first, log_first), end if log_end is None else min(end, log_end)
+
+
+def _tiered_ranges(ranges: Iterable[OffsetRange]) -> tuple[TieredRange, ...]:
+    return tuple(TieredRange(first, end - 1) for first, end in joined_ranges(ranges))
 
 
 TIER_SETTINGS = FollowSettings(absence_check_ms=30_000, retry_pause_ms=10_000)

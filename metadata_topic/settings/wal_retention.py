@@ -3,11 +3,12 @@
 In-sync followers read records that are seconds old, so the WAL keeps its objects for an hour and not as long as the
 brokers keep the log: days of storage would cost more than the links save. No object is kept longer than the brokers
 keep the log, because Kafka itself wants no copy then. If nothing says how long (the feature is off, the topic's
-settings or its replicas are unknown), the local retention counts.
+settings or its replicas are unknown), objects are kept as long as the log.
 
 Brokers delete by the records' timestamps, in whole segments, by size, and on request, and with KIP-405 nothing that is
 not on the tier, which takes closed segments only. So if objects are kept as long as the log, no age releases them, but
-the log's start or the tier: then NO_LIMIT counts as the local retention.
+the log's start or the tier: then NO_LIMIT counts as the local retention. Only what a tiered topic without the feature
+has left goes by its local retention (`ends_by_local_retention`): its log may begin on the tier for ever.
 """
 
 from collections.abc import Iterable, Mapping
@@ -70,6 +71,18 @@ def local_retention_ms(config: Config) -> int | None:
     except ValueError:
         return None
     return value if value is None or value >= 0 else NO_LIMIT
+
+
+def log_retention_ms(config: Config) -> int | None:
+    """Return how long brokers keep a topic's log, on their disks or on the tier; NO_LIMIT for always, None if
+    unknown.
+    """
+    return local_retention_ms({**config, _TIERED: None})
+
+
+def ends_by_local_retention(topic: TopicSettings | None, *, tiered: bool) -> bool:
+    """Whether the local retention limits the age of a topic's entries; `topic` is None if the topic has no settings."""
+    return tiered and (topic is None or not topic.enable)
 
 
 def why_not_as_local(config: Config) -> str | None:

@@ -15,7 +15,7 @@ replication's, except for reads of consumers of other zones by links: one range 
 reads are shared out by the bytes that were linked to each.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -56,7 +56,8 @@ _BESIDE: Final = (CLIENTS, ROUTER, GATEWAY)
 AMOUNTS: Final = ("a1", "a2", "a3", "a4", "a5", "a6", "a7")
 """The amounts by kind.
 
-- store: put, get, head, delete, list, put bytes, get bytes
+- store: put, get, head, delete, list, put bytes, get bytes; as `follower`, -1 for the first store of a price section,
+  and -2, -3, ... for others of the same section
 - follower: peer bytes, stock bytes
 - topic: linked bytes, inline bytes
 - agent: none, one row for each record
@@ -140,11 +141,11 @@ def _rows_of_clients(record: ClientUsageRecord) -> Iterator[dict[str, object]]:
 def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
     row = partial(_row, record, record.rack)
     yield row(AGENT, "", -1)
-    by_prices: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
+    # Each store has a counter of its own: a sum would shrink, as if it was reset, when one of the stores is closed.
+    of_section: Counter[str] = Counter()
     for store in record.stores:
-        by_prices[store.prices].append(store[1:])
-    for prices, stores in by_prices.items():
-        yield row(STORE, prices, -1, *map(sum, zip(*stores, strict=True)))
+        of_section[store.prices] += 1
+        yield row(STORE, store.prices, -of_section[store.prices], *store[1:])
     for follower in record.followers:
         yield row(FOLLOWER, "", follower.follower, follower.peer_bytes, follower.stock_bytes)
     for topic in record.topics:

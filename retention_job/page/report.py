@@ -14,20 +14,24 @@ from retention_job.cost.stored_objects import tiered_cost
 from retention_job.cost.usage_table import CountedUsage, counters, latest
 from retention_job.findings.kinds import SEVERITIES
 from retention_job.page.html_report import html_report
-from retention_job.page.report_data import MAX_FINDINGS, Costs, DayCosts, Finding, FindingCount, ReportData, report_json
+from retention_job.page.report_data import MAX_FINDINGS, DayCosts, Finding, FindingCount, ReportData, report_json
 from retention_job.page.report_output import ReportOutput
 from retention_job.page.summaries import summarise_costs, summarise_objects
 from retention_job.settings import StoreSections
 from retention_job.sources.decoding import OTHER_ROW
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from retention_job.run import RunResult
     from retention_job.tables.history import History
+    from retention_job.tables.state import RunRecord
 
-_DAYS: Final = "day INT, parts STRING, stock_usd DOUBLE, tiered_storage_usd DOUBLE, is_complete BOOLEAN"
-"""The table `cost_days`; `parts` is JSON: dollars, as `DayCosts` has them."""
+_DAYS: Final = (
+    "day INT, parts STRING, stock_usd DOUBLE, tiered_storage_usd DOUBLE, "
+    "is_complete BOOLEAN, is_priced BOOLEAN, has_usage MAP<INT, BOOLEAN>"
+)
+"""The table `cost_days`: the fields of `DayCosts`; `parts` is JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,9 @@ def make_report(
     tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
     seconds = max(0.0, (sources.now_ms - sources.since_ms) / 1000)
     costs = summarise_costs(daily, tiered, clients, seconds, prices, history.topics)
-    costs = dataclasses.replace(costs, days=merged_days(_days_before(before), costs.days, history.read.is_incremental))
+    costs = dataclasses.replace(
+        costs, days=merged_days(days_before(before, history.last), costs.days, history.read.is_incremental)
+    )
     data = ReportData(
         history.run_id,
         sources.now_ms,
@@ -79,7 +85,7 @@ def make_report(
         "cost_daily": history.with_topic_names(daily),
         "cost_clients": clients,
         "cost_tiered": history.with_topic_names(tiered),
-        "cost_days": _days_table(history, costs),
+        "cost_days": days_table(history.spark, costs.days),
         "usage_counters": latest(sources.counters),
     }
     return Report(data, tables)
@@ -88,8 +94,8 @@ def make_report(
 def merged_days(before: Sequence[DayCosts], now: Sequence[DayCosts], is_incremental: bool) -> list[DayCosts]:
     """Return all known days.
 
-    An incremental run adds to earlier counts. A full run replaces them, except for its first day, which retention may
-    have cut, and the days before it.
+    An incremental run adds to earlier counts, and the usage records that it reads may complete a day. A full run
+    replaces them, except for its first day, which retention may have cut, and the days before it.
     """
     known = {day.day: day for day in before}
     first = min((day.day for day in now), default=0)
@@ -110,7 +116,8 @@ def _sum_of(one: DayCosts, other: DayCosts) -> DayCosts:
         parts,
         sum(stock) if stock else None,
         one.tiered_storage_usd + other.tiered_storage_usd,
-        one.is_complete and other.is_complete,
+        one.is_priced and other.is_priced,
+        {**one.has_usage, **other.has_usage},
     )
 
 
@@ -147,19 +154,37 @@ def _findings(findings: "DataFrame") -> list[Finding]:
     return [Finding(**{name: row[name] for name in names}) for row in ordered.select(*names).collect()]
 
 
-def _days_table(history: "History", costs: Costs) -> "DataFrame":
+def days_table(spark: "SparkSession", days: Sequence[DayCosts]) -> "DataFrame":
+    """Return the table `cost_days`."""
     rows = [
-        (day.day, json.dumps(dict(day.parts)), day.stock_usd, float(day.tiered_storage_usd), day.is_complete)
-        for day in costs.days
+        (
+            day.day,
+            json.dumps(dict(day.parts)),
+            day.stock_usd,
+            float(day.tiered_storage_usd),
+            day.is_complete,
+            day.is_priced,
+            dict(day.has_usage),
+        )
+        for day in days
     ]
-    return history.spark.createDataFrame(rows, _DAYS)
+    return spark.createDataFrame(rows, _DAYS)
 
 
-def _days_before(before: ReportOutput) -> list[DayCosts]:
-    table = before.table("cost_days", before.last_run_id() or "")
+def days_before(before: ReportOutput, last: "RunRecord | None") -> list[DayCosts]:
+    """Return the days that a run adds to; `last` is the run that it continues from, None for a full run.
+
+    A newer report does not count for an incremental run: its run stopped before its state was committed, so this run
+    reads and counts the same records again.
+    """
+    table = before.table("cost_days", (last.run_id if last else before.last_run_id()) or "")
     if table is None:
         return []
+    if "has_usage" not in table.columns:  # of an older version, which does not say why a day is incomplete
+        table = table.selectExpr("*", "is_complete AS is_priced", "map() AS has_usage")
     return [
-        DayCosts(row.day, json.loads(row.parts), row.stock_usd, row.tiered_storage_usd, row.is_complete)
+        DayCosts(
+            row.day, json.loads(row.parts), row.stock_usd, row.tiered_storage_usd, row.is_priced, dict(row.has_usage)
+        )
         for row in table.collect()
     ]

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -49,8 +49,16 @@ class DayCosts:
     stock_usd: float | None
     """The cost in stock Kafka of replication, and of clients that connect through gateways."""
     tiered_storage_usd: float
-    is_complete: bool
-    """Whether usage records include all brokers that uploaded on that day."""
+    is_priced: bool
+    """Whether all prices that the day needs are known."""
+    has_usage: Mapping[int, bool] = field(default_factory=dict)
+    """By broker: whether its usage records explain what it uploaded on that day. Brokers that did neither are left
+    out."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the day's costs are known: its prices, and usage of all brokers that uploaded."""
+        return self.is_priced and all(self.has_usage.values())
 
     @property
     def date(self) -> str:
@@ -260,6 +268,6 @@ def report_json(data: ReportData) -> dict[str, object]:
     for name in ("remote_wal_usd", "stock_usd", "saved_usd"):
         costs[name] = getattr(data.costs, name)
     for day, plain in zip(data.costs.days, costs["days"], strict=True):
-        plain |= {"date": day.date, "remote_wal_usd": day.remote_wal_usd, "saved_usd": day.saved_usd}
+        plain |= {name: getattr(day, name) for name in ("date", "remote_wal_usd", "saved_usd", "is_complete")}
     told["findings_left_out"] = data.findings_left_out
     return told

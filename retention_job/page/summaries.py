@@ -1,5 +1,6 @@
 """Summarises a run's tables for a report: costs by day, topic and broker, sizes of objects, and the upload lag."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
@@ -97,24 +98,36 @@ def _days(daily: "DataFrame", tiered: "DataFrame", clients: "DataFrame") -> list
     rows = daily.groupBy("day").agg(
         *(fn.sum(name).alias(name) for name in DOLLARS),
         fn.sum("stock_usd").alias("stock_usd"),
-        fn.count_if(fn.expr(_UNKNOWN_ROW)).alias("unknown"),
+        fn.count_if(fn.expr("upload_usd IS NULL")).alias("unpriced"),
     ).orderBy("day").collect()  # fmt: skip
+    has_usage = _usage_by_day(daily)
     days = {
         row.day: DayCosts(
             row.day,
             {name: row[name] for name in DOLLARS if row[name] is not None},
             row.stock_usd,
             of_tier.get(row.day, 0.0),
-            row.unknown == 0,
+            row.unpriced == 0,
+            has_usage[row.day],
         )
         for row in rows
     }
-    nothing = DayCosts(0, {}, None, 0.0, is_complete=True)
+    nothing = DayCosts(0, {}, None, 0.0, is_priced=True)
     for day, (parts, direct_usd) in _clients_by_day(clients).items():
         of_day = days.get(day, nothing)
         stock_usd = (of_day.stock_usd or 0.0) + direct_usd
         days[day] = replace(of_day, day=day, parts={**of_day.parts, **parts}, stock_usd=stock_usd)
     return [days[day] for day in sorted(days)]
+
+
+def _usage_by_day(daily: "DataFrame") -> defaultdict[int, dict[int, bool]]:
+    """Return `DayCosts.has_usage` by day."""
+    is_unknown, is_known = (fn.count_if(fn.expr(one)) > 0 for one in (_UNKNOWN_ROW, "remote_wal_usd IS NOT NULL"))
+    rows = daily.groupBy("day", "broker_id").agg(fn.when(is_unknown, False).when(is_known, True).alias("has_usage"))
+    found: defaultdict[int, dict[int, bool]] = defaultdict(dict)
+    for row in rows.where("has_usage IS NOT NULL").collect():
+        found[row.day][row.broker_id] = row.has_usage
+    return found
 
 
 def _clients_by_day(clients: "DataFrame") -> dict[int, tuple[dict[str, float], float]]:

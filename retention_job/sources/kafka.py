@@ -18,8 +18,10 @@ from metadata_topic.settings.wal_retention import (
     NO_LIMIT,
     AgentsRetention,
     KeptFor,
+    ends_by_local_retention,
     is_tiered,
     local_retention_ms,
+    log_retention_ms,
     longer,
 )
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
@@ -74,15 +76,18 @@ class Topic:
 
     @property
     def kept_longest(self) -> KeptFor | None:
-        """The longest time for which an agent keeps its entries, apart from an archive; None if unknown."""
-        local_ms = local_retention_ms(self.config)
-        return None if local_ms is None else self.agents.longest_of(self.settings, self.replication_factor, local_ms)
+        """The longest time for which an agent keeps its entries, apart from an archive; None if unknown.
+
+        Brokers, or the tier, keep its log no longer.
+        """
+        log_ms = self._log_ms
+        return None if log_ms is None else self.agents.longest_of(self.settings, self.replication_factor, log_ms)
 
     @property
     def kept_shortest(self) -> KeptFor | None:
         """The time for which every agent keeps its entries; None if unknown."""
-        local_ms = local_retention_ms(self.config)
-        return None if local_ms is None else self.agents.shortest_of(self.settings, self.replication_factor, local_ms)
+        log_ms = self._log_ms
+        return None if log_ms is None else self.agents.shortest_of(self.settings, self.replication_factor, log_ms)
 
     @property
     def kept_ms(self) -> int | None:
@@ -90,9 +95,32 @@ class Topic:
 
         -1: as long as the log. None: unknown, or the entries wait for the archive.
         """
-        if local_retention_ms(self.config) is None or self.settings.archive:
+        kept = self._kept_by_age
+        return None if kept is None or self.settings.archive else kept.retention_ms
+
+    @property
+    def held_ms(self) -> int:
+        """How long its entries are kept for a replica that is not in sync; 0 if no age releases them, or if unknown."""
+        kept = self._kept_by_age
+        return 0 if kept is None or kept.retention_ms == NO_LIMIT else kept.lagging_ms
+
+    @property
+    def _kept_by_age(self) -> KeptFor | None:
+        """The longest time after which agents delete by age, whether or not the log's start or the tier comes first."""
+        local_ms = local_retention_ms(self.config)
+        if local_ms is None:
             return None
-        return self.agents.longest_of(self.settings, self.replication_factor, NO_LIMIT).retention_ms
+        limit_ms = local_ms if self._ends_by_local_retention else NO_LIMIT
+        return self.agents.longest_of(self.settings, self.replication_factor, limit_ms)
+
+    @property
+    def _log_ms(self) -> int | None:
+        of = local_retention_ms if self._ends_by_local_retention else log_retention_ms
+        return of(self.config)
+
+    @property
+    def _ends_by_local_retention(self) -> bool:
+        return ends_by_local_retention(self.settings, tiered=self.is_tiered)
 
     @property
     def is_tiered(self) -> bool:
@@ -133,8 +161,8 @@ class Cluster:
         """The time for which agents keep entries for replicas that are not in sync; 0 if all are in sync, or
         NO_LIMIT.
         """
-        kept = (topic.kept_longest for topic in self.topics if topic.settings.enable and topic.has_lagging_replica)
-        return reduce(longer, (one.lagging_ms for one in kept if one is not None), 0)
+        lagging = (topic for topic in self.topics if topic.settings.enable and topic.has_lagging_replica)
+        return reduce(longer, (topic.held_ms for topic in lagging), 0)
 
 
 def offsets_by_topic(

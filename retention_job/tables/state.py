@@ -23,7 +23,7 @@ from retention_job.errors import StateError
 from retention_job.sources.kafka import Cluster
 from retention_job.spark.file_system import FileSystem
 
-FORMAT_VERSION: Final = 5
+FORMAT_VERSION: Final = 6
 _CURRENT: Final = "CURRENT.json"
 _RUNS: Final = "runs"
 _ONE_AT_A_TIME: Final = "one run at a time; this one is to be made again"

@@ -36,7 +36,15 @@ from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
-from metadata_topic.settings.wal_retention import NO_LIMIT, KeptFor, WalRetention, local_retention_ms
+from metadata_topic.settings.wal_retention import (
+    NO_LIMIT,
+    KeptFor,
+    WalRetention,
+    ends_by_local_retention,
+    is_tiered,
+    local_retention_ms,
+    log_retention_ms,
+)
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.release import NEVER, ClusterView, HiddenTopics, TopicWatch
 
@@ -74,8 +82,10 @@ class Observation:
     """Topics that this client may not describe, by name, or by id if the name is unknown."""
     replication: Mapping[TopicId, Replication] = field(default_factory=dict)
     """Replicas of the wanted topics that exist."""
+    tier_ms: Mapping[TopicId, int] = field(default_factory=dict)
+    """How long brokers and the tier keep the logs of topics that KIP-405 copies; NEVER."""
     kept_ms: Mapping[TopicId, int] = field(default_factory=dict)
-    """How long entries are kept at most, if an age decides; NEVER."""
+    """How long entries are kept at most, by the retention of their log; NEVER."""
 
 
 def longest_retention_ms(retentions_ms: Iterable[int]) -> int | None:
@@ -148,6 +158,7 @@ class ClusterObserver:
             names,
             hidden,
             {topic_id: _replication(described[topic_id]) for topic_id in asked},
+            _tier_retentions(configs),
         )
 
     def _ask_by_id(self, unseen: Collection[TopicId], names: Mapping[TopicId, str]) -> _AnswersById:
@@ -178,9 +189,10 @@ class ClusterObserver:
         known = {topic_id for topic_id, name in self._seen.items() if name in hidden}
         return HiddenTopics(frozenset(known - set(names)), others=bool(hidden))
 
-    def local_retentions_ms(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the local retention of the topics where it is known. Raises KafkaClusterError."""
-        return _local_retentions(self._configs({name: name for name in names}))
+    def log_retentions_ms(self, names: Iterable[str]) -> dict[str, int]:
+        """Return how long brokers, and the tier, keep the topics' logs where it is known. Raises KafkaClusterError."""
+        configs = self._configs({name: name for name in names})
+        return _local_retentions(configs) | _tier_retentions(configs)
 
     def _describe(self, names: list[str]) -> tuple[dict[TopicId, DescribedTopic], frozenset[str]]:
         """Return the existing topics, and the names of hidden ones."""
@@ -221,6 +233,12 @@ def _local_retentions(configs: Mapping[K, Mapping[str, str | None]]) -> dict[K, 
     return {key: kept_ms for key, config in configs.items() if (kept_ms := local_retention_ms(config)) is not None}
 
 
+def _tier_retentions(configs: Mapping[K, Mapping[str, str | None]]) -> dict[K, int]:
+    """Return the retention of tiered logs; NEVER if it is unknown, so that nothing counts as shorter than it is."""
+    tiered = {key: log_retention_ms(config) for key, config in configs.items() if is_tiered(config)}
+    return {key: NEVER if kept_ms is None else kept_ms for key, kept_ms in tiered.items()}
+
+
 def _replication(topic: DescribedTopic) -> Replication:
     return Replication(topic.replication_factor, frozenset(one.partition for one in topic.partitions if one.is_lagging))
 
@@ -231,7 +249,7 @@ def topics_of(partitions: Iterable[TopicIdPartition]) -> set[TopicId]:
 
 
 def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, rack: str | None) -> int | None:
-    """Return the longest local retention of the enabled topics now; None if unknown. Blocks.
+    """Return the longest retention of the enabled topics' logs now; None if unknown. Blocks.
 
     Raises MetadataTopicError.
     """
@@ -241,7 +259,7 @@ def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, rack
         reader.wait_until_ready(_SETTINGS_TIMEOUT_S)
         enabled = [name for name, topic in reader.topics.items() if topic.enable]
         observer = ClusterObserver(client, broker_id, TopicWatch(0))
-        return longest_retention_ms(observer.local_retentions_ms(enabled).values())
+        return longest_retention_ms(observer.log_retentions_ms(enabled).values())
     except (ClusterUnknownError, KafkaClusterError) as error:
         log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
         return None
@@ -263,23 +281,26 @@ class KnownSettings(Protocol):
 
 
 def with_wal_retention(
-    observation: Observation, topics: Mapping[str, TopicSettings], retention: WalRetention
+    observation: Observation, topics: Mapping[str, TopicSettings] | None, retention: WalRetention
 ) -> Observation:
-    """Return the observation with the WAL retention in its view; `topics` are the known settings by name.
+    """Return the observation with the WAL retention in its view; `topics` are the settings by name, None if unknown.
 
     Entries that are kept as long as the log are released by the log's start or the tier, never by age: timestamps may
-    be in the future, and brokers keep what the tier does not have.
+    be in the future, and brokers keep what the tier does not have. Unknown settings may ask for that.
     """
     view = observation.view
 
-    def kept_for(topic_id: TopicId, local_ms: int) -> KeptFor:
-        settings = settings_of(topics, observation.names.get(topic_id, ""), topic_id)
-        return retention.of(settings, _factor(observation, topic_id), local_ms)
+    def kept_for(topic_id: TopicId, log_ms: int) -> KeptFor:
+        settings = settings_of(topics or {}, observation.names.get(topic_id, ""), topic_id)
+        if topics is not None and ends_by_local_retention(settings, tiered=topic_id in observation.tier_ms):
+            log_ms = view.retention_ms[topic_id]
+        return retention.of(settings, _factor(observation, topic_id), log_ms)
 
+    log_retention = {topic_id: observation.tier_ms.get(topic_id, ms) for topic_id, ms in view.retention_ms.items()}
     kept = {topic_id: kept_for(topic_id, NO_LIMIT) for topic_id in view.retention_ms}
     return replace(
         observation,
-        kept_ms={topic_id: kept_for(topic_id, local_ms).lagging_ms for topic_id, local_ms in view.retention_ms.items()},
+        kept_ms={topic_id: kept_for(topic_id, log_ms).lagging_ms for topic_id, log_ms in log_retention.items()},
         view=replace(
             view,
             retention_ms={topic_id: one.retention_ms for topic_id, one in kept.items()},
@@ -342,8 +363,8 @@ class ClusterWatch:
             return False
         self._names = observation.names
         # Settings that are only partly read may be older ones, which could release something that must be kept.
-        known = self._settings.topics if self._settings.ready else {}
-        self._on_observation(with_wal_retention(observation, known, self._retention), self._wall_ms())
+        read = self._settings.topics if self._settings.ready else None
+        self._on_observation(with_wal_retention(observation, read, self._retention), self._wall_ms())
         return True
 
     async def _observe(self, wanted: Collection[TopicId], heard_of: Collection[str]) -> Observation:

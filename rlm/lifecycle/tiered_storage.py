@@ -1,8 +1,8 @@
 """Lets KIP-405's remote storage release entries of combined segments, as a long-term tier.
 
-The tier's contents are known by offset; the log's leader epochs say which records those are. So it answers only for
-partitions with a replica on this broker, and only while `__remote_log_metadata` is followed. For all others the answer
-is unknown, and time or the log's start releases their entries.
+The tier's contents are known by leader epoch and offset, and say which records those are: one leader wrote each epoch.
+Where this broker has a replica, the log's own leader epochs count, and records that the log no longer has are not
+released. It answers only while `__remote_log_metadata` is followed. Otherwise time or the log's start releases entries.
 """
 
 from collections.abc import Callable
@@ -73,15 +73,25 @@ class TieredStorageTier:
             return False
         partition = entry.topic_id_partition
         epochs = self._epochs.of(partition)
-        return epochs is not None and self._offsets.is_tiered(
-            partition, epochs, entry.leader_epoch, TieredRange(entry.first_offset, entry.last_offset)
-        )
+        if epochs is None:
+            return any(
+                held.first_offset <= entry.first_offset and entry.last_offset <= held.last_offset
+                for held in self._offsets.epoch_ranges(partition).get(entry.leader_epoch, ())
+            )
+        offsets = TieredRange(entry.first_offset, entry.last_offset)
+        return self._offsets.is_tiered(partition, epochs, entry.leader_epoch, offsets)
 
     def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
         """Return the part of the last range on the tier that its last epoch's leader wrote."""
-        epochs = self._epochs.of(partition) if self._follower.ready else None
-        if epochs is None:
+        if not self._follower.ready:
             return None
+        epochs = self._epochs.of(partition)
+        if epochs is None:
+            held = self._offsets.epoch_ranges(partition)
+            if not held:
+                return None
+            last_epoch = max(held)
+            return HeldRange(last_epoch, held[last_epoch][-1].first_offset, held[last_epoch][-1].last_offset)
         ranges = self._offsets.tiered_ranges(partition, epochs)
         epoch = epochs.epoch_at(ranges[-1].last_offset) if ranges else None
         start = epochs.start_offset(epoch) if epoch is not None else None

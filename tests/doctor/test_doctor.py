@@ -63,12 +63,13 @@ PLAINTEXT_ACCEPTED = {
 def kept_all(local_ms: int | None, **changes: Any) -> EnabledTopic:
     """A topic whose objects are kept for as long as its log."""
     kept = None if local_ms is None else KeptFor(local_ms, local_ms)
-    return replace(EnabledTopic(local_ms, True, kept=kept), **changes)
+    return replace(EnabledTopic(local_ms, True, kept=kept, metadata_ms=local_ms), **changes)
 
 
 def kept_for_an_hour(**changes: Any) -> EnabledTopic:
     """A topic with Kafka's and our defaults."""
-    return replace(EnabledTopic(WEEK_MS, True, kept=KeptFor(HOUR_MS, 24 * HOUR_MS)), **changes)
+    kept = KeptFor(HOUR_MS, 24 * HOUR_MS)
+    return replace(EnabledTopic(WEEK_MS, True, kept=kept, metadata_ms=kept.lagging_ms), **changes)
 
 
 def stored(objects: int, **mean_bytes: int) -> AgentAnswer:

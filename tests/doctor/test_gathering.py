@@ -242,11 +242,14 @@ def test_a_topic_without_tiered_storage_keeps_its_records_for_all_of_its_retenti
     tiered = {"remote.storage.enable": "true", "local.retention.ms": "1000", "retention.ms": "9000"}
     on, archived = TopicSettings(enable=True), TopicSettings(enable=True, archive=True)
     agents = AgentsRetention((WalRetention(2000, 3000), WalRetention(1500, 1500)))
-    assert enabled_topic(tiered, on, agents, 3) == EnabledTopic(1000, True, kept=KeptFor(1000, 1000))
-    assert enabled_topic({"retention.ms": "9000"}, on, agents, 3) == EnabledTopic(9000, False, kept=KeptFor(2000, 3000))
-    assert enabled_topic({"retention.ms": "9000"}, on, agents, 1) == EnabledTopic(9000, False, kept=KeptFor(9000, 9000))
     kept = KeptFor(2000, 3000)
-    assert enabled_topic({"retention.ms": "-1"}, archived, agents, 3) == EnabledTopic(-1, True, False, kept, True)
+    for factor, in_tier, in_log in ((3, KeptFor(1000, 1000), kept), (1, KeptFor(1000, 1000), KeptFor(9000, 9000))):
+        found = enabled_topic(tiered, on, agents, factor)
+        assert found == EnabledTopic(1000, True, kept=in_tier, metadata_ms=in_log.lagging_ms)
+        found = enabled_topic({"retention.ms": "9000"}, on, agents, factor)
+        assert found == EnabledTopic(9000, False, kept=in_log, metadata_ms=in_log.lagging_ms)
+    found = enabled_topic({"retention.ms": "-1"}, archived, agents, 3)
+    assert found == EnabledTopic(-1, True, False, kept, 3000, True)
     assert enabled_topic({}, on, agents, 3) == EnabledTopic(None, False)
 
 

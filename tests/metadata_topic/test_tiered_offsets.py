@@ -83,6 +83,12 @@ def test_an_epoch_begins_where_the_first_finished_segment_has_it() -> None:
     assert tier.epoch_starts(OTHER) == {}
 
 
+def test_an_epochs_ranges_end_at_what_is_missing() -> None:
+    tier = Tier(*copied(1, 10, 19, (2, 0), (3, 15)), *copied(2, 20, 29, (3, 20)), *copied(3, 40, 49, (3, 40)))
+    assert tier.epoch_ranges(ORDERS) == {2: (TieredRange(10, 14),), 3: (TieredRange(15, 29), TieredRange(40, 49))}
+    assert tier.take(update(2, DELETING)).epoch_ranges(ORDERS)[3] == (TieredRange(15, 19), TieredRange(40, 49))
+
+
 def test_nothing_beyond_a_gap_counts() -> None:
     tier = Tier(*copied(1, 0, 9), started(2, 10, 19), *copied(3, 20, 29))
     assert tier.up_to() == 9

@@ -73,10 +73,13 @@ class Listener:
         self.heard.set()
 
     def stored(self, wanted: TopicIdPartition) -> list[bytes]:
-        """Every batch of a partition that was told as stored, in the order of telling."""
+        """Every batch of a partition that was told as stored, in the order of the objects.
+
+        Uploads run side by side, so the second may be told before the first.
+        """
         return [
             bytes(item.records[batch.start : batch.end])
-            for segment in self.uploaded
+            for segment in sorted(self.uploaded, key=lambda one: one.combined_segment_id)
             for item in segment.items
             if item.topic_id_partition == wanted
             for batch in item.batches

@@ -52,6 +52,7 @@ class FakeAdmin:
     can_ask_by_id: bool = True
     asked: set[str] = field(default_factory=set)
     partitions: dict[str, tuple[DescribedPartition, ...]] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=lambda: {"retention.ms": "1000"})
 
     def listing(self) -> ClusterListing:
         one = (DescribedPartition(0, 1, (1,), (1,)),)
@@ -76,7 +77,7 @@ class FakeAdmin:
         return DescribedTopic(name, self.faults_by_id.get(name, 0), topic_id)
 
     def topic_configurations(self, names: Iterable[str]) -> Answers[str, dict[str, str]]:
-        return _answers({name: {"retention.ms": "1000"} for name in names})
+        return _answers(dict.fromkeys(names, self.config))
 
     def offsets(self, partitions: Iterable[tuple[str, int]], at: int) -> Answers[tuple[str, int], int]:
         assert at == EARLIEST
@@ -134,6 +135,16 @@ def test_what_is_known_of_a_topic_that_is_there(rig: Rig) -> None:
     assert seen.view.retention_ms == {id_of("orders"): 1000}
     assert list(seen.view.log_start.values()) == [7]
     assert seen.hidden == frozenset()
+
+
+@pytest.mark.parametrize(("retention_ms", "expected"), [("9000", 9000), ("-1", NEVER), ("soon", NEVER)])
+def test_a_tiered_log_is_kept_longer_than_its_local_retention(rig: Rig, retention_ms: str, expected: int) -> None:
+    assert rig.observer.observe([id_of("orders")], (), lambda: 0).tier_ms == {}
+    assert rig.observer.log_retentions_ms(["orders"]) == {"orders": 1000}
+    rig.admin.config = {"remote.storage.enable": "true", "local.retention.ms": "10", "retention.ms": retention_ms}
+    seen = rig.observer.observe([id_of("orders")], (), lambda: 0)
+    assert (seen.view.retention_ms, seen.tier_ms) == ({id_of("orders"): 10}, {id_of("orders"): expected})
+    assert rig.observer.log_retentions_ms(["orders"]) == {"orders": expected}
 
 
 def test_a_view_is_as_of_the_first_question(rig: Rig) -> None:

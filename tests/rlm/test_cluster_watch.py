@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+import pytest
+
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
@@ -32,6 +34,7 @@ class Observer:
     factor: int = 3
     lagging: frozenset[int] = frozenset()
     local_ms: dict[TopicId, int] = field(default_factory=lambda: {ORDERS: 7 * DAY_MS})
+    tier_ms: dict[TopicId, int] = field(default_factory=dict)
 
     def observe(
         self, _wanted: Collection[TopicId], _names: Collection[str], _wall_ms: Callable[[], int]
@@ -41,6 +44,7 @@ class Observer:
             frozenset({1}),
             {ORDERS: "orders", CLICKS: "clicks"},
             replication={ORDERS: Replication(self.factor, self.lagging)},
+            tier_ms=self.tier_ms,
         )
 
 
@@ -100,7 +104,7 @@ def test_what_is_kept_as_long_as_the_log_goes_with_its_start_and_by_no_age() -> 
 def test_what_is_kept_as_long_as_a_tiered_log_goes_once_it_is_on_the_tier_and_by_no_age() -> None:
     """Brokers delete nothing locally that is not on the tier, and copy closed segments only."""
     settings = Settings({"orders": TopicSettings(enable=True, wal_retention_ms=-2)})
-    view = view_of(Observer(local_ms={ORDERS: HOUR_MS}), settings)
+    view = view_of(Observer(local_ms={ORDERS: HOUR_MS}, tier_ms={ORDERS: 7 * DAY_MS}), settings)
     entry = RemoteLogSegmentMetadataEntry(TopicIdPartition(ORDERS, 0), 0, 0, 9, 0, 10, 0)
     for is_on_tier, expected in ((False, None), (True, Release.TIERED)):
         tiers = Tiers([TierOf([entry] if is_on_tier else [])])
@@ -116,6 +120,17 @@ def test_the_metadata_outlives_what_is_kept_by_the_local_retention() -> None:
     assert seen_by(Observer(), Settings({"orders": TopicSettings(enable=True, wal_retention_ms=-2)})).kept_ms == {
         ORDERS: 7 * DAY_MS
     }
+
+
+@pytest.mark.parametrize("tier_ms", [7 * DAY_MS, NEVER])
+def test_the_metadata_outlives_what_is_kept_until_the_tier_has_it(tier_ms: int) -> None:
+    observer = Observer(local_ms={ORDERS: HOUR_MS}, tier_ms={ORDERS: tier_ms}, lagging=frozenset({0}))
+    for settings, expected in (
+        (TopicSettings(enable=True, wal_retention_ms=-2), tier_ms),
+        (ON, DAY_MS),
+        (TopicSettings(), HOUR_MS),
+    ):
+        assert seen_by(observer, Settings({"orders": settings})).kept_ms == {ORDERS: expected}
 
 
 def test_a_replica_that_is_behind_is_waited_for_up_to_the_bound() -> None:
@@ -138,6 +153,23 @@ def test_settings_that_are_read_in_part_release_nothing_sooner_than_kafka_does()
 def test_a_topic_that_is_switched_off_keeps_its_objects_for_as_long_as_kafka_its_log() -> None:
     view = view_of(Observer(), Settings({}))
     assert not released(view, 100 * DAY_MS)
+
+
+@pytest.mark.parametrize("topics", [{}, {"orders": TopicSettings()}])
+def test_a_tiered_topic_that_is_switched_off_keeps_its_objects_for_the_local_retention(
+    topics: dict[str, TopicSettings],
+) -> None:
+    """Its log begins where the tier does, maybe for ever."""
+    observer = Observer(local_ms={ORDERS: HOUR_MS}, tier_ms={ORDERS: NEVER})
+    view = view_of(observer, Settings(topics))
+    assert (released(view, HOUR_MS - 1), released(view, HOUR_MS)) == (False, True)
+
+
+def test_a_tiered_topic_that_may_want_all_of_its_log_loses_nothing_by_age() -> None:
+    observer = Observer(local_ms={ORDERS: HOUR_MS}, tier_ms={ORDERS: NEVER})
+    assert not released(view_of(observer, Settings(ready=False)), 100 * DAY_MS)
+    observer.factor = 0
+    assert not released(view_of(observer, Settings()), 100 * DAY_MS)
 
 
 def test_replicas_that_are_not_known_release_nothing_sooner_than_kafka_does() -> None:

@@ -10,7 +10,7 @@ from metadata_topic.kip405.kip405 import RemoteLogSegmentId, RemoteLogSegmentMet
 from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.records.states import FINISHED, STARTED
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
+from rlm.lifecycle.release import ClusterView, HeldRange, Release, Tiers, release_of
 from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
@@ -62,11 +62,25 @@ def test_nothing_is_known_before_the_topic_was_read(tmp_path: Path) -> None:
     assert tier.holds(_entry(0, 9))
 
 
-def test_nothing_is_known_of_a_log_that_is_not_here_or_cannot_be_read(tmp_path: Path) -> None:
-    for directory in (None, tmp_path, tmp_path / "gone"):
-        epochs = LogEpochs(dict.fromkeys([ORDERS], directory).get, lambda: 0.0)
-        assert not TieredStorageTier(_tiered(0, 9), Follower(), epochs).holds(_entry(0, 9))
-        (tmp_path / "leader-epoch-checkpoint").write_text("no number\n")
+@pytest.mark.parametrize("checkpoint", ["", "no number\n", None])
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [(_entry(0, 9), True), (_entry(2, 5), True), (_entry(5, 10), False), (_entry(0, 9, epoch=3), False)],
+)
+def test_the_tiers_own_epochs_count_for_a_log_that_is_not_here_or_cannot_be_read(
+    tmp_path: Path, checkpoint: str | None, entry: RemoteLogSegmentMetadataEntry, expected: bool
+) -> None:
+    if checkpoint is not None:
+        (tmp_path / "leader-epoch-checkpoint").write_text(checkpoint)
+    epochs = LogEpochs(lambda _: None if checkpoint is None else tmp_path, lambda: 0.0)
+    follower = Follower()
+    tier = TieredStorageTier(_tiered(0, 9), follower, epochs)
+    assert tier.holds(entry) is expected
+    assert tier.held_range(ORDERS) == HeldRange(4, 0, 9)
+    assert tier.held_range(TopicIdPartition(ORDERS.topic_id, 4)) is None
+    follower.ready = False
+    assert not tier.holds(entry)
+    assert tier.held_range(ORDERS) is None
 
 
 def test_leader_epochs_are_read_again_after_their_time(tmp_path: Path) -> None:

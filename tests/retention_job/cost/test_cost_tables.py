@@ -184,6 +184,20 @@ def test_amounts_are_differences_whatever_was_lost(spark: SparkSession) -> None:
     assert {(row.broker_id, row.day): row.a1 for row in amounts} == {(1, FIRST_DAY): 10, (2, FIRST_DAY): 70}
 
 
+def test_an_archive_with_the_wal_stores_prices_may_stop_first(spark: SparkSession) -> None:
+    """The last record of an agent has no archive store."""
+    counted = [((100, 10), 0), ((26_000, 40), 1), ((26_100,), 2)]
+    records = [
+        UsageRecord(
+            1, 1, sequence, FIRST_DAY * DAY_MS + sequence, 0, "a",
+            tuple(StoreUsage("s3_standard", puts, *[0] * 6) for puts in stores), (), (),
+        )
+        for stores, sequence in counted
+    ]  # fmt: skip
+    usage = CountedUsage.of(CostHistory(records=records).sources(spark).counters)
+    assert [row.a1 for row in usage.store_by_day("s3_standard").collect()] == [26_140]
+
+
 @pytest.mark.gate
 def test_an_incremental_run_counts_what_the_runs_before_it_did_not(
     spark: SparkSession, history: CostHistory, found: Rows

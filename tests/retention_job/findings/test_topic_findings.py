@@ -1,6 +1,8 @@
 """Settings that contradict each other are told with the command that mends them; sound ones are not told."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -36,7 +38,10 @@ ON = TopicSettings(enable=True)
     [
         ({"retention.ms": WEEK, "local.retention.ms": "-2"}, ON),
         ({"retention.ms": WEEK, "local.retention.ms": "3600000", "remote.storage.enable": "true"}, ON),
-        ({"retention.ms": "-1", "local.retention.ms": "3600000", "remote.storage.enable": "true"}, ON),
+        (
+            {"retention.ms": "-1", "local.retention.ms": "3600000", "remote.storage.enable": "true"},
+            TopicSettings(enable=True, wal_retention_ms=3_600_000),
+        ),
         ({"retention.ms": WEEK, "local.retention.ms": "3600000"}, ON),
         ({"retention.ms": WEEK}, TopicSettings(enable=True, archive=True)),
     ],
@@ -82,9 +87,38 @@ def test_where_agents_differ_the_longest_and_the_shortest_are_known() -> None:
     assert orders(retention_ms="soon").kept_longest is orders(retention_ms="soon").kept_shortest is None
 
 
+def tiered(settings: TopicSettings = ON, **changes: Any) -> Topic:
+    """A topic that leaves the brokers' disks after an hour, and the tier after a week."""
+    config = {"remote.storage.enable": "true", "local.retention.ms": str(HOUR_MS), "retention.ms": WEEK}
+    return replace(orders(settings), config=config, **changes)
+
+
+AS_LOG = TopicSettings(enable=True, wal_retention_ms=-2)
+
+
+def test_the_tier_releases_objects_and_not_the_local_retention() -> None:
+    assert (tiered().kept_longest, tiered().kept_shortest) == (orders().kept_longest, orders().kept_shortest)
+    assert tiered(AS_LOG).kept_longest == tiered(AS_LOG).kept_shortest == KeptFor(int(WEEK), int(WEEK))
+    assert tiered(AS_LOG).kept_ms == -1
+
+
+def test_what_a_tiered_topic_without_the_feature_has_left_goes_by_its_local_retention() -> None:
+    off = tiered(TopicSettings())
+    assert off.kept_longest == off.kept_shortest == KeptFor(HOUR_MS, HOUR_MS)
+    assert off.kept_ms == HOUR_MS
+    assert orders(TopicSettings()).kept_ms == -1
+
+
 @pytest.mark.parametrize(
     ("topic", "held_ms"),
-    [(orders(), 0), (orders(is_lagging=True), DAY_MS), (orders(TopicSettings(), is_lagging=True), 0)],
+    [
+        (orders(), 0),
+        (orders(is_lagging=True), DAY_MS),
+        (orders(TopicSettings(), is_lagging=True), 0),
+        pytest.param(orders(is_lagging=True, retention_ms="1000"), DAY_MS, id="the log's start decides, and no age"),
+        pytest.param(tiered(has_lagging_replica=True), DAY_MS, id="the tier decides, and no age"),
+        pytest.param(orders(AS_LOG, is_lagging=True), 0, id="no age releases it anyway"),
+    ],
 )
 def test_agents_keep_more_while_a_replica_of_an_enabled_topic_is_out_of_sync(topic: Topic, held_ms: int) -> None:
     assert Cluster(frozenset({1}), (topic,), {}).held_ms == held_ms

@@ -8,10 +8,11 @@ from pyspark.sql import SparkSession
 from cli.costs.report import exit_code
 from cli.exit_code import ExitCode
 from retention_job.errors import StateError
-from retention_job.page.report import merged_days
+from retention_job.page.report import days_before, days_table, merged_days
 from retention_job.page.report_data import DayCosts
 from retention_job.page.report_output import ReportOutput
 from retention_job.spark.file_system import FileSystem
+from retention_job.tables.state import RunRecord
 
 
 @pytest.mark.gate
@@ -70,8 +71,9 @@ def test_a_damaged_list_of_runs_is_named_and_not_taken_for_an_empty_one(spark: S
         ReportOutput(spark, str(tmp_path)).begin()
 
 
-def _day(day: int, usd: float, stock: float | None = 9.0, is_complete: bool = True) -> DayCosts:
-    return DayCosts(day, {"put_usd": usd}, stock, 0.5, is_complete)
+def _day(day: int, usd: float, stock: float | None = 9.0, is_priced: bool = True, **has_usage: bool) -> DayCosts:
+    """`has_usage`: by the broker, as b1."""
+    return DayCosts(day, {"put_usd": usd}, stock, 0.5, is_priced, {int(b[1:]): told for b, told in has_usage.items()})
 
 
 def test_a_full_run_replaces_days_but_for_those_that_retention_cut() -> None:
@@ -83,6 +85,43 @@ def test_a_full_run_replaces_days_but_for_those_that_retention_cut() -> None:
 def test_an_incremental_run_adds_to_what_was_counted() -> None:
     merged = merged_days([_day(1, 5.0), _day(2, 6.0, None, False)], [_day(2, 1.0), _day(3, 2.0)], is_incremental=True)
     assert merged == [_day(1, 5.0), DayCosts(2, {"put_usd": 7.0}, 9.0, 1.0, False), _day(3, 2.0)]
+    assert not merged[1].is_complete, "a price that was unknown stays so"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_complete"),
+    [
+        ({"b1": False}, {"b1": True}, True),
+        ({"b1": False, "b2": True}, {"b2": True}, False),
+        ({"b1": False}, {}, False),
+        ({"b1": True}, {"b1": False}, False),
+        ({"b1": True}, {"b2": False}, False),
+    ],
+)
+def test_a_day_is_complete_when_the_usage_of_all_its_brokers_was_read(
+    before: dict[str, bool], now: dict[str, bool], is_complete: bool
+) -> None:
+    (day,) = merged_days([_day(1, 5.0, **before)], [_day(1, 2.0, **now)], is_incremental=True)
+    assert day.is_complete == is_complete
+
+
+def test_a_day_is_not_added_to_the_report_of_a_run_that_left_no_state(spark: SparkSession, tmp_path: Path) -> None:
+    """Killed between the commits of its report and its state: the next run reads the same records again."""
+    output = ReportOutput(spark, str(tmp_path))
+    first, killed = [_day(1, 5.0, b1=True, b2=False)], [_day(1, 9.0, None, False)]
+    output.write("first", {"cost_days": days_table(spark, first)}, {})
+    output.write("killed", {"cost_days": days_table(spark, killed)}, {})
+    last = RunRecord("first", 0, {}, "aa", {}, {}, ["first"], {})
+    assert days_before(output, last) == first
+    assert days_before(output, None) == killed, "a full run replaces days, whichever they are"
+
+
+def test_a_day_of_an_older_version_that_is_incomplete_stays_so(spark: SparkSession, tmp_path: Path) -> None:
+    output = ReportOutput(spark, str(tmp_path))
+    older = days_table(spark, [_day(1, 5.0, b1=False)]).drop("is_priced", "has_usage")
+    output.write("older", {"cost_days": older}, {})
+    (day,) = days_before(output, None)
+    assert not day.is_complete
 
 
 @pytest.mark.parametrize(

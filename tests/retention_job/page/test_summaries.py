@@ -107,5 +107,6 @@ def test_what_agents_have_yet_to_tell_is_no_loss(spark: SparkSession) -> None:
     assert costs.saved_usd is None
     assert all(day.saved_usd is None for day in costs.days)
     assert not costs.days[0].is_complete, "on the others the objects are only kept"
+    assert [dict(day.has_usage) for day in costs.days] == [{1: False}, {}, {}, {}]
     (topic,) = costs.topics
     assert topic.saved_usd is None
