@@ -43,6 +43,8 @@ class Selection:
     to_timestamp_ms: int | None = None
     may_have_less: bool = False
     """Whether to include logs of which others hold records that are not stored."""
+    may_lack_tier_epochs: bool = False
+    """Whether to include logs with a tier that may lack leader epochs of its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class PlannedLog:
     rules: PlanRules = field(default_factory=PlanRules)
     """The rules of the plan."""
     may_have_less: bool = False
+    may_lack_tier_epochs: bool = False
 
     @property
     def name(self) -> str:
@@ -98,8 +101,8 @@ class PlannedLog:
         place = target.building_place(self.topic, self.partition.partition)
         return RestoreJob(self.partition, self.name, place, self.runs, self.plan, self.settings, self.rules)
 
-    def held_by_others(self, start_offset: int) -> list[OffsetRange]:
-        """Return what other replicas hold of this log and object storage does not, from this start to its end.
+    def held_by_others(self, plan: LogPlan) -> list[OffsetRange]:
+        """Return what other replicas hold, and a log made by `plan` would lack, from the leader's log start to its end.
 
         Empty for a compacted log, of which any missing range counts (`find_missing`). If this broker led such a log,
         Kafka would delete on all replicas what is before its start, because followers adopt the leader's log start;
@@ -108,20 +111,34 @@ class PlannedLog:
         log_start = self.replicas.log_start
         if log_start is None or not self.has_other_replicas or self.settings.is_compacted:
             return []
+        start_offset = plan.start_offset if plan.extents or plan.gap is None else plan.gap.to_offset
         head = [(log_start, start_offset)] if log_start < start_offset else []
-        on_brokers = (GapReason.NOT_WANTED, GapReason.UNREADABLE)  # the leader's copy was damaged, others' may be well
-        unstored = [gap for gap in self.rules.declared_gaps if gap.reason in on_brokers]
         within = [
             (gap.from_offset, gap.to_offset)
             for gap in self.plan.declared_gaps
-            if gap.from_offset >= start_offset
-            and any(one.from_offset < gap.to_offset and gap.from_offset < one.to_offset for one in unstored)
+            if gap.from_offset >= start_offset and self._may_be_on_brokers(gap)
         ]
         return head + within
 
-    def is_left_to_others(self, start_offset: int) -> bool:
-        """Whether a log with this start is not restored: the broker copies all of it from the leader."""
-        return self.is_stored and not self.may_have_less and bool(self.held_by_others(start_offset))
+    def _may_be_on_brokers(self, gap: Gap) -> bool:
+        """Whether the leader may have the records of this declared gap.
+
+        A leader that cannot read them can give them to nobody. The leader of a newer epoch may have a sound copy.
+        """
+        declared = [
+            one
+            for one in self.rules.declared_gaps
+            if one.from_offset < gap.to_offset and gap.from_offset < one.to_offset
+        ]
+        if any(one.reason is GapReason.NOT_WANTED for one in declared):
+            return True
+        unreadable_in = [one.leader_epoch for one in declared if one.reason is GapReason.UNREADABLE]
+        newest = max([self.replicas.leader_epoch, *(epoch for epoch, _ in self.runs.lineage)])
+        return bool(unreadable_in) and newest > max(unreadable_in)
+
+    def is_left_to_others(self, plan: LogPlan) -> bool:
+        """Whether a log made by `plan` is not restored: the broker copies all of it from the leader."""
+        return self.is_stored and not self.may_have_less and bool(self.held_by_others(plan))
 
     def find_missing(self, plan: LogPlan, gap: Gap | None) -> list[OffsetRange]:
         """Return what a compacted log made by `plan`, or ended before `gap`, would lack; empty for any other log.
@@ -170,12 +187,20 @@ class PlannedLog:
 
         A leading broker deletes from the tier what is of epochs older than its own first one.
         """
-        is_known = not self.settings.is_tiered or self.rules.tier_epochs is not None or self.may_have_less
+        is_known = not self.settings.is_tiered or self.rules.tier_epochs is not None
         return not is_known and plan.start_offset > (self.runs.log_start(self.rules) or 0)
+
+    def with_tier(self, tier: TieredOffsets) -> "PlannedLog":
+        """Return the log with the leader epochs of its records on the tier."""
+        if not self.settings.is_tiered:
+            return self
+        starts = sorted(tier.epoch_starts(self.partition).items())
+        rules = replace(self.rules, tier_epochs=tuple(EpochStart(*one) for one in starts))
+        return replace(self, rules=rules, plan=self.runs.plan(rules))
 
     def is_restored(self, plan: LogPlan, gap: Gap | None) -> bool:
         """Whether to give the broker a log made by `plan`, and ended before `gap`."""
-        return self.is_stored and not self.is_left_to_others(plan.start_offset) and not self.find_missing(plan, gap)
+        return self.is_stored and not self.is_left_to_others(plan) and not self.find_missing(plan, gap)
 
 
 def plan_broker(
@@ -185,12 +210,10 @@ def plan_broker(
     selection: Selection,
     now_ms: int,
     newest_timestamp_ms: NewestTimestamp = lambda _extent: 0,
-    tier: TieredOffsets | None = None,
 ) -> list[PlannedLog]:
     """Return the selected lost logs of the broker, by name. Writes nothing.
 
-    `newest_timestamp_ms` is asked where nobody says where a log begins, for records that seem to have expired. `tier`
-    is what KIP-405's tier holds; None: unknown.
+    `newest_timestamp_ms` is asked where nobody says where a log begins, for records that seem to have expired.
     Raises UnknownClusterError when nothing is selected, RecoveryError for settings that are no numbers.
     """
     kept = _kept_logs(broker)
@@ -206,13 +229,10 @@ def plan_broker(
         runs, replicas = inventory.log_runs(partition), topic.partitions[partition.partition]
         rules = inventory.log_rules(partition, is_compacted=settings.is_compacted, log_start=replicas.log_start)
         rules = replace(rules, begins_behind_last_gap=selection.begins_behind_last_gap)
-        if settings.is_tiered and tier is not None:
-            starts = tier.epoch_starts(partition).items()
-            rules = replace(rules, tier_epochs=tuple(EpochStart(*one) for one in sorted(starts)))
         rules = _timed(runs, rules, settings, now_ms, newest_timestamp_ms)
         plan = runs.plan(rules)
-        may_have_less = selection.may_have_less
-        planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, plan, rules, may_have_less))
+        may = (selection.may_have_less, selection.may_lack_tier_epochs)
+        planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, plan, rules, *may))
     if not planned:
         raise UnknownClusterError(
             "plan recovery",
@@ -221,6 +241,18 @@ def plan_broker(
             "check node.id, --topic and --partition",
         )
     return sorted(planned, key=lambda log: (log.topic, log.partition.partition))
+
+
+def plan_with_tier(
+    planned: Sequence[PlannedLog], read_tier: Callable[[], TieredOffsets | None] | None
+) -> list[PlannedLog]:
+    """Return the logs with the leader epochs of what KIP-405's tier holds, which is read if a log needs them.
+
+    Unchanged where the tier's metadata cannot be read: `read_tier` is None, or returns it.
+    """
+    is_needed = any(log.is_restored(log.plan, log.plan.gap) and log.lacks_tier_epochs(log.plan) for log in planned)
+    tier = read_tier() if is_needed and read_tier is not None else None
+    return list(planned) if tier is None else [log.with_tier(tier) for log in planned]
 
 
 def _timed(
@@ -255,7 +287,7 @@ def recover_broker(
     """Make the broker's log directories. When this returns, a broker may be started on them.
 
     `restore` is `restore_logs` with all its other arguments. Raises TargetRefusedError before anything is written,
-    RemoteStorageError and OSError meanwhile; a repeated run continues.
+    RecoveryError, RemoteStorageError and OSError meanwhile; a repeated run continues.
     """
     for path in broker.lost_log_dirs:
         refusal = refusal_of(path, broker.cluster_id, broker.node_id, broker.lost_log_dirs)
@@ -270,10 +302,10 @@ def recover_broker(
         stored = [log for log in planned if log.is_restored(log.plan, log.plan.gap)]
         placed = place_logs(stored, targets, view, broker.node_id)
         restored = restore([log.restore_job(placed[log.partition]) for log in stored])
-        if (
-            refusal := tier_refusal([(log, one.job.plan) for log, one in zip(stored, restored, strict=True)])
-        ) is not None:
-            raise refusal
+        # Records expired meanwhile. The next run reads the tier's metadata, or refuses before it writes.
+        refusal = tier_refusal([(log, one.job.plan) for log, one in zip(stored, restored, strict=True)])
+        if refusal is not None:
+            raise RecoveryError(refusal.operation, refusal.key, refusal.reason, "run it again")
         # What could not be read may be what others have, or make a compacted log a wrong one.
         made = [
             (log, log.start_of(one.job.plan))
@@ -386,7 +418,11 @@ def lead_refusal(
 
 def tier_refusal(plans: Iterable[tuple[PlannedLog, LogPlan]]) -> TargetRefusedError | None:
     """Return why logs with a tier are not restored by these plans; None if they may be."""
-    cut = [log.name for log, plan in plans if log.is_restored(plan, plan.gap) and log.lacks_tier_epochs(plan)]
+    cut = [
+        log.name
+        for log, plan in plans
+        if not log.may_lack_tier_epochs and log.is_restored(plan, plan.gap) and log.lacks_tier_epochs(plan)
+    ]
     if not cut:
         return None
     more = f" and {len(cut) - _NAMED} more" if len(cut) > _NAMED else ""
@@ -394,8 +430,8 @@ def tier_refusal(plans: Iterable[tuple[PlannedLog, LogPlan]]) -> TargetRefusedEr
         "recover broker",
         cut[0],
         f"the older records of {', '.join(cut[:_NAMED])}{more} are on KIP-405's tier, and their leader epochs are not "
-        f"known, because {REMOTE_LOG_METADATA_TOPIC} cannot be read: Kafka would delete these records from the tier",
-        f"run it where {REMOTE_LOG_METADATA_TOPIC} can be read; or give those records up: --with-less-than-others",
+        f"known, because {REMOTE_LOG_METADATA_TOPIC} was not read: Kafka would delete these records from the tier",
+        f"run it where {REMOTE_LOG_METADATA_TOPIC} can be read; or give those records up: --without-tier-epochs",
     )
 
 

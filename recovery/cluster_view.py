@@ -239,14 +239,18 @@ def read_tier(
 ) -> TieredOffsets | None:
     """Return what KIP-405's tier holds by Kafka's own metadata topic; None if that cannot be read to its end. Blocks.
 
-    A record that cannot be decoded may be a segment's, so then nothing is known either.
+    It gives up when reading has not advanced for `timeout_s`. A record that cannot be decoded may be a segment's, so
+    then nothing is known either.
     """
     tier = TieredOffsets()
     settings = replace(ONE_LOOK, absence_check_ms=TIER_SETTINGS.absence_check_ms)
     follower = TierFollower(client, tier, settings, consumer_factory=consumer_factory)
     follower.start()
+    reached: dict[int, int] = {}
     try:
-        is_read = follower.wait_until_ready(timeout_s) and follower.is_there
+        while not (is_ready := follower.wait_until_ready(timeout_s)) and follower.positions != reached:
+            reached = follower.positions
+        is_read = is_ready and follower.is_there
     finally:
         follower.close()
     is_understood = not any(name.startswith("unknown_") for name in tier.counters)

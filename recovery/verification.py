@@ -129,9 +129,10 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
 
 def _check_plan(log: PlannedLog, inventory: Inventory) -> Iterator[Finding]:
     """Yield what a recovery would lack."""
+    held = log.held_by_others(log.plan) if log.is_stored else []
     if missing := log.find_missing(log.plan, log.plan.gap):
         yield _compacted(log, missing)
-    elif log.plan.gap is not None:
+    elif log.plan.gap is not None and (log.plan.extents or not held):
         detail = f"offsets {log.plan.gap.from_offset} to {log.plan.gap.to_offset - 1} are in no readable object"
         if buckets := inventory.unreachable_in(log.partition, *log.plan.gap):
             detail = f"{detail} that can be reached; {', '.join(buckets)} has some of them"
@@ -139,7 +140,7 @@ def _check_plan(log: PlannedLog, inventory: Inventory) -> Iterator[Finding]:
     for gap in _lost(log, inventory):
         detail = f"offsets {gap.from_offset} to {gap.to_offset - 1} were gone before they could be stored"
         yield Finding(FindingKind.DECLARED_GAP, log.name, detail)
-    if log.is_stored and (held := log.held_by_others(log.plan.start_offset)):
+    if held:
         (begin, end), *more = held
         count = sum(after - first for first, after in held)
         others = f" and {len(more):,} more ranges, {count:,} offsets in all," if more else ""

@@ -30,8 +30,8 @@ def decommission(
     comes, and have the other agents forget where its own was.
 
     Without it, the living broker with the lowest id takes over after remote.wal.node.takeover.ms. The broker must not
-    be in the cluster any more; should it come back, its agent takes its care back. Any broker's settings will do: they
-    name the store with the agents' snapshots.
+    be in the cluster any more; should it come back, its agent takes its care back. Use the settings of a broker that
+    stays: they name the store with the agents' snapshots.
     """
     from dataclasses import replace
 

@@ -41,10 +41,12 @@ class LogRow:
     lost: tuple[tuple[int, int], ...] = ()
     """Offsets [from, to) that the log lacks before its start or within, because their objects are lost or out of reach;
     it was asked for without them."""
+    lacks_tier_epochs: bool = False
+    """Whether the leader epochs of its older records, on KIP-405's tier, are unknown."""
 
     @property
     def is_complete(self) -> bool:
-        is_whole = self.gap is None and not self.missing and not self.lost
+        is_whole = self.gap is None and not (self.missing or self.lost or self.lacks_tier_epochs)
         return is_whole and (self.gone_head is None or self.gone_head.is_expired)
 
     @property
@@ -57,6 +59,8 @@ class LogRow:
         missing = gaps or [self.status]
         if self.is_behind_expired:
             missing.append(f"before {self.start_offset:,} expired")
+        if self.lacks_tier_epochs:
+            missing.append(f"leader epochs before {self.start_offset:,}, on the tier, unknown")
         if self.gone_head is not None:
             why = "expired" if self.gone_head.is_expired else "deleted"
             missing.append(f"{self.gone_head.from_offset:,} to {self.gone_head.to_offset - 1:,} {why} meanwhile")
@@ -79,6 +83,7 @@ def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> Log
             tuple((epoch, start) for epoch, start in bound.leader_epochs),
             "to the timestamp, at most",
             is_at_most=True,
+            lacks_tier_epochs=log.lacks_tier_epochs(plan),
         )
     if not log.is_stored:
         status = "nothing stored; other replicas" if log.has_other_replicas else "nothing stored"
@@ -95,6 +100,7 @@ def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> Log
         status,
         declared_gaps=plan.declared_gaps,
         is_behind_expired=_is_behind_expired(plan.start_offset, log.rules),
+        lacks_tier_epochs=log.lacks_tier_epochs(plan),
     )
 
 
@@ -104,7 +110,7 @@ def left_row(log: "PlannedLog", plan: "LogPlan", gap: "Gap | None") -> LogRow:
     Either other replicas hold what `plan` lacks, or its absence would make a compacted log wrong.
     """
     missing = tuple(log.find_missing(plan, gap))
-    held = () if missing else tuple(log.held_by_others(plan.start_offset))
+    held = () if missing else tuple(log.held_by_others(plan))
     (begin, end), *others = missing or held
     more = f" and {len(others)} more ranges" if others else ""
     why = "not restored, as it is compacted" if missing else "left to the other replicas"
@@ -121,23 +127,24 @@ def _status(gap: object, declared_gaps: Sequence[object]) -> str:
     return "gap" if gap else "whole but for declared gaps" if declared_gaps else "whole"
 
 
-def restored_row(log: "RestoredLog") -> LogRow:
+def restored_row(log: "PlannedLog", made: "RestoredLog") -> LogRow:
     """Return the row of a restored log."""
-    status = "to the timestamp" if log.reached_timestamp and not log.gap else _status(log.gap, log.declared_gaps)
+    status = "to the timestamp" if made.reached_timestamp and not made.gap else _status(made.gap, made.declared_gaps)
     return LogRow(
-        log.job.name,
-        log.job.plan.start_offset,
-        log.end_offset,
-        log.written_bytes,
-        log.gap,
-        log.job.plan.written_ms if log.written_ms is None and not log.reached_timestamp else log.written_ms,
-        tuple((epoch, start) for epoch, start in log.leader_epochs),
+        made.job.name,
+        made.job.plan.start_offset,
+        made.end_offset,
+        made.written_bytes,
+        made.gap,
+        made.job.plan.written_ms if made.written_ms is None and not made.reached_timestamp else made.written_ms,
+        tuple((epoch, start) for epoch, start in made.leader_epochs),
         status,
-        log.failed_copies,
-        log.resumed_bytes,
-        log.declared_gaps,
-        gone_head=log.gone_head,
-        is_behind_expired=_is_behind_expired(log.job.plan.start_offset, log.job.rules),
+        made.failed_copies,
+        made.resumed_bytes,
+        made.declared_gaps,
+        gone_head=made.gone_head,
+        is_behind_expired=_is_behind_expired(made.job.plan.start_offset, made.job.rules),
+        lacks_tier_epochs=log.lacks_tier_epochs(made.job.plan),
     )
 
 

@@ -48,10 +48,17 @@ class RestoreOptions:
         bool,
         typer.Option(
             "--with-less-than-others",
-            help="Also restore logs of which other replicas hold records that are not stored, compacted logs that are "
-            "not whole, and logs whose leader epochs on the tier cannot be read. Once this broker leads such a log, "
-            "consumers miss these records or read older values of their keys, and Kafka deletes those before the log's "
-            "start, or on the tier, everywhere.",
+            help="Also restore logs of which other replicas hold records that are not stored, and compacted logs that "
+            "are not whole. Once this broker leads such a log, consumers miss these records or read older values of "
+            "their keys, and Kafka deletes those before the log's start everywhere.",
+        ),
+    ] = False
+    without_tier_epochs: Annotated[
+        bool,
+        typer.Option(
+            "--without-tier-epochs",
+            help="Also restore logs whose leader epochs on KIP-405's tier cannot be read. Once this broker leads such "
+            "a log, Kafka deletes its older records from the tier.",
         ),
     ] = False
     lead: Annotated[
@@ -93,10 +100,11 @@ def recover(
 
     Run it on the broker's new host, with the broker stopped. Run again after an interruption, it goes on. Exits with 0
     if all logs are whole; with 1 if one of them ends before a gap, or is compacted and not restored as it is not whole,
-    which are named, or if a bucket did not answer; with 5 if offsets are missing within a log alone that its leader has
-    declared as gaps, which are named too; with 4 if nothing was written, as a directory is not empty, belongs to
-    another cluster or node, or is locked, as the broker is the last replica in sync of a log, or as the leader epochs
-    of a log's records on the tier cannot be read; with 3 if it failed.
+    which are named, if the leader epochs of its records on the tier are unknown, or if a bucket did not answer; with 5
+    if offsets are missing within a log alone that its leader has declared as gaps, which are named too; with 4 if
+    nothing was written, as a directory is not empty, belongs to another cluster or node, or is locked, as the broker is
+    the last replica in sync of a log, or as the leader epochs of a log's records on the tier cannot be read although a
+    cluster answers; with 3 if it failed.
     """
     from recovery.broker_recovery import last_in_sync, lead_refusal
     from recovery.errors import TargetRefusedError
@@ -150,6 +158,7 @@ def _selection(logs: StoredLogs, what: RestoreOptions) -> "Selection":
         what.after_last_gap,
         _timestamp_ms(what.to_timestamp),
         what.with_less,
+        what.without_tier_epochs or logs.cluster_metadata is not None,
     )
 
 
@@ -187,11 +196,11 @@ def _lost_broker(sources: Sources, log_dirs: list[Path] | None, ids: dict[Path, 
 
 
 def _plan(broker: "LostBroker", sources: Sources, selection: "Selection") -> "list[PlannedLog]":
-    from recovery.broker_recovery import plan_broker
+    from recovery.broker_recovery import plan_broker, plan_with_tier
 
     newest_ms = sources.reader.newest_timestamp_ms
-    view, inventory = sources.view, sources.inventory
-    return plan_broker(broker, view, inventory, selection, sources.wall_ms(), newest_ms, sources.tier)
+    planned = plan_broker(broker, sources.view, sources.inventory, selection, sources.wall_ms(), newest_ms)
+    return plan_with_tier(planned, sources.read_tier)
 
 
 def _bounds(
@@ -254,7 +263,7 @@ def _made_row(log: "PlannedLog", made: "RestoredLog | None") -> LogRow:
     if made is None:
         return planned_row(log)
     plan = made.job.plan
-    return restored_row(made) if log.is_restored(plan, made.gap) else left_row(log, plan, made.gap)
+    return restored_row(log, made) if log.is_restored(plan, made.gap) else left_row(log, plan, made.gap)
 
 
 def _with_lost(row: LogRow, log: "PlannedLog", sources: Sources) -> LogRow:
@@ -328,6 +337,7 @@ def _document(
                 "is_behind_expired": row.is_behind_expired,
                 "held_by_others": [{"from_offset": begin, "to_offset": end} for begin, end in row.held_by_others],
                 "missing": [{"from_offset": begin, "to_offset": end} for begin, end in row.missing],
+                "lacks_tier_epochs": row.lacks_tier_epochs,
                 "lost": [{"from_offset": begin, "to_offset": end} for begin, end in row.lost],
                 "recovery_point_ms": row.recovery_point_ms,
                 "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],

@@ -89,8 +89,8 @@ class Sources:
     wall_ms: "Callable[[], int]"
     """The time up to which records have expired: now or, if no broker is left, when the newest object was written,
     because nothing expires without agents."""
-    tier: "TieredOffsets | None"
-    """What KIP-405's tier holds; None: unknown, or no topic of the broker has a tier."""
+    read_tier: "Callable[[], TieredOffsets | None] | None"
+    """Reads what KIP-405's tier holds, or returns None if that cannot be read; None: there is no cluster to ask."""
 
 
 @contextmanager
@@ -99,6 +99,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     from agent.settings_file import read_settings_file
     from agent.stores import StoreSettings
     from plugin.wall_clock import wall_ms
+    from recovery.cluster_view import read_tier
     from recovery.logs.run_reader import RunReader
     from recovery.metadata.inventory import from_objects, look_until_steady
 
@@ -114,26 +115,17 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
             client = client_of(broker, settings, where)
             return look_until_steady(lambda: _by_metadata(client, storage, archive, tell))
 
+        def read_tiered() -> "TieredOffsets | None":
+            tell("reading the tier's metadata")
+            return read_tier(client_of(broker, settings, where), METADATA_TIMEOUT_S)
+
         reader = RunReader(storage, archive, patience_of(tell))
         inventory = take_inventory()
         clock = _stopped_clock(inventory) if where.cluster_metadata is not None else wall_ms
-        tier = _read_tier(broker, settings, where, view, tell)
+        tier = read_tiered if where.cluster_metadata is None else None
         yield Sources(
             broker, cluster_id, view, inventory, storage, archive, directory_ids, reader, take_inventory, clock, tier
         )
-
-
-def _read_tier(
-    broker: "BrokerProperties", settings: "AgentSettings", where: StoredLogs, view: "ClusterView", tell: Tell
-) -> "TieredOffsets | None":
-    from metadata_topic.settings.wal_retention import is_tiered
-    from recovery.cluster_view import read_tier
-
-    topics = {partition.topic_id for partition in view.replicas_of(broker.node_id)}
-    if where.cluster_metadata is not None or not any(is_tiered(view.topics[topic].config) for topic in topics):
-        return None
-    tell("reading the tier's metadata")
-    return read_tier(client_of(broker, settings, where), METADATA_TIMEOUT_S)
 
 
 def _stopped_clock(inventory: "Inventory") -> "Callable[[], int]":

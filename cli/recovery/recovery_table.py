@@ -44,6 +44,11 @@ def _print_about_rows(console: "Console", rows: list[LogRow]) -> None:
             "log, it is the end.",
             soft_wrap=True,
         )
+    if any(row.lacks_tier_epochs for row in rows):
+        console.print(
+            "Leader epochs unknown: once this broker leads such a log, Kafka deletes its older records from the tier.",
+            soft_wrap=True,
+        )
     if any(row.held_by_others or row.is_behind_expired for row in rows):
         console.print(
             "Objects are kept for remote.wal.retention.ms, by default an hour, or for the local retention. What is "

@@ -92,7 +92,6 @@ def _verified(
             selection,
             wall_ms(),
             sources.reader.newest_timestamp_ms,
-            sources.tier,
         )
         findings = list(check_inventory(sources.inventory, planned))
         verified = ObjectVerifier(planned, sources.inventory, replicas).verify(

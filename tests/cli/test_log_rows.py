@@ -32,6 +32,16 @@ def test_what_the_other_replicas_have_and_objects_do_not_is_named_before_anythin
     assert (row.held_by_others, row.size_bytes, row.is_complete) == (((0, 10),), 0, True)
 
 
+@pytest.mark.parametrize(("log_start", "is_left"), [(0, True), (3, True), (None, False)])
+def test_a_lost_head_is_left_to_a_living_leader_that_has_it(log_start: int | None, is_left: bool) -> None:
+    lost, found = runs_of([ObjectsInMemory().upload(1, records(ORDERS, 0, at, at + 4)) for at in (0, 5)], ORDERS)
+    runs, rules = LogRuns([found], [lost]), PlanRules(log_start=log_start)
+    replicas = replace(FOLLOWER, log_start=log_start)
+    row = planned_row(PlannedLog(ORDERS, "orders", replicas, LogSettings(), runs, runs.plan(rules), rules))
+    told = f"left to the other replicas: {log_start} to 4 not in object storage"
+    assert (row.told, row.is_complete) == ((told, True) if is_left else ("0 to 4 missing", False))
+
+
 def test_further_ranges_are_counted() -> None:
     rules = PlanRules(declared_gaps=(DeclaredGap(ORDERS, 15, 20, 0, GapReason.NOT_WANTED),))
     row = planned_row(planned(FOLLOWER, 10, 20, rules=rules))

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
+from typer.testing import CliRunner, Result
 
-from cli.main import main
+from cli.main import build_app, main
 from cli.recovery.log_rows import LogRow
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.settings import settings_topic
 from metadata_topic.settings.topic_settings import (
     AgentRegistration,
     TopicSettings,
@@ -28,6 +29,7 @@ from metadata_topic.settings.topic_settings import (
 )
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
+from recovery import cluster_view
 from recovery.logs import log_directory_target
 from recovery.logs.restore import GoneHead
 from recovery.metadata.inventory import Inventory, from_objects
@@ -170,22 +172,52 @@ def test_a_log_that_is_not_selected_would_be_led_from_offset_0_and_is_refused_to
     assert [log["log"] for log in told["logs"]] == ["orders-0"]
 
 
-def test_a_log_is_refused_where_nobody_can_say_which_leader_epochs_are_on_its_tier(ruins: Ruins) -> None:
-    """Kafka would delete from the tier what is of epochs older than the restored log's first one."""
+def _with_a_tier(ruins: Ruins) -> None:
     topic_config = message(4, 0, b"\x02" + text("orders") + text("remote.storage.enable") + text("true") + tagged())
     log = ruins.directory / "controller" / "__cluster_metadata-0" / f"{0:020}.log"
     log.write_bytes(log.read_bytes() + metadata_batch(4, topic_config))
     ruins.upload(1, records(ORDERS, 3, 5, 9))
 
-    [refusal] = _told(ruins.run("recover", "--dry-run", "--json"))["would_be_refused"]
-    refused = ruins.run("recover", "--json")
+
+def test_after_the_loss_of_all_brokers_a_tiered_log_comes_back_and_its_tier_is_said_to_be_unknown(ruins: Ruins) -> None:
+    _with_a_tier(ruins)
+
+    assert _told(ruins.run("recover", "--dry-run", "--json"), exit_code=1)["would_be_refused"] == []
+    told = _told(ruins.run("recover", "--json"), exit_code=1)
+    assert [(log["start_offset"], log["end_offset"], log["lacks_tier_epochs"]) for log in told["logs"]] == [
+        (5, 10, True),
+        (0, 0, False),
+    ]
+    assert (ruins.log_dir / "orders-0").is_dir()
+    shutil.rmtree(ruins.log_dir)
+    table = ruins.run("recover")
+    assert (table.exit_code, "Kafka deletes its older records from the tier" in table.stdout) == (1, True)
+
+
+def test_a_log_is_refused_where_a_living_cluster_cannot_say_which_leader_epochs_are_on_its_tier(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka would delete from the tier what is of epochs older than the restored log's first one."""
+    _with_a_tier(ruins)
+    living = cluster_view.read_kraft_view(ruins.directory / "controller", None)
+    monkeypatch.setattr(cluster_view, "ask_cluster", lambda _client: living)
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({}, {}))
+    monkeypatch.setattr(cluster_view, "read_tier", lambda *_arguments: None)
+    config = str(ruins.directory / "server.properties")
+
+    def recover(*options: str) -> Result:
+        asked = ["recover", "--broker-config", config, "--bootstrap-server", "nowhere:1", "--from-objects", "--json"]
+        return CliRunner().invoke(build_app(), [*asked, *options])
+
+    [refusal] = _told(recover("--dry-run"), exit_code=1)["would_be_refused"]
+    refused = recover("--with-less-than-others")
     assert refused.exit_code == 4
     assert refusal in refused.stderr
     assert "orders-0 are on KIP-405's tier" in refusal
     assert not ruins.log_dir.exists()
 
-    [orders, _] = _told(ruins.run("recover", "--json", "--with-less-than-others"))["logs"]
-    assert (orders["start_offset"], orders["end_offset"]) == (5, 10)
+    [orders, _] = _told(recover("--without-tier-epochs"), exit_code=1)["logs"]
+    assert (orders["start_offset"], orders["end_offset"], orders["lacks_tier_epochs"]) == (5, 10, True)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.kip405.tiered_offsets import TierFollower
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
@@ -213,7 +214,7 @@ def test_a_log_whose_first_records_only_the_others_hold_is_left_to_them(tmp_path
 
     planned = _recover(_broker(tmp_path / "log"), _view(replicas), inventory, store)
 
-    left = [log.name for log in planned if log.is_left_to_others(log.plan.start_offset)]
+    left = [log.name for log in planned if log.is_left_to_others(log.plan)]
     assert left == ["orders-0"]
     assert [finding.subject for finding in check_inventory(inventory, planned)] == left
     made = {path.name for path in (tmp_path / "log").glob("orders-*")}
@@ -221,23 +222,26 @@ def test_a_log_whose_first_records_only_the_others_hold_is_left_to_them(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("reason", "leader", "is_left"),
+    ("reason", "leader", "newest_epoch", "is_left"),
     [
-        (GapReason.NOT_WANTED, 2, True),
-        (GapReason.NOT_WANTED, None, False),
-        (GapReason.UNREADABLE, 2, True),
-        (GapReason.UNREADABLE, None, False),
-        (GapReason.RETENTION, 2, False),
+        (GapReason.NOT_WANTED, 2, 0, True),
+        (GapReason.NOT_WANTED, None, 0, False),
+        pytest.param(GapReason.UNREADABLE, 2, 0, False, id="the leader itself cannot read it"),
+        pytest.param(GapReason.UNREADABLE, 2, 1, True, id="another leader may have it"),
+        pytest.param(GapReason.UNREADABLE, 2, 2, False, id="nor can the next leader read it"),
+        (GapReason.UNREADABLE, None, 1, False),
+        (GapReason.RETENTION, 2, 0, False),
     ],
 )
 def test_a_log_without_what_nobody_wanted_stored_is_left_to_those_who_have_it(
-    tmp_path: Path, reason: GapReason, leader: int | None, is_left: bool
+    tmp_path: Path, reason: GapReason, leader: int | None, newest_epoch: int, is_left: bool
 ) -> None:
     store = ObjectsInMemory()
     partition = TopicIdPartition(ORDERS, 0)
-    uploads = [store.upload(number, records(partition, 0, 10 * number, 10 * number + 4)) for number in range(2)]
-    gap = DeclaredGap(partition, 5, 10, 0, reason)
-    inventory = Inventory(runs={partition: runs_of(uploads, partition)}, declared_gaps={partition: [gap]})
+    parts = [(0, 0), (newest_epoch, 10)]
+    uploads = [store.upload(first, records(partition, epoch, first, first + 4)) for epoch, first in parts]
+    gaps = [DeclaredGap(partition, 5, 10, epoch, reason) for epoch in {0, 2 * (newest_epoch // 2)}]
+    inventory = Inventory(runs={partition: runs_of(uploads, partition)}, declared_gaps={partition: gaps})
     replicas = ReplicaSet((2, 1), (2,), leader or -1, log_start=None if leader is None else 0)
 
     view = ClusterView({ORDERS: TopicView("orders", ORDERS, {"retention.ms": "-1"}, {0: replicas})})
@@ -245,7 +249,7 @@ def test_a_log_without_what_nobody_wanted_stored_is_left_to_those_who_have_it(
     [planned] = _recover(_broker(tmp_path / "log"), view, inventory, store)
 
     assert (planned.plan.start_offset, planned.plan.end_offset) == (0, 15)
-    assert planned.is_left_to_others(0) == is_left
+    assert planned.is_left_to_others(planned.plan) == is_left
     kinds = {finding.kind for finding in check_inventory(inventory, [planned])}
     assert (FindingKind.ON_BROKERS_ALONE in kinds) == is_left
     assert (tmp_path / "log" / "orders-0").exists() != is_left
@@ -259,7 +263,32 @@ def test_a_log_is_restored_without_its_first_records_where_that_is_wanted(tmp_pa
 
     [planned] = plan_broker(_broker(tmp_path), view, inventory, Selection(may_have_less=True), now_ms=0)
 
-    assert (planned.plan.start_offset, planned.is_left_to_others(10)) == (10, False)
+    assert (planned.plan.start_offset, planned.is_left_to_others(planned.plan)) == (10, False)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "expected"), [(0, [FindingKind.ON_BROKERS_ALONE]), (None, [FindingKind.GAP])], ids=["leader", "none"]
+)
+def test_a_log_with_a_lost_head_is_left_to_a_leader_that_has_it(
+    tmp_path: Path, log_start: int | None, expected: list[FindingKind]
+) -> None:
+    store = ObjectsInMemory()
+    partition = TopicIdPartition(ORDERS, 0)
+    uploads = [store.upload(number, records(partition, 0, 5 * number, 5 * number + 4)) for number in range(2)]
+    lost, found = runs_of(uploads, partition)
+    inventory = Inventory(runs={partition: [found]}, lost={partition: [lost]})
+    view = ClusterView(
+        {
+            ORDERS: TopicView(
+                "orders", ORDERS, {"retention.ms": "-1"}, {0: ReplicaSet((2, 1), (2,), 2, log_start=log_start)}
+            )
+        }
+    )
+
+    planned = _recover(_broker(tmp_path / "log"), view, inventory, store)
+
+    assert (tmp_path / "log" / "orders-0").exists() == (log_start is None)
+    assert [finding.kind for finding in check_inventory(inventory, planned)] == expected
 
 
 def test_a_head_that_expired_while_it_was_read_leaves_the_log_to_those_who_hold_it(tmp_path: Path) -> None:
@@ -271,12 +300,12 @@ def test_a_head_that_expired_while_it_was_read_leaves_the_log_to_those_who_hold_
     view = with_wal_retention(view, {"orders": TopicSettings(enable=True)}, [])
     broker = _broker(tmp_path / "log")
     [planned] = plan_broker(broker, view, inventory, Selection(), now_ms=0)
-    assert not planned.is_left_to_others(planned.plan.start_offset)
+    assert not planned.is_left_to_others(planned.plan)
 
     store.objects.pop(CombinedSegmentId(1, 1, 0))
     [restored] = recover_broker(broker, view, [planned], _restoring(RunReader(store)), lambda: NEW_ID)
 
-    assert planned.is_left_to_others(restored.job.plan.start_offset)
+    assert planned.is_left_to_others(restored.job.plan)
     assert not list((tmp_path / "log").glob("orders-*"))
     assert read_meta_properties(tmp_path / "log").directory_id == NEW_ID, "the broker may be started on what there is"
 
@@ -380,6 +409,21 @@ def test_what_the_tier_holds_is_known_only_by_all_of_its_metadata() -> None:
     assert read_tier(client, 10.0, topic.consumer) is None
     topic.ends_are_told = False
     assert read_tier(client, 0.01, topic.consumer) is None, "its end is not reached"
+
+
+def test_reading_the_tier_goes_on_beyond_its_time_out_while_it_advances(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = FakeTopic()
+    for record in copied(1, 0, 9, (3, 0)):
+        topic.append(None, write(record))
+    time_outs, read, wait = iter((True, True, False)), count(1), TierFollower.wait_until_ready
+    monkeypatch.setattr(
+        TierFollower, "wait_until_ready", lambda self, _timeout_s: not next(time_outs) and wait(self, 9)
+    )
+    monkeypatch.setattr(TierFollower, "positions", property(lambda _self: {0: next(read)}))
+
+    tier = read_tier(KafkaClientConfig("nowhere:1"), 0.0, topic.consumer)
+    assert tier is not None
+    assert tier.epoch_starts(TIERED) == {3: 0}
 
 
 def test_a_cluster_that_does_not_answer_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

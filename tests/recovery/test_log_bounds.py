@@ -14,9 +14,9 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.broker_recovery import LostBroker, PlannedLog, Selection, plan_broker, recover_broker
+from recovery.broker_recovery import LostBroker, PlannedLog, Selection, plan_broker, plan_with_tier, recover_broker
 from recovery.cluster_view import ClusterView, ReplicaSet, TopicView
-from recovery.errors import TargetRefusedError
+from recovery.errors import RecoveryError, TargetRefusedError
 from recovery.logs.log_plan import EpochStart, Gap, LogRuns, PlanRules
 from recovery.logs.restore import restore_logs
 from recovery.logs.run_reader import RunReader
@@ -219,11 +219,11 @@ def test_leftovers_do_not_stand_for_a_log_of_which_the_rest_was_released() -> No
     assert LogRuns([run(0, 0, 9, 6)]).plan(rules).end_offset == 10, "it has not expired"
 
 
-def tiered(place: Path, inventory: Inventory, tier: TieredOffsets | None, *, with_less: bool = False) -> PlannedLog:
+def tiered(place: Path, inventory: Inventory, tier: TieredOffsets | None, *, is_asked_for: bool = False) -> PlannedLog:
     topic = TopicView("orders", ORDERS.topic_id, {"remote.storage.enable": "true", "retention.ms": "-1"}, {0: ALONE})
     view, broker = ClusterView({ORDERS.topic_id: topic}), LostBroker(1, "c", (place,), (place,))
-    selection = Selection(may_have_less=with_less)
-    [log] = plan_broker(broker, view, inventory, selection, NOW_MS, tier=tier)
+    selection = Selection(may_lack_tier_epochs=is_asked_for)
+    [log] = plan_with_tier(plan_broker(broker, view, inventory, selection, NOW_MS), lambda: tier)
     return log
 
 
@@ -267,9 +267,41 @@ def test_a_log_whose_leader_epochs_on_the_tier_are_unknown_is_not_restored(
     runs = {ORDERS: runs_of([store.upload(60, records(ORDERS, 4, 60, 69))], ORDERS)}
     log = tiered(tmp_path, Inventory(runs=runs, log_starts={ORDERS: log_starts}), None)
     if is_refused:
-        with pytest.raises(TargetRefusedError, match="__remote_log_metadata cannot be read"):
+        with pytest.raises(TargetRefusedError, match="__remote_log_metadata was not read"):
             restore(tmp_path, log, store)
         assert not list(tmp_path.iterdir())
-        log = tiered(tmp_path, Inventory(runs=runs, log_starts={ORDERS: log_starts}), None, with_less=True)
+        log = tiered(tmp_path, Inventory(runs=runs, log_starts={ORDERS: log_starts}), None, is_asked_for=True)
     restore(tmp_path, log, store)
     assert (tmp_path / "orders-0").is_dir()
+    row = planned_row(log)
+    assert ("leader epochs before 60, on the tier, unknown" in row.told, row.is_complete) == (
+        is_refused,
+        not is_refused,
+    )
+
+
+def test_the_tiers_metadata_is_read_only_for_a_log_that_needs_its_leader_epochs(tmp_path: Path) -> None:
+    store, reads = ObjectsInMemory(), 0
+    runs = {ORDERS: runs_of([store.upload(60, records(ORDERS, 4, 60, 69))], ORDERS)}
+
+    def read_tier() -> None:
+        nonlocal reads
+        reads += 1
+
+    for log_start, expected in ((60, 0), (20, 1)):
+        log = tiered(tmp_path, Inventory(runs=runs, log_starts={ORDERS: [told(log_start, 4)]}), None)
+        assert plan_with_tier([log], read_tier) == plan_with_tier([log], None) == [log]
+        assert reads == expected
+
+
+def test_a_tiered_log_whose_head_expires_while_it_is_read_is_not_published(tmp_path: Path) -> None:
+    """Something was written then, so it is a failure, and not the refusal that writes nothing."""
+    store = ObjectsInMemory()
+    uploads = [store.upload(first, records(ORDERS, 4, first, first + 9)) for first in (60, 70)]
+    log = tiered(tmp_path, Inventory(runs={ORDERS: runs_of(uploads, ORDERS)}, log_starts={ORDERS: [told(60, 4)]}), None)
+    store.objects.pop(CombinedSegmentId(1, 1, 60))
+
+    with pytest.raises(RecoveryError, match="run it again") as failed:
+        restore(tmp_path, log, store)
+    assert not isinstance(failed.value, TargetRefusedError)
+    assert not (tmp_path / "orders-0").exists()
