@@ -121,10 +121,10 @@ def play(tmp_path: Path, topic: str) -> None:
             # the fourth comes, and gets its share: it follows, and then leads
             start(cluster, NEW)
             command(cluster, "reassign", "join", str(NEW), "--seconds", "5", "--json")
-            given = partitions_on(cluster, NEW)
-            assert topic in {one.topic_partition.topic for one in given}
+            [given, *_] = [one for one in partitions_on(cluster, NEW) if one.topic_partition.topic == topic]
+            led = given.topic_partition.partition
+            move_leader(cluster.admin, topic, led, next(one for one in given.replicas if one != NEW))
             expect_links_to(cluster, NEW)
-            [led, *_] = [one.topic_partition.partition for one in given if one.topic_partition.topic == topic]
             move_leader(cluster.admin, topic, led, NEW)
             expect_links_of(cluster, NEW)
 

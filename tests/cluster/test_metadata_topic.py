@@ -60,7 +60,8 @@ def test_each_agents_partition_is_led_by_its_own_broker(cluster: LocalCluster, c
             f"broker {broker_id} leads its agent's partition",
             30.0,
         )
-    assert set(in_sync_replicas(cluster.admin, SETTINGS_TOPIC)) == {0}
+    # Agents register beside their start, so brokers may learn of it last.
+    wait_until(lambda: set(in_sync_replicas(cluster.admin, SETTINGS_TOPIC)) == {0}, "settings have a partition", 30.0)
 
 
 def test_below_min_insync_replicas_publications_wait_and_then_arrive_in_order(
