@@ -22,7 +22,7 @@ from agent.settings.process_settings import HttpSettings
 from local_cluster.polling import wait_until
 from local_cluster.security.authority import Authority
 from replication.wire.peer_connection import Address
-from tests.descriptors import none_left
+from tests.descriptors import few_left
 
 
 class Rig:
@@ -131,7 +131,7 @@ def test_without_file_descriptors_it_waits_between_its_tries_and_answers_later(
         return take(server)
 
     monkeypatch.setattr(TCPServer, "get_request", counted)
-    with none_left(but=1), socket.create_connection(("127.0.0.1", rig.port)):
+    with few_left(1), socket.create_connection(("127.0.0.1", rig.port)):
         threading.Event().wait(0.5)  # a span to count in, not a wait for anything
         assert 0 < len(tries) < 20
     assert rig.ask("/healthz")[0] == 200

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rlm.write_path.uploads.segment_queue import UploadedSegment
-from tests.descriptors import none_left
+from tests.descriptors import few_left, none_left
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import Rig, partition, running
 
@@ -42,7 +42,7 @@ async def test_without_descriptors_other_segment_files_are_closed_for_those_that
             rig.log(number).append(1)
         rig.assign(*range(10))
         await rig.until(lambda: stored_partitions(rig) == 10)
-        with none_left():
+        with few_left(0):
             rig.assign(*range(20))
             await rig.until(lambda: stored_partitions(rig) == 20)
         assert metric_value(rig.metrics.read_failures) > 0, "it is told"
