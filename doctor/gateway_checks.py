@@ -58,8 +58,6 @@ def gateway_listeners(facts: Facts) -> Verdict:
     faults = [*_zone_faults(facts, settings), *_own_zone_faults(facts, settings)]
     for zone, name in settings.zone_listeners.items():
         faults += _listener_faults(facts, f"gateway of {zone}", name)
-    if settings.admin_listener:
-        faults += _listener_faults(facts, _OWN_AGENT, settings.admin_listener)
     if settings.durable_listener:
         faults += _listener_faults(facts, _OWN_AGENT, settings.durable_listener, settings.durable_port)
     if faults:

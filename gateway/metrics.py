@@ -58,12 +58,6 @@ class GatewayMetrics:
             ["side", "reason"],
             registry=registry,
         )
-        self.admin_requests = Counter(
-            "remote_wal_gateway_admin_requests",
-            "Requests of admin tools that name remote.wal.* of topics, or are shown them, by what became of that part",
-            ["outcome"],
-            registry=registry,
-        )
 
 
 class ClientCount:

@@ -36,8 +36,7 @@ _CLIENT, _CONTROLLER, _PEER, _AGENT_HTTP = range(_OWN_PORTS)
 _REPLICA_PORTS = 9
 """The number of replica ports of a layout, whatever its number of brokers."""
 MAX_ZONES = 4
-"""The maximum number of zones with listeners for their clients, one port each (`local_cluster.zones`); admin
-tools count as a zone."""
+"""The maximum number of zones with listeners for their clients, one port each (`local_cluster.zones`)."""
 LOWEST_PORT: Final = 12_000
 HIGHEST_PORT: Final = 29_900
 _ATTEMPTS: Final = 200

@@ -44,8 +44,6 @@ class ZoneGateways:
     network: str = "127.10"
     is_named: bool = False
     """Whether brokers advertise gateways by names that stand for all of a zone's, which clients' hosts must know."""
-    admin: bool = False
-    """Whether admin tools may connect through each broker's agent."""
     bootstrap: bool = False
     """Whether each agent has a bootstrap port for clients of all zones."""
     durable: bool = False
@@ -53,7 +51,7 @@ class ZoneGateways:
     pipelined: bool = False
     """With `durable`: whether acks=all is forwarded as acks=1 while agents hold the answers."""
     security_protocol: str = "PLAINTEXT"
-    """The protocol of the zones' clients, and of admin tools."""
+    """The protocol of the zones' clients."""
 
     @property
     def zone_names(self) -> list[str]:
@@ -91,7 +89,7 @@ class ZoneGateways:
         return [*map(self.broker_host, brokers), *map(self.gateway_host, brokers)]
 
     def own_zone_address(self, layout: ClusterLayout, broker_id: int) -> str:
-        """Return the address where clients of its own zone, and admin tools, reach a broker through its agent."""
+        """Return the address where clients of its own zone reach a broker through its agent."""
         return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
 
     def bootstrap_address(self, layout: ClusterLayout, broker_id: int) -> str:
@@ -116,7 +114,6 @@ def with_gateways(
             layout.replica_port(one) if gateways.durable else _port_of_own_zone(layout, one, gateways),
             bind_host=gateways.broker_host(one),
             gateway_bind_host=gateways.gateway_host(one),
-            admin_host=gateways.gateway_host(one),
             agents_host=layout.host(one),
             agents_port=layout.client_port(one),
             agents_bind_host=layout.host(one),
@@ -127,11 +124,9 @@ def with_gateways(
         gateway_port_base=layout.replica_port_base,  # free on all addresses
         loopback_port_base=layout.zone_port_base,
         loopback_port_step=layout.broker_count,
-        admin_port_base=layout.zone_port_base + len(gateways.zone_names) * layout.broker_count,
         replica_port_base=layout.replica_port_base,
         replica_listen_host=layout.agent_replica_host(broker_id),
         agents_security_protocol="PLAINTEXT",
-        admin=gateways.admin,
         durable=gateways.durable,
         pipelined=gateways.pipelined,
         bootstrap_port=layout.replica_port_base if gateways.bootstrap else None,

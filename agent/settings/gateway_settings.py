@@ -94,11 +94,6 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         description="This broker's loopback listeners for clients of other zones: <zone>=<listener>, by commas. "
         "Clients reach no other.",
     )
-    admin_listener: ListenerSetting = Field(
-        "",
-        description="This broker's loopback listener for Kafka's admin tools, which may then set remote.wal.* of "
-        "topics. Empty: none.",
-    )
     bootstrap_listener: ListenerSetting = Field(
         "",
         description="This broker's listener for clients of its own zone. With it, clients of all zones may use one "
@@ -191,7 +186,7 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     @property
     def by_agents(self) -> set[str]:
         """The broker's listeners whose clients come through agents."""
-        return {*self.zone_listeners.values(), self.admin_listener, self.durable_listener} - {""}
+        return {*self.zone_listeners.values(), self.durable_listener} - {""}
 
 
 class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce.")):
@@ -229,8 +224,7 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
             f"{file}: {_KEY}.brokers: broker {unknown[0]} is not another one of remote.wal.agent.peers, by which its "
             "agent is reached"
         )
-    own_port = [broker.node_id] if settings.admin_listener else []
-    highest_port = settings.port_base + max([*settings.reached(listed), *own_port], default=0)
+    highest_port = settings.port_base + max(settings.reached(listed), default=0)
     if highest_port > MAX_PORT:
         raise AgentSettingsError(f"{file}: {_KEY}.port.base: the port of the highest broker id would be {highest_port}")
     _check_listeners(settings, broker, file)
@@ -251,8 +245,6 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
 def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: Path) -> None:
     """Check that the named listeners are the broker's."""
     named = {f"zone.listeners: {zone}=": name for zone, name in settings.zone_listeners.items()}
-    if settings.admin_listener:
-        named["admin.listener: "] = settings.admin_listener
     if settings.bootstrap_listener:
         named["bootstrap.listener: "] = settings.bootstrap_listener
     if settings.durable_listener:
@@ -263,14 +255,9 @@ def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: 
     unknown = sorted(set(settings.bootstrap_zones.values()) - {broker.rack, *settings.zone_listeners})
     if settings.bootstrap_listener and unknown:
         raise AgentSettingsError(f"{file}: {_KEY}.bootstrap.zones: no listener here is for clients of {unknown[0]}")
-    if settings.bootstrap_listener in {*settings.zone_listeners.values(), settings.admin_listener} - {""}:
+    if settings.bootstrap_listener in settings.zone_listeners.values():
         raise AgentSettingsError(
             f"{file}: {_KEY}.bootstrap.listener: {settings.bootstrap_listener} advertises agents, and not this broker"
-        )
-    if settings.admin_listener in settings.zone_listeners.values():
-        raise AgentSettingsError(
-            f"{file}: {_KEY}.admin.listener: {settings.admin_listener} is for a zone's clients, and advertises their "
-            "gateway; admin tools need one of their own"
         )
 
 
@@ -285,7 +272,7 @@ def _check_durable(settings: GatewaySettings, file: Path) -> None:
         raise AgentSettingsError(
             f"{file}: {_KEY}.bootstrap.listener: who comes by it would be led past what {_KEY}.durable.listener is for"
         )
-    if settings.durable_listener in {*settings.zone_listeners.values(), settings.admin_listener} - {""}:
+    if settings.durable_listener in settings.zone_listeners.values():
         raise AgentSettingsError(
             f"{file}: {_KEY}.durable.listener: {settings.durable_listener} is not for clients of this broker's zone"
         )

@@ -16,8 +16,6 @@ CLIENT_BYTES = 128 * 1024
 CLIENT_FRAMES_BYTES = 52 * MIB
 """Frames of clients whose records use object storage. Counted three times (to brokers, from brokers, and here), and
 once more for what the write path compares with logs. An answer of consumers' default `fetch.max.bytes` fits in."""
-ADMIN_FRAMES_BYTES = 16 * MIB
-"""Frames of admin tools, twice: to the broker, and from it."""
 HELD_FRAMES_BYTES = 16 * MIB
 """If answers are held, counted twice: requests of the own zone's clients, and answers to all whose frames are not
 routed, as they pass. A larger answer of a consumer passes alone: it waits for others to be sent, which takes at most 30
@@ -37,7 +35,6 @@ def other_bytes(settings: AgentSettings) -> int:
     by_objects = settings.gateway_produce.enable or settings.gateway.fetch_links_enable
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and by_objects else 0
     client_bytes += settings.gateway.fetch_serve_cache_bytes if settings.gateway.fetch_serve_enable else 0
-    client_bytes += 2 * ADMIN_FRAMES_BYTES if settings.gateway.enable and settings.gateway.admin_listener else 0
     client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.adopt_enable else 0
     holds = settings.gateway.enable and settings.gateway.durable_listener
     client_bytes += 2 * HELD_FRAMES_BYTES + HELD_ANSWERS_BYTES if holds else 0

@@ -1,12 +1,11 @@
 """Puts together the ports at which clients reach the broker beside this agent, from the settings.
 
-One is for admin tools, one for clients of all zones that ask for brokers.
+One is for clients of all zones that ask for brokers, one for clients of the own zone whose answers are held.
 """
 
 import asyncio
 import ssl
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,18 +16,15 @@ from prometheus_client import CollectorRegistry
 from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
-from agent.settings.memory_shares import ADMIN_FRAMES_BYTES
 from agent.settings.setting_types import AgentSettingsError
 from gateway.client_door import ClientLimits
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
 from kafka_log.broker_files.server_properties import BrokerProperties
-from metadata_topic.settings.settings_topic import TopicSettingsTopic, read_settings
-from replication.wire.memory_budget import MemoryBudget
+from metadata_topic.settings.settings_topic import read_settings
 from replication.wire.peer_connection import Address, listening_context
 
 if TYPE_CHECKING:
-    from gateway.admin.admin_port import AdminPort
     from gateway.bootstrap_port import BootstrapPort
     from gateway.durable.answer_gate import HoldingContext
     from gateway.durable.own_zone_port import OwnZonePort
@@ -38,16 +34,11 @@ if TYPE_CHECKING:
 class BrokerPorts:
     """The ports; each is None, and its code is not loaded, if it is off."""
 
-    broker_id: int
-    admin: "AdminPort | None" = None
     bootstrap: "BootstrapPort | None" = None
     own_zone: "OwnZonePort | None" = None
 
     async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
         """Start listening. Raises OSError naming the address or file, ssl.SSLError."""
-        if self.admin is not None:
-            own = Address(settings.listen_host, settings.port_base + self.broker_id)
-            await self.admin.start(handed.take("admin", own))
         if self.bootstrap is not None:
             shared = Address(settings.listen_host, settings.bootstrap_port)
             await self.bootstrap.start(handed.take("bootstrap", shared))
@@ -56,7 +47,7 @@ class BrokerPorts:
 
     async def stop(self) -> None:
         """Close the listeners and clients' connections."""
-        ports = (self.admin, self.bootstrap, self.own_zone)
+        ports = (self.bootstrap, self.own_zone)
         await asyncio.gather(*(port.stop() for port in ports if port is not None))
 
 
@@ -65,10 +56,9 @@ def build_broker_ports(
 ) -> BrokerPorts:
     """Build the ports that are on; that for clients of the own zone if answers are held."""
     settings = configuration.settings.gateway
-    admin = _admin_port(configuration, limits, metrics) if settings.admin_listener else None
     bootstrap = _bootstrap_port(configuration, limits, metrics) if settings.bootstrap_listener else None
     own_zone = _own_zone_port(configuration, limits, metrics, holding) if holding is not None else None
-    return BrokerPorts(configuration.broker.node_id, admin, bootstrap, own_zone)
+    return BrokerPorts(bootstrap, own_zone)
 
 
 def _own_zone_port(
@@ -104,25 +94,6 @@ async def stand_by_for(configuration: Configuration, file: Path) -> None:
     metrics, tls = GatewayMetrics(CollectorRegistry()), client_tls(settings)
     await stand_by(
         StandbyContext(_own_zone_address(settings), broker, tls, client_limits(settings), metrics, is_any_durable)
-    )
-
-
-def _admin_port(configuration: Configuration, limits: ClientLimits, metrics: GatewayMetrics) -> "AdminPort":
-    from gateway.admin.admin_port import AdminContext, AdminPort
-
-    settings = configuration.settings.gateway
-    return AdminPort(
-        AdminContext(
-            local_address(configuration.broker, settings.admin_listener),
-            TopicSettingsTopic(configuration.client),
-            ThreadPoolExecutor(1, "gateway-admin"),
-            client_tls(settings),
-            limits,
-            metrics,
-            MemoryBudget(ADMIN_FRAMES_BYTES),
-            MemoryBudget(ADMIN_FRAMES_BYTES),
-            takes_records=not settings.durable_listener,
-        )
     )
 
 

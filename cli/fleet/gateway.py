@@ -71,19 +71,12 @@ class Rules:
     loopback_port_step: Annotated[int, typer.Option(help="By so much the base of the next zone is higher.")] = (
         _DEFAULTS.loopback_port_step
     )
-    admin_port_base: Annotated[
-        int, typer.Option(help="A broker's loopback port for admin tools is this plus its id.")
-    ] = _DEFAULTS.admin_port_base
     replica_port_base: Annotated[
         int, typer.Option(help="remote.wal.agent.replica.port.base, whose ports are taken by brokers and agents.")
     ] = _DEFAULTS.replica_port_base
     listener_prefix: Annotated[str, typer.Option(help="A listener's name is this, and the zone.")] = (
         _DEFAULTS.listener_prefix
     )
-    admin: Annotated[
-        bool,
-        typer.Option("--admin", help="With a listener by which Kafka's admin tools may set remote.wal.* of topics."),
-    ] = False
     durable: Annotated[
         bool,
         typer.Option(

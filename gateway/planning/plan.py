@@ -5,9 +5,8 @@ broker has a client listener for each zone. The one of its own zone advertises t
 are bound to loopback, where its agent dials them, and advertise the gateway of that zone, at a port for this broker.
 
 Agents, and commands for operators, have a listener that advertises the broker itself in every zone: what they need of a
-broker must not depend on another agent. A listener for admin tools is like one of a further zone, with each agent as
-the gateway for its own broker. If answers to producers are held, an agent is also the gateway for clients of its
-broker's own zone, at the address that they know.
+broker must not depend on another agent. If answers to producers are held, an agent is also the gateway for clients of
+its broker's own zone, at the address that they know.
 
 The gateway's port for a broker is a base plus the broker's id (`gateway.planning.planned_ports` has the others).
 """
@@ -28,7 +27,6 @@ from gateway.planning.planned_ports import (
 )
 from gateway.zone_proxies import ranked
 
-_ADMIN = "admin"
 _AGENTS = "agents"
 _OTHER_SERVERS = 2
 _WITHOUT_TLS = {
@@ -43,11 +41,6 @@ _WITHOUT_TLS = {
 def listener_name(zone: str, prefix: str = "CLIENT") -> str:
     """Return the name of the client listener for this zone, such as CLIENT_AZ1."""
     return f"{prefix}_{re.sub(r'[^0-9A-Za-z]', '_', zone).upper()}"
-
-
-def admin_listener_name(prefix: str = "CLIENT") -> str:
-    """Return the name of the listener for admin tools."""
-    return listener_name(_ADMIN, prefix)
 
 
 def agents_listener_name(rules: PlanRules) -> str:
@@ -108,7 +101,6 @@ def _check(brokers: Sequence[BrokerSite], zones: Mapping[str, str], rules: PlanR
             raise PlanError(f"{protocol!r} is not one of {', '.join(_WITHOUT_TLS)}")
     names = Counter(listener_name(zone, rules.listener_prefix) for zone in zones)
     names.update([agents_listener_name(rules)])
-    names.update([admin_listener_name(rules.listener_prefix)] if rules.admin else [])
     name, count = names.most_common(1)[0]
     if count > 1:
         raise PlanError(f"the listener {name} would be there {count} times: choose another prefix or other zones")
@@ -138,8 +130,6 @@ def _of_broker(broker: BrokerSite, bases: Mapping[str, int], rules: PlanRules) -
     for zone, base in bases.items():
         if rules.durable or zone != broker.zone:
             yield Socket(LOOPBACK, base + broker.broker_id, True)
-    if rules.admin:
-        yield Socket(LOOPBACK, rules.admin_port_base + broker.broker_id, True)
     yield Socket(LOOPBACK, rules.replica_port_base + broker.broker_id, True)
 
 
@@ -150,8 +140,6 @@ def _of_agent(broker: BrokerSite, brokers: Sequence[BrokerSite], rules: PlanRule
         yield Socket(rules.replica_listen_host, rules.replica_port_base + other)
         if len({one.zone for one in brokers}) > 1:
             yield Socket(host, rules.gateway_port_base + other)
-    if rules.admin:
-        yield Socket(host, rules.gateway_port_base + broker.broker_id)
     if rules.bootstrap_port is not None:
         yield Socket(host, rules.bootstrap_port)
     if rules.durable:
@@ -195,8 +183,6 @@ def _keys(
         keys["remote.wal.gateway.durable.port"] = str(broker.port)
     if rules.pipelined:
         keys["remote.wal.gateway.acks.pipelined.enable"] = "true"
-    if rules.admin:
-        keys["remote.wal.gateway.admin.listener"] = admin_listener_name(rules.listener_prefix)
     if not rules.security_protocol.endswith("SSL"):
         keys["remote.wal.gateway.plaintext.accepted"] = "true"
     return keys
@@ -222,11 +208,6 @@ def _listeners(
         listeners.append(f"{name}://{bound}")
         advertised.append(f"{name}://{known}")
         protocols.append(f"{name}:{rules.security_protocol if leads_here else without_tls}")
-    if rules.admin:
-        admin = admin_listener_name(rules.listener_prefix)
-        listeners.append(f"{admin}://{LOOPBACK}:{rules.admin_port_base + id_}")
-        advertised.append(f"{admin}://{broker.admin_host or broker.host}:{rules.gateway_port_base + id_}")
-        protocols.append(f"{admin}:{without_tls}")
     return {
         "listeners": ",".join(listeners),
         "advertised.listeners": ",".join(advertised),

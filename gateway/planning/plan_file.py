@@ -28,7 +28,6 @@ _BROKER_KEYS = {
     "port": int,
     "bind_host": str,
     "gateway_bind_host": str,
-    "admin_host": str,
     "agents_host": str,
     "agents_port": int,
     "agents_bind_host": str,

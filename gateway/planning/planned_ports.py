@@ -32,8 +32,6 @@ class BrokerSite:
     """Bind address of its listener for its own zone; empty: all interfaces."""
     gateway_bind_host: str = "0.0.0.0"  # noqa: S104 - clients of the whole zone connect there
     """Address on which its agent listens for clients."""
-    admin_host: str = ""
-    """The name by which admin tools reach its agent; empty: as clients reach the broker."""
     agents_host: str = ""
     """The name by which agents of all zones reach the broker; empty: as clients do."""
     agents_port: int | None = None
@@ -66,15 +64,11 @@ class PlanRules:
     """A broker's loopback port for the first zone is this plus its id."""
     loopback_port_step: int = 100
     """How much higher the next zone's base is."""
-    admin_port_base: int = 19200
-    """A broker's loopback port for admin tools is this plus its id."""
     replica_port_base: int = 19900
     """A broker's port for other brokers is this plus its id; an agent that stands in for it uses the same port."""
     replica_listen_host: str = LOOPBACK
     """Address on which agents stand in for other brokers."""
     listener_prefix: str = "CLIENT"
-    admin: bool = False
-    """Whether there is a listener for admin tools that come through the broker's own agent."""
     durable: bool = False
     """Whether clients of the own zone also come through the broker's agent, which may then hold answers to
     producers.
@@ -119,13 +113,12 @@ def clash(sockets: Sequence[Socket]) -> int | None:
 def loopback_bases(
     zones: Sequence[str], brokers: Sequence[BrokerSite], rules: PlanRules, known: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the base of each zone's loopback ports. Brokers' ports for each other and for admin tools are avoided."""
+    """Return the base of each zone's loopback ports. Brokers' ports for each other are avoided."""
     ids = [broker.broker_id for broker in brokers]
-    reserved = [rules.replica_port_base, *([rules.admin_port_base] if rules.admin else [])]
     bases = {zone: known[zone] for zone in zones if zone in known}
     for zone in zones:
         if zone not in bases:
-            taken = [*bases.values(), *reserved]
+            taken = [*bases.values(), rules.replica_port_base]
             candidates = count(rules.loopback_port_base, rules.loopback_port_step)
             bases[zone] = next(one for one in candidates if not _is_near(one, taken, max(ids) - min(ids)))
     return {zone: bases[zone] for zone in zones}

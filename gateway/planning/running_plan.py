@@ -7,7 +7,7 @@ brokers' hosts are read from their own listeners.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gateway.planning.plan import admin_listener_name, listener_name
+from gateway.planning.plan import listener_name
 from gateway.planning.planned_ports import LOOPBACK, BrokerSite, PlanError, PlanRules
 from kafka_log.broker_files.server_properties import BrokerProperties
 
@@ -18,7 +18,7 @@ class RunningPlan:
 
     brokers: list[BrokerSite]
     rules: PlanRules
-    """The requested rules, with the existing ports for admin tools."""
+    """The requested rules, with the existing listener for agents."""
     loopback_bases: Mapping[str, int] = field(default_factory=dict)
     """Bases of the zones that have listeners."""
 
@@ -35,7 +35,7 @@ def running_plan(
     """
     prefix = rules.listener_prefix
     zones = dict.fromkeys(site.zone for site in told.values())
-    planned = {*(listener_name(zone, prefix) for zone in zones), admin_listener_name(prefix)}
+    planned = {listener_name(zone, prefix) for zone in zones}
     agents = rules.agents_listener.upper() or _agents_listener(told, properties, planned)
     if agents:
         protocols = {broker.security_protocols[agents] for broker in properties.values() if agents in broker.listeners}
@@ -44,8 +44,7 @@ def running_plan(
     sites = [_site(told[one], properties[one], agents, rules) for one in sorted(told)]
     bases = {zone: _base(listener_name(zone, prefix), properties) for zone in zones}
     known = {zone: base for zone, base in bases.items() if base is not None}
-    admin = _base(admin_listener_name(prefix), properties)
-    return RunningPlan(sites, rules if admin is None else replace(rules, admin_port_base=admin), known)
+    return RunningPlan(sites, rules, known)
 
 
 def _agents_listener(

@@ -1,8 +1,7 @@
-"""A topic's settings by their keys, as texts: for the command line and Kafka's own tools."""
+"""A topic's settings by their keys, as texts for the command line."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, Final
 
 from metadata_topic.records.errors import TopicSettingsError
@@ -23,32 +22,22 @@ from metadata_topic.settings.topic_settings import (
 _LONG_MAX: Final = 2**63 - 1
 
 
-class ValueKind(Enum):
-    """Kafka's types of configurations, by their numbers in DescribeConfigs."""
-
-    BOOLEAN = 1
-    STRING = 2
-    LONG = 5
-
-
 @dataclass(frozen=True, slots=True)
 class SettingKey:
     """One key of a topic's settings."""
 
     name: str
-    kind: ValueKind
     field: str
     """The field of `TopicSettings`."""
     parse: Callable[[str], object]
     """Raises ValueError with the expected form."""
-    told: str
 
     def text_of(self, settings: TopicSettings) -> str | None:
-        """Return the value as Kafka's tools show it; None if there is none."""
+        """Return the value as a text; None if there is none."""
         value = getattr(settings, self.field)
         if value is None:
             return None
-        return str(value).lower() if self.kind is ValueKind.BOOLEAN else str(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
     def is_set(self, settings: TopicSettings) -> bool:
         """Whether the value differs from the default."""
@@ -79,56 +68,13 @@ def _milliseconds(lowest: int) -> Callable[[str], int]:
 
 _DEFAULTS: Final = TopicSettings()
 _ALL = (
-    SettingKey(
-        ENABLE_KEY,
-        ValueKind.BOOLEAN,
-        "enable",
-        _boolean,
-        "Whether the topic replicates through object storage.",
-    ),
-    SettingKey(
-        POLICY_KEY,
-        ValueKind.STRING,
-        "link_policy",
-        _policy,
-        "When a follower's fetch is answered by a link: cost or latency, where that pays, or always: then a producer "
-        "of many small requests with acks=all waits a round of the store for each.",
-    ),
-    SettingKey(
-        LATENCY_BOUND_KEY,
-        ValueKind.LONG,
-        "link_latency_bound_ms",
-        _milliseconds(1),
-        "With the policy latency: by how much a link may be later.",
-    ),
-    SettingKey(
-        UPLOAD_WAIT_KEY,
-        ValueKind.LONG,
-        "upload_wait_max_ms",
-        _milliseconds(1),
-        "With the policy cost: how long what was appended may wait for more to share an object.",
-    ),
-    SettingKey(
-        ARCHIVE_KEY,
-        ValueKind.BOOLEAN,
-        "archive",
-        _boolean,
-        "Whether the log is kept in the archive.",
-    ),
-    SettingKey(
-        WAL_RETENTION_KEY,
-        ValueKind.LONG,
-        "wal_retention_ms",
-        _milliseconds(LOWEST_RETENTION_MS),
-        "How long objects are kept for followers; -1: for ever, -2: as long as brokers keep the log.",
-    ),
-    SettingKey(
-        DURABLE_KEY,
-        ValueKind.BOOLEAN,
-        "durable",
-        _boolean,
-        "Whether producers are answered only once their records are in object storage.",
-    ),
+    SettingKey(ENABLE_KEY, "enable", _boolean),
+    SettingKey(POLICY_KEY, "link_policy", _policy),
+    SettingKey(LATENCY_BOUND_KEY, "link_latency_bound_ms", _milliseconds(1)),
+    SettingKey(UPLOAD_WAIT_KEY, "upload_wait_max_ms", _milliseconds(1)),
+    SettingKey(ARCHIVE_KEY, "archive", _boolean),
+    SettingKey(WAL_RETENTION_KEY, "wal_retention_ms", _milliseconds(LOWEST_RETENTION_MS)),
+    SettingKey(DURABLE_KEY, "durable", _boolean),
 )
 SETTING_KEYS: Final[Mapping[str, SettingKey]] = {key.name: key for key in _ALL}
 

@@ -55,9 +55,8 @@ from metadata_topic.settings.topic_settings import (
     is_pattern_key,
     pattern_key,
     topic_key,
-    why_not_durable,
 )
-from metadata_topic.topic.topic import SETTINGS_TOPIC, confluent_admin
+from metadata_topic.topic.topic import SETTINGS_TOPIC
 from metadata_topic.topic.topic_consumer import ConsumerFactory, MessageLike, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicReader, TopicRecord
 from metadata_topic.topic.topic_producer import ProducerFactory, confluent_producer
@@ -451,18 +450,6 @@ class TopicSettingsTopic:
         self._client_config = client_config
         self._timeout_s = timeout_s
 
-    def read(self) -> Mapping[str, TopicSettings]:
-        """Return explicit settings by topic. Raises MetadataTopicError."""
-        return read_settings(self._client_config, self._timeout_s)[0]
-
-    def why_not_durable(self) -> str | None:
-        """Return why topics cannot be durable; None if they can. Raises MetadataTopicError."""
-        return why_not_durable(read_settings(self._client_config, self._timeout_s)[1])
-
-    def topic_config(self, topic: str) -> Mapping[str, str | None]:
-        """Return the topic's configuration in Kafka. Raises MetadataTopicError."""
-        return confluent_admin(self._client_config, self._timeout_s).topic_config(topic)
-
     def change(self, changes: Mapping[str, Change]) -> None:
         """Change the settings of the topics that have these names now; see `SettingsWriter.change_topic`."""
         described = KafkaCluster(self._client_config, _CLIENT_ID, self._timeout_s).topics(list(changes))
@@ -499,18 +486,6 @@ class TopicSettingsTopic:
             return found
         finally:
             follower.close()
-
-    def write(self, settings: Mapping[str, TopicSettings]) -> None:
-        """Write settings, durable on return; defaults are removed. Raises TopicSettingsError, MetadataTopicError."""
-        writer = SettingsWriter(self._client_config, self._timeout_s)
-        try:
-            for topic, its in settings.items():
-                if its.is_default:
-                    writer.clear_topic(topic)
-                else:
-                    writer.set_topic(topic, its)
-        finally:
-            writer.close()
 
 
 def changed_of(topic_id: TopicId | None, change: Change) -> Change:

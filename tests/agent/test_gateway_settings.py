@@ -84,8 +84,6 @@ def test_what_is_planned_is_taken() -> None:
         ),
         ({"bootstrap_zones": "10.0.0.0/8"}, "'10.0.0.0/8' is not <network>=<zone>"),
         ({"bootstrap_zones": "10.0.0.1/8=az2"}, "has host bits set"),
-        ({"admin_listener": "WAL"}, "admin.listener: WAL is none"),
-        ({"admin_listener": "client_az2"}, "admin.listener: CLIENT_AZ2 is for a zone's clients"),
         ({"durable_listener": "WAL"}, "durable.listener: WAL is none"),
         ({"durable_listener": "CLIENT_AZ2"}, "durable.listener: CLIENT_AZ2 is not for clients of this broker's zone"),
         (

@@ -10,7 +10,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -34,9 +33,9 @@ from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.script import Script
 
-GATEWAYS = ZoneGateways(THREE_ZONES, admin=True, bootstrap=True, security_protocol="SASL_SSL")
+GATEWAYS = ZoneGateways(THREE_ZONES, bootstrap=True, security_protocol="SASL_SSL")
 PASSWORDS = {"operator": "o-secret", "writer": "w-secret", "reader": "r-secret"}
-LISTENERS = ("client_az1", "client_az2", "client_az3", "client_admin")
+LISTENERS = ("client_az1", "client_az2", "client_az3")
 MODULES = "org.apache.kafka.common.security"
 REFUSED = "remote_wal_gateway_refused_total"
 CROSSED = "remote_wal_gateway_bytes_total"
@@ -242,24 +241,3 @@ def test_one_bootstrap_address_leads_to_the_zone_under_tls_too(
         one: GATEWAYS.broker_host(one) if its == zone else GATEWAYS.gateway_name(zone)
         for one, its in GATEWAYS.zones.items()
     }
-
-
-def test_kafkas_own_tools_log_in_at_the_port_for_admin_tools(
-    cluster: LocalCluster, authority: Authority, topic: str, tmp_path: Path
-) -> None:
-    cluster.admin.create_topic(topic, assignment=[[1, 2, 3]])
-    config = tmp_path / "admin.properties"
-    config.write_text(
-        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nssl.truststore.type=PEM\n"
-        f"ssl.truststore.location={authority.file}\n"
-        f"sasl.jaas.config={MODULES}.scram.ScramLoginModule required "
-        f'username="operator" password="{PASSWORDS["operator"]}";\n'
-    )
-    address = GATEWAYS.own_zone_address(cluster.layout, 2)
-    of_topic = ["--entity-type", "topics", "--entity-name", topic]
-    where = ["--bootstrap-server", address, "--command-config", str(config), *of_topic]
-    tools = cluster.runtime.tools(address)
-    tools.run(
-        "org.apache.kafka.tools.ConfigCommand", [*where, "--alter", "--add-config", "remote.wal.storage.enable=true"]
-    )
-    assert "remote.wal.storage.enable=true" in tools.run("org.apache.kafka.tools.ConfigCommand", [*where, "--describe"])

@@ -161,35 +161,6 @@ def test_what_has_no_effect_because_another_side_has_it_off_is_found(
     assert told in finding.found
 
 
-WITH_ADMIN = {
-    "listeners": f"{PLANNED['listeners']},CLIENT_ADMIN://127.0.0.1:19701,{REPLICATION['listeners']}",
-    "advertised.listeners": f"{PLANNED['advertised.listeners']},CLIENT_ADMIN://kafka-1:19301,WAL://127.0.0.1:19901",
-    "listener.security.protocol.map": f"{PLANNED['listener.security.protocol.map']},CLIENT_ADMIN:PLAINTEXT,"
-    + REPLICATION["listener.security.protocol.map"],
-    f"{KEY}.admin.listener": "client_admin",
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({}, ""),
-        ({"listeners": "CLIENT_ADMIN://127.0.0.1:19701 -> CLIENT_ADMIN://:19701"}, "CLIENT_ADMIN listens at all"),
-        ({"advertised.listeners": "kafka-1:19301 -> kafka-1:19701"}, "CLIENT_ADMIN is advertised at port 19701"),
-        ({"advertised.listeners": "CLIENT_ADMIN://kafka-1:19301, -> "}, "advertises no agent beside this broker"),
-    ],
-)
-def test_the_listener_for_admin_tools_leads_to_the_brokers_own_agent(changes: dict[str, str], told: str) -> None:
-    keys = dict(WITH_ADMIN)
-    for key, value in changes.items():
-        old, _, new = value.partition(" -> ")
-        assert old in keys[key]
-        keys[key] = keys[key].replace(old, new)
-    finding = planned(keys)["gateway-listeners"]
-    assert finding.level is (Level.ERROR if told else Level.OK)
-    assert told in finding.found
-
-
 def test_a_broker_of_the_own_zone_needs_no_gateway() -> None:
     zones = {1: "az1", 2: "az1", 3: "az3"}
     assert planned(zones=zones)["gateway-listeners"].level is Level.OK, "nobody comes by a port that is there for all"

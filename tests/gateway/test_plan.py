@@ -67,23 +67,8 @@ def test_listeners_of_other_zones_are_bound_to_loopback_alone() -> None:
         assert {where.host for where in others.values()} == {"127.0.0.1"}
 
 
-def test_admin_tools_have_a_listener_that_advertises_the_brokers_own_agent() -> None:
-    sites = [BROKERS[0], replace(BROKERS[1], admin_host="agent-2.example.com"), *BROKERS[2:]]
-    planned = plan(sites, GATEWAYS, PlanRules(security_protocol="SASL_SSL", admin=True))
-    for broker_id, host in ((1, "kafka-1.example.com"), (2, "agent-2.example.com")):
-        broker = joined(planned[broker_id])
-        assert broker.advertised_listeners["CLIENT_ADMIN"] == Endpoint(host, 19300 + broker_id)
-        assert broker.listeners["CLIENT_ADMIN"] == Endpoint("127.0.0.1", 19200 + broker_id)
-        assert broker.security_protocols["CLIENT_ADMIN"] == "SASL_PLAINTEXT"
-        assert planned[broker_id]["remote.wal.gateway.admin.listener"] == "CLIENT_ADMIN"
-    ports = [where.port for where in joined(planned[1]).listeners.values()]
-    assert len(set(ports)) == len(ports)
-    with pytest.raises(PlanError, match="the listener CLIENT_ADMIN"):
-        plan([*BROKERS, BrokerSite(5, "admin", "kafka-5")], {**GATEWAYS, "admin": "gw"}, PlanRules(admin=True))
-
-
 def test_agents_have_a_listener_that_leads_past_all_agents_whatever_is_held() -> None:
-    for rules in (PlanRules(), PlanRules(durable=True, admin=True)):
+    for rules in (PlanRules(), PlanRules(durable=True)):
         planned = plan(BROKERS, GATEWAYS, rules)
         for site in BROKERS:
             keys = planned[site.broker_id]
@@ -107,7 +92,7 @@ def many_zones(count: int) -> tuple[list[BrokerSite], dict[str, str]]:
 
 def test_no_listener_for_clients_takes_a_port_by_which_brokers_reach_each_other() -> None:
     brokers, gateways = many_zones(8)
-    for keys in plan(brokers, gateways, PlanRules(admin=True, durable=True)).values():
+    for keys in plan(brokers, gateways, PlanRules(durable=True)).values():
         ports = [int(listener.rpartition(":")[2]) for listener in keys["listeners"].split(",")]
         assert not set(ports) & set(range(19900, 19910))
         assert len(set(ports)) == len(ports)
@@ -118,7 +103,7 @@ def test_no_listener_for_clients_takes_a_port_by_which_brokers_reach_each_other(
 
 def test_ports_stay_when_a_zone_comes_that_is_named_before_the_others() -> None:
     brokers, gateways = many_zones(3)
-    rules = PlanRules(durable=True, admin=True)
+    rules = PlanRules(durable=True)
     before = plan(brokers, gateways, rules)
     new = BrokerSite(9, "az0", "kafka-9")
     bases = {"az1": 19400, "az2": 19500, "az3": 19600}

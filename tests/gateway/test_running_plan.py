@@ -45,7 +45,7 @@ def as_agents_are_told() -> dict[int, BrokerSite]:
     return {site.broker_id: BrokerSite(site.broker_id, site.zone, site.host, 19097) for site in SITES}
 
 
-@pytest.mark.parametrize("rules", [PlanRules(), PlanRules(admin=True, durable=True)], ids=["plain", "durable"])
+@pytest.mark.parametrize("rules", [PlanRules(), PlanRules(durable=True)], ids=["plain", "durable"])
 def test_the_same_plan_comes_out_whatever_listener_is_asked(rules: PlanRules) -> None:
     planned = plan(SITES, GATEWAYS, rules)
     for told in (as_told("az1"), as_told("az3"), as_agents_are_told()):
@@ -53,12 +53,10 @@ def test_the_same_plan_comes_out_whatever_listener_is_asked(rules: PlanRules) ->
         assert plan(found.brokers, GATEWAYS, found.rules, found.loopback_bases) == planned
 
 
-def test_zones_and_admin_tools_keep_their_ports_wherever_they_are() -> None:
-    rules = PlanRules(admin=True)
-    before = plan(SITES, GATEWAYS, replace(rules, admin_port_base=19700), {"az3": 19400, "az1": 19600})
-    found = running_plan(as_agents_are_told(), running(before), rules)
+def test_zones_keep_their_ports_wherever_they_are() -> None:
+    before = plan(SITES, GATEWAYS, PlanRules(), {"az3": 19400, "az1": 19600})
+    found = running_plan(as_agents_are_told(), running(before), PlanRules())
     assert found.loopback_bases == {"az3": 19400, "az2": 19500, "az1": 19600}
-    assert found.rules.admin_port_base == 19700
 
 
 def test_all_brokers_of_one_machine_may_have_their_listeners_for_agents_on_loopback() -> None:

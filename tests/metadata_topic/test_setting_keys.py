@@ -1,4 +1,4 @@
-"""A topic's settings by their keys, as the command line and Kafka's tools give them."""
+"""A topic's settings by their keys, as the command line gives them."""
 
 import pytest
 
@@ -59,11 +59,6 @@ def test_a_key_goes_back_to_its_default_and_leaves_the_others() -> None:
 def test_a_value_that_is_none_is_refused_by_the_keys_name(name: str, text: str) -> None:
     with pytest.raises(TopicSettingsError, match=name.replace(".", r"\.")):
         changed_settings("orders", TopicSettings(), {name: text})
-
-
-def test_kafkas_tools_are_told_whom_links_for_every_byte_make_wait() -> None:
-    told = SETTING_KEYS["remote.wal.link.policy"].told
-    assert "always: then a producer of many small requests with acks=all waits a round of the store for each" in told
 
 
 def test_off_in_so_many_words_is_a_setting_and_what_is_set_is_inherited_no_more() -> None:

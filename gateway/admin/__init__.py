@@ -1,1 +1,0 @@
-"""Topic settings through Kafka's own tools: the agent handles what brokers do not know, the broker the rest."""
