@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
+from metadata_topic.settings.patterns import fault_in
 from plugin.zones.buckets import parse_buckets
 from replication.wire.broker_requests import parse_request_names
 from replication.wire.peer_connection import Address
@@ -68,15 +69,13 @@ def _parse_buckets(value: object) -> object:
 
 
 def parse_patterns(value: object) -> object:
-    """Parse regular expressions by commas."""
+    """Parse regular expressions by commas; the comma of a quantifier as `{1,3}` is none of them."""
     if not isinstance(value, str):
         return value
-    patterns = tuple(filter(None, (part.strip() for part in value.split(","))))
+    patterns = tuple(filter(None, (part.strip() for part in re.split(r",(?!\d*\})", value))))
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        if (fault := fault_in(pattern)) is not None:
+            raise ValueError(f"{pattern!r} is {fault}")
     return patterns
 
 

@@ -59,12 +59,12 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
     topics_include: PatternsSetting = Field(
         alias="remote.wal.storage.topics.include",
         default=(),
-        description="Regular expressions by commas: that default is for topics with such a name only. Default: all.",
+        description="Regular expressions (RE2) by commas: that default is for topics with such a name. Default: all.",
     )
     topics_exclude: PatternsSetting = Field(
         alias="remote.wal.storage.topics.exclude",
         default=(),
-        description="Regular expressions by commas: that default is not for topics with such a name.",
+        description="Regular expressions (RE2) by commas: that default is not for topics with such a name.",
     )
     prices_store: str | None = Field(
         alias="remote.wal.prices.store",

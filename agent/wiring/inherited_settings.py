@@ -6,7 +6,6 @@ more. A topic's own record is never touched. Inherited records of deleted topics
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
@@ -16,6 +15,7 @@ import structlog
 from agent.settings.upload_settings import StorageSettings
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.patterns import is_match
 from metadata_topic.settings.settings_topic import Change, SettingsReader
 from metadata_topic.settings.topic_settings import FILE, INTERNAL_TOPICS, TopicSettings, settings_of
 
@@ -69,7 +69,7 @@ class InheritedSettings:
 
 def inherited(topic: str, patterns: Mapping[str, TopicSettings], file: StorageSettings) -> TopicSettings:
     """Return the settings of a topic without own ones: of the longest pattern that matches, else of the file."""
-    matching = [pattern for pattern in patterns if re.fullmatch(pattern, topic)]
+    matching = [pattern for pattern in patterns if is_match(pattern, topic)]
     if matching:
         return patterns[max(matching, key=lambda pattern: (len(pattern), pattern))]
     is_meant = not file.topics_include or _matches(topic, file.topics_include)
@@ -79,7 +79,7 @@ def inherited(topic: str, patterns: Mapping[str, TopicSettings], file: StorageSe
 
 
 def _matches(topic: str, patterns: Collection[str]) -> bool:
-    return any(re.fullmatch(pattern, topic) for pattern in patterns)
+    return any(is_match(pattern, topic) for pattern in patterns)
 
 
 def _inheriting(wanted: TopicSettings) -> Change:

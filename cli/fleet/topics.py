@@ -31,7 +31,8 @@ WalRetentionMs = Annotated[
 ]
 
 Pattern = Annotated[
-    bool, typer.Option("--pattern", help="The names are regular expressions, for all such topics, also future ones.")
+    bool,
+    typer.Option("--pattern", help="The names are regular expressions (RE2), for all such topics, also future ones."),
 ]
 
 _POLICY = (

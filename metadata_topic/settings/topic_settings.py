@@ -38,6 +38,7 @@ from typing import Final, TypeVar
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import TopicSettingsError
+from metadata_topic.settings.patterns import fault_in
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 
 ENABLE_KEY: Final = "remote.wal.storage.enable"
@@ -218,11 +219,9 @@ def pattern_key(pattern: str) -> bytes:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise TopicSettingsError if the pattern is no regular expression."""
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise TopicSettingsError("set topic settings", pattern, f"no regular expression: {error}") from error
+    """Raise TopicSettingsError if RE2 does not understand the pattern."""
+    if (fault := fault_in(pattern)) is not None:
+        raise TopicSettingsError("set topic settings", pattern, fault)
 
 
 def is_pattern_key(key: bytes | None) -> bool:

@@ -13,8 +13,9 @@ from agent.settings.upload_settings import StorageSettings
 from agent.wiring.inherited_settings import InheritedSettings, inherited
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
+from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.settings.settings_topic import Change
-from metadata_topic.settings.topic_settings import FILE, OWN, LinkPolicy, TopicSettings
+from metadata_topic.settings.topic_settings import FILE, OWN, LinkPolicy, TopicSettings, check_pattern
 
 OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
 OFF, ENABLED = TopicSettings(), TopicSettings(enable=True)
@@ -43,6 +44,8 @@ PATTERNS = by("orders-.*", link_policy=LinkPolicy.ALWAYS) | by("orders-eu-.*") |
         ("Clicks", {"enable": "true", "topics_include": "Cl"}, OFF),  # a whole name must match
         ("Clicks", {"enable": "true", "topics_exclude": "X,.*icks"}, OFF),
         ("Clicks", {"topics_include": "Clicks"}, OFF),
+        ("Clicks", {"enable": "true", "topics_include": "Cl[a-z]{1,4},X"}, BY_FILE),  # a quantifier's comma is no other
+        ("Clicks", {"enable": "true", "topics_exclude": "Z{,2}, [A-Za-z]{2,},X"}, OFF),
         ("clicks", {"enable": "true"}, PATTERNS["[a-z]+"]),
         ("orders-us-1", {}, PATTERNS["orders-.*"]),
         ("orders-eu-1", {}, PATTERNS["orders-eu-.*"]),  # the longest
@@ -52,9 +55,17 @@ def test_a_pattern_comes_before_the_file(topic: str, keys: dict[str, str], wante
     assert inherited(topic, PATTERNS, file(**keys)) == wanted
 
 
-def test_what_is_no_regular_expression_is_refused() -> None:
-    with pytest.raises(ValidationError, match="no regular expression"):
-        file(topics_exclude="a,(")
+@pytest.mark.parametrize("pattern", ["(", r"(a)\1", "(?=a)", "a{2000}"])
+def test_what_re2_does_not_understand_is_refused(pattern: str) -> None:
+    with pytest.raises(ValidationError, match=r"topics\.exclude`\s.*no regular expression"):
+        file(topics_exclude=f"a,{pattern}")
+    with pytest.raises(TopicSettingsError, match="no regular expression"):
+        check_pattern(pattern)
+
+
+@pytest.mark.timeout(60)
+def test_no_topics_name_makes_matching_slow() -> None:
+    assert inherited("a" * 249, by("([a-z0-9]+[.]?)*-orders"), file()) == OFF
 
 
 class Known:
