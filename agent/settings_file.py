@@ -1,10 +1,8 @@
 """Reads the agent's settings from the broker's server.properties, and checks combinations."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -18,10 +16,8 @@ from agent.settings.memory_shares import MIN_FRAME_BYTES, other_bytes
 from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
 from kafka_log.broker_files.server_properties import BrokerProperties, load_broker_properties
+from plugin.errors import meant
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX, settings_under_prefix
-
-_NEAR: Final = 0.85
-"""How similar a known key must be to be suggested."""
 
 
 def read_settings_file(
@@ -49,6 +45,11 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
         for key in broker.raw
         if key.startswith(OUR_PREFIXES) and not key.startswith(storage_managers)
     }
+    for key in broker.raw:
+        if key.startswith("rsm.wal.") and not key.startswith(storage_managers):
+            raise AgentSettingsError(
+                f"{file}: {key}: no such setting; those of stores begin with {' or '.join(storage_managers)}"
+            )
     for prefix in storage_managers:  # report a missing provider value now, not when the store is opened
         settings_under_prefix(broker.raw, prefix)
     try:
@@ -76,8 +77,7 @@ def _told(wrong: ErrorDetails) -> str:
     key = str(wrong["loc"][:2][-1])  # a section and its key, or a key of no section
     if wrong["type"] != "extra_forbidden":
         return f"{key}: {wrong['msg']}"
-    near = get_close_matches(key, AgentSettings.documented(), 1, _NEAR)
-    return f"{key}: no such setting{f' (is {near[0]} meant?)' if near else ''}"
+    return f"{key}: no such setting{meant(key, AgentSettings.documented())}"
 
 
 def _check_shadow(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:

@@ -7,6 +7,7 @@ inter-broker listener does not lead to agents, followers replicate past them.
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel
 
@@ -16,12 +17,14 @@ from doctor.findings import Fault, Level
 from doctor.gateway_checks import faults_of_file
 from doctor.host_checks import listener_fault
 from kafka_log.broker_files.server_properties import BrokerProperties
-from plugin.clients.backend_settings import parse_settings
-from plugin.errors import RemoteStorageConfigError
+from plugin.errors import RemoteStorageConfigError, RemoteStorageError
 from plugin.loading import settings_under_prefix, storage_manager_class
-from plugin.object_wal_storage_manager import ObjectWalStorageManager
-from plugin.zones.bucket_loading import bucket_plan
-from plugin.zones.buckets import StorageSpec, check_own_zone
+from plugin.remote_wal_storage_manager import StorageContext
+from plugin.zones.bucket_loading import bucket_plan, load_bucket
+from plugin.zones.buckets import BucketSpec, StorageSpec, check_own_zone
+
+_SOME_CLUSTER: Final = "A" * 22
+"""A cluster id, of which no more is asked than that it has the form of one."""
 
 
 def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]:
@@ -34,7 +37,7 @@ def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]
         if key.endswith(".file")
     }
     told = [fault for key, file in files.items() if (fault := _unreadable(key, file)) is not None]
-    told += [fault for spec in specs if (fault := _refused(spec)) is not None]
+    told += [fault for spec in specs if (fault := _refused(spec, broker.node_id)) is not None]
     listener = None if settings.is_shadow else listener_fault(broker, settings)
     prefixes = (*OUR_PREFIXES, *(spec.impl_prefix for spec in specs))
     return [
@@ -76,21 +79,22 @@ def _unreadable(key: str, file: Path) -> Fault | None:
     return None
 
 
-def _refused(spec: StorageSpec) -> Fault | None:
-    """Return why the storage manager will refuse its settings."""
+def _refused(spec: StorageSpec, broker_id: int) -> Fault | None:
+    """Return why the storage manager refuses its settings. It is made, and the store is asked nothing."""
     try:
-        manager = storage_manager_class(spec.class_name, spec.class_path)
-        told = [spec.settings]
+        storage_manager_class(spec.class_name, spec.class_path)
+        told = [BucketSpec("", spec.settings)]
         if spec.buckets:
             check_own_zone(spec)
-            told = [bucket.settings for bucket in bucket_plan(spec).buckets.values()]
-        if issubclass(manager, ObjectWalStorageManager):
-            for one in told:
-                parse_settings(manager.settings_model, one)
+            told = list(bucket_plan(spec).buckets.values())
+        for one in told:
+            load_bucket(spec, one, StorageContext(_SOME_CLUSTER, broker_id), is_written=False).close()
     except RemoteStorageConfigError as error:
-        key = error.key if error.key.startswith(OUR_PREFIXES) else f"{spec.impl_prefix}{error.key}"
+        key = error.key if error.key.startswith((*OUR_PREFIXES, spec.impl_prefix)) else f"{spec.impl_prefix}{error.key}"
         hint = f": {error.hint}" if error.hint else ""
         return Level.ERROR, f"{key}: {error.reason}", f"correct the key{hint}"
+    except RemoteStorageError as error:
+        return Level.ERROR, f"{spec.impl_prefix}*: {error}", "correct what it names"
     return None
 
 

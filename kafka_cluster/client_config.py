@@ -1,17 +1,25 @@
 """Addresses and login of the Kafka cluster, and the translation of a Java client's properties for librdkafka."""
 
 import logging
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
-import javaproperties
 import structlog
 
 from kafka_cluster.errors import ClientPropertyError
-from kafka_log.broker_files.config_providers import PROVIDERS_KEY, ConfigProviderError, ResolvedProperties
+from kafka_cluster.java_client_keys import JAVA_CLIENT_KEYS
+from kafka_log.broker_files.java_properties import (
+    PROVIDERS_KEY,
+    ConfigProviderError,
+    ResolvedProperties,
+    parse_properties,
+)
+from plugin.errors import meant
 
 log = structlog.get_logger(__name__)
 
@@ -20,33 +28,67 @@ LIBRDKAFKA_LOGGER = "metadata_topic.librdkafka"
 
 ConfluentValue = str | int | float | bool
 
-_SAME_NAME = frozenset(
-    {
-        "security.protocol", "sasl.mechanism", "sasl.kerberos.service.name", "sasl.kerberos.kinit.cmd",
-        "ssl.key.password", "ssl.cipher.suites", "client.id", "client.rack", "client.dns.lookup",
-        "reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "metadata.max.age.ms",
-        "connections.max.idle.ms",
-    }
-)  # fmt: skip
-
-_RENAMED = {
+_CARRIED: Final[Mapping[str, str]] = {
+    **{
+        key: key
+        for key in (
+            "security.protocol", "sasl.mechanism", "sasl.kerberos.service.name", "sasl.kerberos.kinit.cmd",
+            "sasl.kerberos.min.time.before.relogin", "sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.scope",
+            "sasl.oauthbearer.sub.claim.name", "ssl.key.password", "ssl.cipher.suites", "client.id", "client.rack",
+            "client.dns.lookup", "reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms",
+            "metadata.max.age.ms", "connections.max.idle.ms",
+        )
+    },
     "request.timeout.ms": "socket.timeout.ms",
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
-    "sasl.oauthbearer.token.endpoint.url": "sasl.oauthbearer.token.endpoint.url",
-}
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.assertion.template.file": "sasl.oauthbearer.assertion.jwt.template.file",
+}  # fmt: skip
+"""librdkafka's names by those of Java."""
 
-_HANDLED_TOGETHER = frozenset(
+_TOGETHER: Final = frozenset(
     {
         "bootstrap.servers", "sasl.jaas.config", "ssl.endpoint.identification.algorithm",
         "ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password",
         "ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password",
-        "ssl.protocol", "ssl.enabled.protocols", "sasl.login.callback.handler.class",
     }
 )  # fmt: skip
 
-_JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;]+))""")
+_SECURITY: Final = ("ssl.", "sasl.", "security.", "enable.ssl.", "https.")
+_WITHOUT_EFFECT: Final = (
+    "ssl.protocol", "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.trustmanager.algorithm",
+    "ssl.secure.random.implementation", "sasl.kerberos.ticket.", "sasl.login.connect.", "sasl.login.read.",
+    "sasl.login.refresh.", "sasl.login.retry.", "sasl.oauthbearer.allow.", "sasl.oauthbearer.clock.",
+    "sasl.oauthbearer.expected.", "sasl.oauthbearer.header.", "sasl.oauthbearer.jwks.",
+    "sasl.oauthbearer.jwt.validator.", "sasl.oauthbearer.scope.claim.",
+)  # fmt: skip
+"""Security settings, or what they begin with, of the Java runtime alone, of brokers, or of a login's timing."""
+
+_OAUTH_PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer."
+_BY_ASSERTION: Final = f"{_OAUTH_PACKAGE}JwtBearerJwtRetriever"
+_OWN_CLASSES: Final[Mapping[str, frozenset[str]]] = {
+    "sasl.login.callback.handler.class": frozenset(
+        {
+            f"{_OAUTH_PACKAGE}OAuthBearerLoginCallbackHandler",
+            f"{_OAUTH_PACKAGE}secured.OAuthBearerLoginCallbackHandler",
+        }
+    ),
+    "sasl.oauthbearer.jwt.retriever.class": frozenset(
+        {f"{_OAUTH_PACKAGE}DefaultJwtRetriever", f"{_OAUTH_PACKAGE}ClientCredentialsJwtRetriever", _BY_ASSERTION}
+    ),
+}
+"""The classes that do what librdkafka does by itself."""
+
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+
+_JAAS_TOKEN: Final = re.compile(
+    r"""\s*(?://[^\n]*|/\*.*?\*/|"((?:[^"\\\n]|\\.)*)"|'((?:[^'\\\n]|\\.)*)'|([^\s=;"']+)|([=;]))""", re.DOTALL
+)
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "b": "\b"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,52 +118,124 @@ class KafkaClientConfig:
 def read_command_config(bootstrap_servers: str, path: Path | None) -> KafkaClientConfig:
     """Read the configuration from a tool's `--bootstrap-server` and `--command-config`.
 
-    Raises ClientPropertyError naming a key that cannot be translated, OSError when the file cannot be read.
+    Raises ClientPropertyError naming the file and the key that is wrong, also where librdkafka alone knows that it is;
+    OSError when the file cannot be read.
     """
     if path is None:
         return KafkaClientConfig(bootstrap_servers)
-    return from_java_properties(bootstrap_servers, read_java_properties(path))
+    try:
+        config = from_java_properties(bootstrap_servers, read_java_properties(path))
+        _check(config)
+    except ClientPropertyError as error:
+        raise ClientPropertyError(f"{path}:", error.key, error.reason, error.hint) from error
+    return config
 
 
 def read_java_properties(path: Path) -> dict[str, str]:
-    """Read a Java properties file, which is ISO-8859-1. Raises ClientPropertyError, OSError."""
+    """Read a Java properties file. Raises ClientPropertyError, OSError."""
     try:
-        found: dict[str, str] = javaproperties.loads(path.read_bytes())
+        return parse_properties(path.read_bytes())
     except ValueError as error:
         raise ClientPropertyError("read client properties", str(path), str(error)) from error
-    return found
 
 
-def from_java_properties(bootstrap_servers: str, java: Mapping[str, str]) -> KafkaClientConfig:
-    """Translate a Java client's properties.
+def from_java_properties(bootstrap_servers: str, given: Mapping[str, str]) -> KafkaClientConfig:
+    """Translate a Java client's properties. librdkafka's own names of security settings stay as they are.
 
-    Security settings without a counterpart raise ClientPropertyError, because leaving one out would weaken or break the
-    connection. Other settings without a counterpart (serializers, batch sizes of some application) are ignored.
+    Keys that no client knows, and security settings without a counterpart, raise ClientPropertyError, because leaving
+    one out would weaken or break the connection. Other settings without an effect here (serializers, batch sizes of
+    some application) are ignored, and logged.
     """
     translated: dict[str, ConfluentValue] = {}
-    java = ResolvedProperties(java)
+    java, ignored = _Named(given), []
     for key in java:
-        if key.startswith(PROVIDERS_KEY):
+        if key in _OWN_CLASSES and java[key] not in _OWN_CLASSES[key]:
+            raise _untranslatable(key, f"{java[key]} has no counterpart", "only Kafka's own logins by OAuth have")
+        if key in _TOGETHER or key in _OWN_CLASSES or key.startswith(PROVIDERS_KEY):
             continue
-        try:
-            value = java[key]
-        except ConfigProviderError as error:
-            raise _untranslatable(key, error.reason, "put the value itself in the file") from error
-        if key in _SAME_NAME:
-            translated[key] = value
-        elif key in _RENAMED:
-            translated[_RENAMED[key]] = value
-        elif key in _HANDLED_TOGETHER:
-            continue
-        elif key.startswith(("ssl.", "sasl.", "security.")):
-            raise _untranslatable(key, "librdkafka has no such setting", "remove it if it is not needed")
+        if (name := _carried(key, java)) is not None:
+            translated[name] = java[key]
         else:
-            log.info("client_property_ignored", key=key)
+            ignored.append(key)
+    if ignored:
+        log.warning("client_properties_without_effect_here", keys=sorted(ignored))
+    _check_words(translated)
     _translate_truststore(java, translated)
     _translate_keystore(java, translated)
     _translate_hostname_check(java, translated)
     _translate_jaas(java, translated)
     return KafkaClientConfig(bootstrap_servers, MappingProxyType(translated))
+
+
+class _Named(ResolvedProperties):
+    """Properties whose errors are those of client properties."""
+
+    def __getitem__(self, key: str) -> str:
+        try:
+            return super().__getitem__(key)
+        except ConfigProviderError as error:
+            raise _untranslatable(key, error.reason, "put the value itself in the file") from error
+
+
+def _carried(key: str, java: Mapping[str, str]) -> str | None:
+    """Return librdkafka's name of the key, None if it has no effect here. Raises ClientPropertyError."""
+    if key in _CARRIED or key.startswith("sasl.oauthbearer.assertion."):
+        return _CARRIED.get(key, key)
+    is_security = key.startswith(_SECURITY)
+    if key in JAVA_CLIENT_KEYS:
+        if is_security and not key.startswith(_WITHOUT_EFFECT):
+            raise _untranslatable(key, "librdkafka has no such setting", "remove it if it is not needed")
+        return None
+    if _is_of_librdkafka(key, java[key]):
+        return key if is_security else None
+    raise _untranslatable(key, f"no Kafka client has such a setting{meant(key, JAVA_CLIENT_KEYS)}", "")
+
+
+def _is_of_librdkafka(key: str, value: str) -> bool:
+    """Return whether librdkafka knows the key. Raises ClientPropertyError if it refuses the value."""
+    refused = _refused(KafkaClientConfig("", {key: value}))
+    if refused is not None and "No such configuration property" not in refused:
+        raise _untranslatable(key, refused, "")
+    return refused is None
+
+
+def _refused(config: KafkaClientConfig) -> str | None:
+    """Return why librdkafka makes no client of these properties. Nobody is asked."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        AdminClient(config.for_confluent(bootstrap_servers=""))
+    except KafkaException as error:
+        return str(error.args[0].str()).removeprefix("Failed to create admin client: ").strip()
+    return None
+
+
+def _check(config: KafkaClientConfig) -> None:
+    """Check what only librdkafka and the file system tell. Raises ClientPropertyError."""
+    for key in ("ssl.ca.location", "ssl.certificate.location", "ssl.keystore.location"):
+        file = config.properties.get(key)
+        if file is not None and not os.access(str(file), os.R_OK):
+            told = "ssl.truststore.location" if key == "ssl.ca.location" else "ssl.keystore.location"
+            raise _untranslatable(told, f"{file} is not there, or cannot be read by this user", "")
+    tried = dict(config.properties)
+    if tried.get("sasl.mechanism") == "OAUTHBEARER":
+        # A client with it asks for a token at once, and its end waits for the answer.
+        tried |= {"sasl.mechanism": "PLAIN", "sasl.username": "nobody", "sasl.password": "none"}
+    if (refused := _refused(KafkaClientConfig("", tried))) is not None:
+        named = (java for java, name in _CARRIED.items() if f'"{name}"' in refused)
+        raise _untranslatable(next(named, "librdkafka"), refused, "")
+
+
+def _check_words(translated: dict[str, ConfluentValue]) -> None:
+    """Refuse unknown protocols and mechanisms. As in Java, a protocol may be in small letters."""
+    for key, known in (("security.protocol", _PROTOCOLS), ("sasl.mechanism", _MECHANISMS)):
+        if key not in translated:
+            continue
+        value = str(translated[key])
+        translated[key] = value = value.upper() if key == "security.protocol" else value
+        if value not in known:
+            raise _untranslatable(key, f"{value!r} is none of {', '.join(known)}{meant(value, known)}", "")
 
 
 def _untranslatable(key: str, reason: str, hint: str) -> ClientPropertyError:
@@ -177,27 +291,85 @@ def _translate_jaas(java: Mapping[str, str], translated: dict[str, ConfluentValu
     jaas = java.get("sasl.jaas.config")
     if jaas is None:
         return
-    module, _, rest = jaas.strip().partition(" ")
-    options = {
-        name: re.sub(r"\\(.)", r"\1", double) if double else single or bare
-        for name, double, single, bare in _JAAS_OPTION.findall(rest)
-    }
-    names = _JAAS_MODULES.get(module.rpartition(".")[2])
+    module, options = _login(jaas)
+    name = module.rpartition(".")[2]
+    names = _JAAS_MODULES.get(name)
     if names is None:
-        raise _untranslatable(
-            "sasl.jaas.config", f"the login module {module} has no counterpart",
-            "PLAIN, SCRAM, OAUTHBEARER with client credentials, and GSSAPI with a keytab are supported",
-        )  # fmt: skip
-    for option, key in names.items():
-        if option in options:
-            translated[key] = options[option]
-    if module.endswith("OAuthBearerLoginModule"):
-        translated["sasl.oauthbearer.method"] = "oidc"
-    elif module.endswith(("PlainLoginModule", "ScramLoginModule")) and not {"username", "password"} <= set(options):
-        raise _untranslatable("sasl.jaas.config", "username or password is missing", 'write username="…" password="…";')
+        raise _of_jaas(
+            f"the login module {module} has no counterpart",
+            "PLAIN, SCRAM, OAUTHBEARER by client credentials or an assertion, and GSSAPI with a keytab are supported",
+        )
+    extensions = []
+    for option, value in options.items():
+        if option in names:
+            translated.setdefault(names[option], value)  # a key of its own comes first, as in Kafka (KIP-1139)
+        elif name == "OAuthBearerLoginModule" and option.startswith("extension_"):
+            extensions.append(f"{option.removeprefix('extension_')}={_extension(option, value)}")
+        elif value not in _IDLE_OPTIONS.get(option, ()) and not option.startswith(_OF_BROKERS.get(name, "\n")):
+            raise _of_jaas(
+                f"librdkafka's login has no option {option}{meant(option, names)}", "remove it if it is not needed"
+            )
+    if extensions:
+        translated["sasl.oauthbearer.extensions"] = ",".join(extensions)
+    if name == "OAuthBearerLoginModule":
+        _finish_oauth(translated, java.get("sasl.oauthbearer.jwt.retriever.class") == _BY_ASSERTION)
+    elif name in ("PlainLoginModule", "ScramLoginModule") and not {"username", "password"} <= set(options):
+        raise _of_jaas("username or password is missing", 'write username="…" password="…";')
 
 
-_JAAS_MODULES = {
+def _login(jaas: str) -> tuple[str, dict[str, str]]:
+    """Return the login module and its options, read as Kafka's JaasConfig does. Raises ClientPropertyError."""
+    words, at = list[tuple[str, bool]](), 0
+    while jaas[at:].strip():
+        found = _JAAS_TOKEN.match(jaas, at)
+        if found is None:
+            raise _of_jaas("a quotation mark is not closed", "")
+        at = found.end()
+        quoted = next((one for one in found.groups()[:2] if one is not None), None)
+        if quoted is not None:
+            words.append((re.sub(r"\\(.)", lambda one: _ESCAPES.get(one[1], one[1]), quoted, flags=re.DOTALL), False))
+        elif sign := found[4]:
+            words.append((sign, True))
+        elif found[3] is not None:
+            words.append((found[3], False))
+    is_whole = len(words) > 2 and words[-1] == (";", True) and words.count((";", True)) == 1
+    if not is_whole or words[1][0].lower() not in ("required", "requisite", "sufficient", "optional"):
+        raise _of_jaas("it is not one login module, `required`, and options up to a semicolon", "")
+    options, before = dict[str, str](), words[0][0]
+    for at in range(2, len(words) - 1, 3):
+        key, *rest = words[at : at + 3]
+        if key[1] or [is_sign for _, is_sign in rest] != [True, False]:
+            raise _of_jaas(f"what follows {before} is no name=value", "put values in quotation marks")
+        before = key[0]
+        options[before] = rest[1][0]
+    return words[0][0], options
+
+
+def _extension(option: str, value: str) -> str:
+    if "," in value:
+        raise _of_jaas(f"librdkafka takes no comma in {option}", "")
+    return value
+
+
+def _finish_oauth(translated: dict[str, ConfluentValue], by_assertion: bool) -> None:
+    """Complete a login by client credentials or an assertion (KIP-1139). Raises ClientPropertyError if it cannot be."""
+    endpoint = "sasl.oauthbearer.token.endpoint.url"
+    if not str(translated.get(endpoint, "")).startswith(("https://", "http://")):
+        raise _untranslatable(endpoint, "is missing, or no http address", "librdkafka gets tokens from there alone")
+    translated["sasl.oauthbearer.method"] = "oidc"
+    if by_assertion:
+        translated["sasl.oauthbearer.grant.type"] = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+        return
+    for java in ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.credentials.client.secret"):
+        if not translated.get(_CARRIED[java]):
+            raise _untranslatable(java, "is missing", "")
+
+
+def _of_jaas(reason: str, hint: str) -> ClientPropertyError:
+    return _untranslatable("sasl.jaas.config", reason, hint)
+
+
+_JAAS_MODULES: Final = {
     "PlainLoginModule": {"username": "sasl.username", "password": "sasl.password"},
     "ScramLoginModule": {"username": "sasl.username", "password": "sasl.password"},
     "OAuthBearerLoginModule": {
@@ -205,5 +377,17 @@ _JAAS_MODULES = {
         "clientSecret": "sasl.oauthbearer.client.secret",
         "scope": "sasl.oauthbearer.scope",
     },
-    "Krb5LoginModule": {"keyTab": "sasl.kerberos.keytab", "principal": "sasl.kerberos.principal"},
+    "Krb5LoginModule": {
+        "keyTab": "sasl.kerberos.keytab",
+        "principal": "sasl.kerberos.principal",
+        "serviceName": "sasl.kerberos.service.name",
+    },
 }
+_OF_BROKERS: Final = {"PlainLoginModule": "user_", "ScramLoginModule": "user_"}
+"""What options begin with that only brokers use."""
+_SWITCH: Final = ("true", "false")
+_IDLE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "tokenauth": ("false",), "useKeyTab": ("true",), "useTicketCache": ("false",), "isInitiator": ("true",),
+    "storeKey": _SWITCH, "doNotPrompt": _SWITCH, "debug": _SWITCH, "refreshKrb5Config": _SWITCH,
+}  # fmt: skip
+"""Options that change nothing here, if they have one of these values."""

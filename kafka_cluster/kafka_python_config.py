@@ -29,7 +29,7 @@ _PASSED_OVER: Final = frozenset(
     {
         "client.rack", "reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "metadata.max.age.ms",
         "connections.max.idle.ms", "socket.timeout.ms", "sasl.kerberos.kinit.cmd", "sasl.kerberos.keytab",
-        "sasl.kerberos.principal",
+        "sasl.kerberos.principal", "sasl.kerberos.min.time.before.relogin",
     }
 )  # fmt: skip
 """Ignored properties: tuning, or the ticket that Kerberos' own tools must get first."""

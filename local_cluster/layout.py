@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from kafka_log.broker_files.java_properties import parse_properties
+
 LAYOUT_FILE = "cluster.json"
 LAYOUT_VERSION = 2
 REPLICA_DOMAIN = "remote-wal.internal"
@@ -163,10 +165,7 @@ class ClusterLayout:
 
     def configured(self, broker_id: int) -> dict[str, str]:
         """Return what the broker's server.properties says now."""
-        import javaproperties
-
-        with self.server_properties(broker_id).open() as file:
-            return dict(javaproperties.load(file))
+        return parse_properties(self.server_properties(broker_id).read_bytes())
 
     @property
     def has_agents(self) -> bool:

@@ -19,9 +19,12 @@ from a small fixed set, never from a message.
 """
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+_NEAR = 0.8
+"""How similar a known word must be to be suggested; guessed."""
 
 
 class OperationError(Exception):
@@ -51,6 +54,15 @@ class RemoteStorageError(StoreError):
         if label:
             self.label = label
         super().__init__(operation, key, reason, hint)
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return ` (is X meant?)` if the unknown word resembles a known one, else an empty text."""
+    from difflib import get_close_matches
+
+    by_case = {one.lower(): one for one in known}
+    near = get_close_matches(word.lower(), by_case, 1, _NEAR)
+    return f" (is {by_case[near[0]]} meant?)" if near else ""
 
 
 def failure_label(error: BaseException) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kafka_log.broker_files.server_properties import BrokerProperties
 
 app = command_group(
-    "Judge, or propose, the agent's lines in the broker's server.properties. Nobody is asked, nothing is written."
+    "Judge, or propose, the agent's lines in the broker's server.properties. No broker and no store is asked."
 )
 
 _HOST = "<this host's address>"
@@ -29,6 +29,8 @@ _SHADOW = {"remote.wal.agent.mode": "shadow"}
 @app.command()
 def check(broker_config: BrokerConfig, json: Json = False) -> None:
     """Name every key that is wrong, or show those that are set and what is to be looked at. `doctor` asks others, too.
+
+    The agent's clients of Kafka and of the store are made for it, and say what is wrong in their settings.
 
     Exits with 0 if an agent would start with the file and nothing was found, with 1 if not.
     """
@@ -68,7 +70,7 @@ def _refused(broker: "BrokerProperties", settings: "AgentSettings") -> str | Non
     try:
         Configuration.load(broker, settings)
     except ClientPropertyError as error:
-        return f"remote.wal.agent.client.config: {settings.client.client_config}: {error}"
+        return f"remote.wal.agent.client.config: {error}"
     except (OSError, PriceError) as error:
         return str(error)  # the advice has the key of a file that is not there
     return None

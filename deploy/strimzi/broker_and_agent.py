@@ -87,7 +87,7 @@ def prepare(file: Path) -> bool:
     """Change the broker's address in the file. Returns whether an agent is to be started."""
     try:
         text = file.read_text(encoding=_ENCODING)
-        properties = javaproperties.loads(text)
+        properties = {key: value.strip() for key, value in javaproperties.loads(text).items()}
         check_agent(properties)
     except (OSError, ValueError, NotAsExpectedError) as error:
         say(f"no agent: {error}. The broker starts as stock Kafka")

@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import javaproperties
-
+from kafka_log.broker_files.java_properties import parse_properties
 from kafka_log.errors import MalformedFileError
 
 FILE_NAME = "meta.properties"
@@ -27,12 +26,12 @@ class MetaProperties:
 def parse_meta_properties(raw: bytes, path: Path) -> MetaProperties:
     """Parse the file. Raises MalformedFileError that names the key."""
     try:
-        properties: Mapping[str, str] = javaproperties.loads(raw)
+        properties = parse_properties(raw)
     except ValueError as error:
         raise MalformedFileError(path, 0, str(error)) from error
     version = _integer(properties, "version", path)
     node_key = "node.id" if version > 0 else "broker.id"
-    cluster_id = properties.get("cluster.id", "").strip()
+    cluster_id = properties.get("cluster.id", "")
     if not cluster_id:
         raise MalformedFileError(path, 0, "cluster.id is missing")
     return MetaProperties(
@@ -41,7 +40,7 @@ def parse_meta_properties(raw: bytes, path: Path) -> MetaProperties:
 
 
 def _integer(properties: Mapping[str, str], key: str, path: Path) -> int:
-    text = properties.get(key, "").strip()
+    text = properties.get(key, "")
     if not text.isascii() or not text.isdigit():
         raise MalformedFileError(path, 0, f"{key} is {text!r}, expected a number")
     return int(text)

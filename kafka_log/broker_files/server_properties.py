@@ -10,9 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-import javaproperties
-
-from kafka_log.broker_files.config_providers import ConfigProviderError, ResolvedProperties
+from kafka_log.broker_files.java_properties import ConfigProviderError, ResolvedProperties, parse_properties
 from kafka_log.errors import BrokerPropertiesError
 
 DEFAULT_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - it is Kafka's
@@ -70,7 +68,7 @@ def load_broker_properties(path: Path, overrides: Mapping[str, str] = MappingPro
     Raises BrokerPropertiesError, and OSError when it cannot be read.
     """
     try:
-        raw = javaproperties.loads(path.read_bytes())
+        raw = parse_properties(path.read_bytes())
     except ValueError as error:
         raise BrokerPropertiesError(path, "(file)", str(error)) from error
     return parse_broker_properties({**raw, **overrides}, path)
@@ -146,7 +144,7 @@ class _Reader:
         return BrokerPropertiesError(self._path, key, reason)
 
     def text(self, key: str) -> str:
-        return self.raw.get(key, "").strip()
+        return self.raw.get(key, "")
 
     def items(self, key: str) -> list[str]:
         return [item.strip() for item in self.text(key).split(",") if item.strip()]

@@ -84,6 +84,9 @@ FOUND_IN_FILE = [
     ({"rsm.wal.config.bucket": None}, "rsm.wal.config.bucket: Field required"),
     ({"rsm.wal.config.bucket": None, "rsm.wal.config.buckett": "x"}, "rsm.wal.config.buckett: no such setting"),
     ({"rsm.wal.config.regoin": "x"}, "rsm.wal.config.regoin: no such setting"),
+    ({"rsm.wal.confg.region": "x"}, "rsm.wal.confg.region: no such setting"),
+    ({"rsm.wal.config.prefix": "/team"}, "rsm.wal.config.prefix: "),
+    ({"rsm.wal.config.endpoint.url": "http://a"}, "rsm.wal.config.endpoint.url: is plain http"),
     ({"rsm.wal.config.tls.ca.file": "/none/ca.pem"}, "rsm.wal.config.tls.ca.file: /none/ca.pem is not there"),
     ({"remote.wal.agent.http.token.file": "/none/token"}, "remote.wal.agent.http.token.file: /none/token is not there"),
     (

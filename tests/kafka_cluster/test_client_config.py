@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from structlog.testing import capture_logs
 
 from kafka_cluster.client_config import (
     LIBRDKAFKA_LOGGER,
@@ -15,6 +16,9 @@ from kafka_cluster.client_config import (
 )
 from kafka_cluster.errors import ClientPropertyError
 
+OAUTH_PACKAGE = "org.apache.kafka.common.security.oauthbearer"
+OAUTH = f'{OAUTH_PACKAGE}.OAuthBearerLoginModule required clientId="a" clientSecret="b" %s;'
+OAUTH_ENDPOINT = {"sasl.oauthbearer.token.endpoint.url": "https://idp.example.com/token"}
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="agent" password="p\\"a;s=s";'
 
 
@@ -58,6 +62,23 @@ def test_a_pem_key_store_serves_key_and_certificate() -> None:
         ("ssl.keystore.type", {"ssl.keystore.location": "/k.jks", "ssl.keystore.type": "JKS"}),
         ("sasl.jaas.config", {"sasl.jaas.config": "com.example.CustomLoginModule required;"}),
         ("sasl.jaas.config", {"sasl.jaas.config": "x.PlainLoginModule required username=me;"}),
+        ("sasl.jaas.config", {"sasl.jaas.config": SCRAM.replace(";", ' tokenauth="true";')}),
+        ("sasl.jaas.config", {"sasl.jaas.config": SCRAM.replace("required", "requierd")}),
+        ("sasl.jaas.config", {"sasl.jaas.config": SCRAM.removesuffix(";")}),
+        ("sasl.jaas.config", {"sasl.jaas.config": SCRAM.replace('username="agent"', 'usrname="agent"')}),
+        ("sasl.jaas.config", {"sasl.jaas.config": SCRAM.replace(";", " and=")}),
+        ("sasl.jaas.config", {"sasl.jaas.config": OAUTH % 'extension_a="b,c"', **OAUTH_ENDPOINT}),
+        ("sasl.jaas.config", {"sasl.jaas.config": OAUTH % 'unsecuredLoginStringClaim_sub="me"', **OAUTH_ENDPOINT}),
+        ("sasl.oauthbearer.token.endpoint.url", {"sasl.jaas.config": OAUTH % ""}),
+        (
+            "sasl.oauthbearer.client.credentials.client.secret",
+            {"sasl.jaas.config": OAUTH.replace('clientSecret="b"', "") % "", **OAUTH_ENDPOINT},
+        ),
+        ("sasl.login.callback.handler.class", {"sasl.login.callback.handler.class": "com.example.Handler"}),
+        ("securty.protocol", {"securty.protocol": "SSL"}),
+        ("security.protocol", {"security.protocol": "SASL_PLAINTXT"}),
+        ("sasl.mechanism", {"sasl.mechanism": "scram-sha-256"}),
+        ("socket.timeout.ms", {"socket.timeout.ms": "soon"}),
         ("ssl.engine.factory.class", {"ssl.engine.factory.class": "com.example.Factory"}),
         ("ssl.key.password", {"ssl.key.password": "${file:/etc/secrets:key}"}),
         ("ssl.endpoint.identification.algorithm", {"ssl.endpoint.identification.algorithm": "LDAPS"}),
@@ -67,6 +88,80 @@ def test_what_cannot_be_translated_is_named(key: str, java: dict[str, str]) -> N
     with pytest.raises(ClientPropertyError) as error:
         from_java_properties("b:1", java)
     assert error.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("securty.protocol=SSL", "securty.protocol: no Kafka client has such a setting (is security.protocol meant?)"),
+        ("security.protocol=SSL_SASL", "is none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN", "sasl.username and sasl.password must be set"),
+        ("request.timeout.ms=soon", "request.timeout.ms: Invalid value"),
+        ("security.protocol=SSL\nssl.keystore.type=PEM\nssl.keystore.location=/none", "/none is not there"),
+    ],
+)
+def test_a_file_of_which_no_client_can_be_made_is_refused_and_named(tmp_path: Path, lines: str, told: str) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(lines)
+    with pytest.raises(ClientPropertyError) as error:
+        read_command_config("b:1", file)
+    assert str(file) in str(error.value)
+    assert told in str(error.value)
+    assert not error.value.retriable
+
+
+@pytest.mark.parametrize(
+    ("java", "wanted"),
+    [
+        ({"security.protocol": "sasl_plaintext  "}, {"security.protocol": "SASL_PLAINTEXT"}),
+        (
+            {"sasl.jaas.config": SCRAM.replace(" required", "\n // old /* \n/* x */ REQUIRED debug=true user_b='x'")},
+            {"sasl.username": "agent", "sasl.password": 'p"a;s=s'},
+        ),
+        (
+            {
+                "sasl.oauthbearer.client.credentials.client.id": "me",
+                "sasl.oauthbearer.client.credentials.client.secret": "s",
+                "sasl.oauthbearer.scope": "kafka",
+                "sasl.login.callback.handler.class": f"{OAUTH_PACKAGE}.OAuthBearerLoginCallbackHandler",
+                "sasl.jaas.config": OAUTH % 'extension_pool="p=1" extension_cluster=\'c\'',
+                **OAUTH_ENDPOINT,
+            },
+            {
+                "sasl.oauthbearer.client.id": "me",
+                "sasl.oauthbearer.client.secret": "s",
+                "sasl.oauthbearer.scope": "kafka",
+                "sasl.oauthbearer.extensions": "pool=p=1,cluster=c",
+                "sasl.oauthbearer.method": "oidc",
+                **OAUTH_ENDPOINT,
+            },
+        ),
+        (
+            {
+                "sasl.oauthbearer.jwt.retriever.class": f"{OAUTH_PACKAGE}.JwtBearerJwtRetriever",
+                "sasl.oauthbearer.assertion.template.file": "/t",
+                "sasl.jaas.config": f"{OAUTH_PACKAGE}.OAuthBearerLoginModule required;",
+                **OAUTH_ENDPOINT,
+            },
+            {
+                "sasl.oauthbearer.assertion.jwt.template.file": "/t",
+                "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+                "sasl.oauthbearer.method": "oidc",
+                **OAUTH_ENDPOINT,
+            },
+        ),
+        ({"enable.ssl.certificate.verification": "false"}, {"enable.ssl.certificate.verification": "false"}),
+    ],
+)  # fmt: skip
+def test_what_java_clients_take_is_carried_over(java: dict[str, str], wanted: dict[str, str]) -> None:
+    assert dict(from_java_properties("b:1", java).properties) == wanted
+
+
+def test_what_has_no_effect_here_is_told() -> None:
+    with capture_logs() as logs:
+        given = {"acks": "1", "sasl.login.connect.timeout.ms": "1", "linger.ms": "3", "log_level": "3"}
+        assert not from_java_properties("b:1", given).properties
+    assert [one["keys"] for one in logs] == [sorted(given)]
 
 
 def test_secrets_come_by_kafkas_config_providers(tmp_path: Path) -> None:

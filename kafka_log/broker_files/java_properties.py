@@ -1,9 +1,10 @@
-"""Resolves values such as `${file:/path:key}`, `${dir:/path:file}`, `${env:NAME}`.
+"""Reads properties files as Kafka does: Java's format, values trimmed, `${file:/path:key}` and its like resolved.
 
-They are resolved as Kafka's FileConfigProvider, DirectoryConfigProvider and EnvVarConfigProvider do (KIP-297, KIP-421),
-by the names in `config.providers`; white space at the ends is then removed, as for nearly all of Kafka's keys. Kafka
-leaves unresolvable values unchanged. Here they are an error, because such a text is useless as a password; but only
-when the value is used, because only the broker may have the classes for its own values.
+Kafka's ConfigDef trims nearly all values; plugins get theirs as they are, and no value of theirs that we know begins or
+ends with white space. Values are resolved as Kafka's FileConfigProvider, DirectoryConfigProvider and
+EnvVarConfigProvider do (KIP-297, KIP-421), by the names in `config.providers`. Kafka leaves unresolvable values
+unchanged. Here they are an error, because such a text is useless as a password; but only when the value is used,
+because only the broker may have the classes for its own values.
 """
 
 import os
@@ -18,6 +19,13 @@ _VARIABLE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 """Matches like Kafka's ConfigTransformer: provider, optional path, key."""
 _PACKAGE = "org.apache.kafka.common.config.provider."
 PROVIDERS_KEY = "config.providers"
+_WHITE_SPACE = "".join(map(chr, range(0x21)))
+"""What trim() removes in Java."""
+
+
+def parse_properties(raw: bytes) -> dict[str, str]:
+    """Read a file's content, which is ISO-8859-1; values are trimmed, not resolved. Raises ValueError."""
+    return {key: value.strip(_WHITE_SPACE) for key, value in javaproperties.loads(raw).items()}
 
 
 class ConfigProviderError(Exception):
@@ -30,18 +38,18 @@ class ConfigProviderError(Exception):
 
 
 class ResolvedProperties(Mapping[str, str]):
-    """Properties whose values are resolved each time that they are read.
+    """Properties whose values are trimmed, and resolved each time that they are read.
 
     Reading one that cannot be resolved raises ConfigProviderError. Its repr has no values.
     """
 
     def __init__(self, raw: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
-        self._raw = dict(raw)
+        self._raw = {key: value.strip(_WHITE_SPACE) for key, value in raw.items()}
         self._environment = environment
 
     def __getitem__(self, key: str) -> str:
         value = self._raw[key]
-        return _VARIABLE.sub(partial(self._resolved, key), value).strip() if "${" in value else value
+        return _VARIABLE.sub(partial(self._resolved, key), value).strip(_WHITE_SPACE) if "${" in value else value
 
     def __contains__(self, key: object) -> bool:
         return key in self._raw
@@ -66,7 +74,7 @@ class ResolvedProperties(Mapping[str, str]):
         """Look a value up. Raises ValueError with the reason, OSError."""
         if name not in (one.strip() for one in self._raw.get(PROVIDERS_KEY, "").split(",")):
             raise ValueError(f"{PROVIDERS_KEY} names no provider {name!r}")
-        kind = self._raw.get(f"{PROVIDERS_KEY}.{name}.class", "").strip()
+        kind = self._raw.get(f"{PROVIDERS_KEY}.{name}.class", "")
         parameter = partial(self._parameter, name)
         if kind == f"{_PACKAGE}EnvVarConfigProvider":
             return _of_environment(self._environment, path, wanted, parameter("allowlist.pattern"))
@@ -77,7 +85,7 @@ class ResolvedProperties(Mapping[str, str]):
         raise ValueError(f"{kind or 'no class'} cannot be asked here; Kafka's own for files and environment can be")
 
     def _parameter(self, name: str, parameter: str) -> str:
-        return self._raw.get(f"{PROVIDERS_KEY}.{name}.param.{parameter}", "").strip()
+        return self._raw.get(f"{PROVIDERS_KEY}.{name}.param.{parameter}", "")
 
 
 def _of_environment(environment: Mapping[str, str], path: str, wanted: str, pattern: str) -> str:

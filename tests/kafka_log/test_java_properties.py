@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_log.broker_files.config_providers import ConfigProviderError, ResolvedProperties
+from kafka_log.broker_files.java_properties import ConfigProviderError, ResolvedProperties
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
 
@@ -44,7 +44,7 @@ def resolved(value: str, **parameters: str) -> str:
         ("${env:ZONE}", "az1"),
         ("${env::ZONE}", "az1"),
         ('x username="${env:ZONE}" password="${dir:DIR/below:password}";', 'x username="az1" password="deeper";'),
-        ("without any", "without any"),
+        (" without any\t ", "without any"),
         ("a${b}$c", "a${b}$c"),
     ],
 )
