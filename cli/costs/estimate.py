@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from cli.costs.prometheus_rates import TopicRates
     from plugin.prices import PriceTable
-    from retention_job.cost.estimate import Estimate, Rules, Sample
+    from retention_job.cost.cost_model import Rules
+    from retention_job.cost.estimate import Estimate, Sample
 
 _TIMEOUT_S: Final = 30.0
 _MOST_TOPICS: Final = 40
@@ -155,7 +156,7 @@ def default_rules(store: str, *, producers_wait: bool) -> "Rules":
     """Return the agents' default settings, as far as costs depend on them."""
     from agent.settings.agent_settings import AgentSettings
     from plugin.prices import EXPRESS
-    from retention_job.cost.estimate import Rules
+    from retention_job.cost.cost_model import Rules
 
     settings = AgentSettings()
     limits = settings.log_manager

@@ -44,25 +44,35 @@ def scenario(
 def _print_scenario(scenario: "Scenario") -> None:
     cost = scenario.cost
     columns = (cost.baseline, cost.remote_wal)
-    rows = [
-        (part.replace("_", " "), *(f"{found.parts[part]:,.2f}" if part in found.parts else "" for found in columns))
-        for part in {**cost.baseline.parts, **cost.remote_wal.parts}
-    ]
+    parts = [part for part in cost.remote_wal.parts if any(way.parts[part] for way in columns)]
+    rows = [(part.replace("_", " "), *(f"{way.parts[part]:,.2f}" for way in columns)) for part in parts]
     title = "dollars per broker and month"
     made = table(title, ">stock Kafka", ">remote WAL", rows=rows, title=scenario.name)
     made.add_section()
-    made.add_row("total", *(f"{found.total:,.2f}" for found in columns))
+    made.add_row("total", *(f"{way.total:,.2f}" for way in columns))
     way = "as links" if cost.linked else "inline" if cost.objects_per_month else "inline, and nothing is uploaded"
-    pays_from = "never" if cost.break_even_mb_s is None else f"from {cost.break_even_mb_s:.3g} MB/s for each broker"
+    pays_from = "never" if cost.break_even_mb_s is None else f"from {cost.break_even_mb_s:.3g} MB/s to each broker"
+    replication = cost.replication_saved_ratio
     show(
         made,
-        scenario.about,
-        f"{100 * cost.saved_ratio:.1f} % saved; records travel {way}; links pay {pays_from}; prices of "
-        f"{scenario.prices.confirmed}",
+        f"{scenario.about}. {scenario.text}",
+        f"{_compared(cost.saved_ratio)} of this total: instances, their disks, object storage and replication across "
+        f"zones{_without(scenario)}. Clients' traffic is not in it.",
+        *([] if replication is None else [f"{_compared(replication)} of what replication across zones costs."]),
+        f"Records travel {way}; links pay {pays_from}. Prices: {scenario.prices.confirmed}.",
     )
     _print_clients(scenario)
     if scenario.inferred:
-        show(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}")
+        show(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}.")
+
+
+def _compared(saved_ratio: float) -> str:
+    return f"{abs(100 * saved_ratio):.1f} % {'saved' if saved_ratio >= 0 else 'more paid'}"
+
+
+def _without(scenario: "Scenario") -> str:
+    left_out = [part.replace("_", " ") for part in scenario.workload.leaves_out]
+    return f", without {' and '.join(left_out)}" if left_out else ""
 
 
 def _print_clients(scenario: "Scenario") -> None:

@@ -16,10 +16,11 @@ from agent.wiring.write_path import log_manager_limits
 from cli.connection import Json
 from cli.log_lines import logs_from
 from cli.tables import show, table
-from perf.cost.counts import FOLLOWERS, Counts
+from perf.cost.counts import Counts
 from perf.cost.load import Assigned, Load
 from perf.cost.world import CostWorld
 from plugin.prices import BYTES_PER_GB, DEFAULT_PRICES_FILE, Prices
+from retention_job.cost.cost_model import Tariff
 
 RATES: Final = (10e3, 30e3, 100e3, 300e3, 1e6, 2e6, 5e6, 10e6, 30e6, 50e6)
 """Bytes per second to one broker."""
@@ -63,13 +64,10 @@ class Priced:
         counts, gb = self.counts, self.counts.produced_bytes / BYTES_PER_GB
         return {
             "produced_bytes_per_s": counts.produced_bytes / counts.seconds,
-            "objects_per_s": counts.puts / counts.seconds,
-            "puts_per_gb": counts.puts / gb,
-            "gets_per_gb": counts.gets / gb,
-            "uploaded_share": counts.uploaded_bytes / counts.produced_bytes,
+            "objects_per_s": counts.amounts.puts / counts.seconds,
+            "puts_per_gb": counts.amounts.puts / gb,
+            "gets_per_gb": counts.amounts.gets / gb,
             "linked_share": counts.linked_bytes / max(counts.linked_bytes + counts.inline_bytes, 1),
-            "retrieved_share": counts.retrieved_bytes / counts.produced_bytes / FOLLOWERS,
-            "metadata_bytes_per_gb": counts.metadata_bytes / gb,
             "usd_gb": self.usd_gb,
             "stock_usd_gb": self.stock_usd_gb,
             "ratio": self.ratio,
@@ -92,7 +90,8 @@ def price(
     """Run one case for this (virtual) time and price the counts; see `count`."""
     counts = count(case.load, seconds, prices, assigned or Assigned(object_life_s=LIFE_S), is_noisy=is_noisy)
     gb = counts.produced_bytes / BYTES_PER_GB
-    return Priced(case, counts, counts.usd(prices, LIFE_S) / gb, counts.stock_usd(prices) / gb)
+    tariff = Tariff(prices.s3_express, prices.zone_crossing_gb, prices.express_cross_zone_read_gb)
+    return Priced(case, counts, counts.usd(tariff) / gb, counts.stock_usd(tariff) / gb)
 
 
 def count(

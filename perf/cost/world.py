@@ -21,7 +21,7 @@ import numpy as np
 from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
-from perf.cost.counts import FOLLOWERS, Counts, MetadataVolume
+from perf.cost.counts import FOLLOWERS, Counts
 from perf.cost.load import FOLLOWER_IDS, Assigned, Load, WaitingProducer
 from plugin.prices import Prices
 from plugin.segment_metadata import CombinedSegmentId
@@ -29,7 +29,7 @@ from rlm.write_path.commit.group_commit import Gather, UploadNow, Wait
 from rlm.write_path.commit.link_costs import LinkCosts
 from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
 from rlm.write_path.commit.producers import Connections
-from rlm.write_path.core.actions import Action, DeclareNotWanted, TellLeftOut, TellStored, Upload
+from rlm.write_path.core.actions import Action, TellLeftOut, TellStored, Upload
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.write_path_core import WritePathCore
@@ -123,7 +123,6 @@ class CostLoop:
 
     def __init__(self, world: "CostWorld") -> None:
         self._world, self._core, self._time = world, world.core, world.time
-        self.metadata = MetadataVolume()
         self._untold: dict[TopicIdPartition, None] = {}
         """Partitions with appends while it gathers."""
         self._gathers = False
@@ -219,9 +218,8 @@ class CostLoop:
         items = tuple(upload.items)
         entries = tuple(item.metadata_entry() for item in items)
         size = sum(len(item.records) for item in items)
-        self._world.counts.put(size)
+        self._world.counts.put(size, len(items), self._world.object_life_s)
         segment_id = CombinedSegmentId(1, 1, next(self._sequences))
-        self.metadata.object(segment_id, items, self._time.now_s)
         stored = UploadedSegment(segment_id, items, entries, size, self._time.now_s)
         actions = self._core.upload_stored(upload, stored, self._time.now_s)
         self._take()
@@ -238,8 +236,6 @@ class CostLoop:
                     self._world.followers.stored(segment)
                 case TellLeftOut():
                     self._world.followers.look_again()
-                case DeclareNotWanted(assignment, ranges):
-                    self.metadata.not_wanted(assignment.topic_id_partition, ranges, self._time.now_s)
 
 
 @dataclass(slots=True)
@@ -407,12 +403,12 @@ class CostFollowers:
                 ready_s = max(ready_s, follower.read_s[sequence])
             follower.offsets[number] = stored_to
             if number not in linking and number not in waiting:
-                self._counts.inline_bytes += (follower.fields[number] - stored_to) * self._batch_bytes
+                self._counts.inline((follower.fields[number] - stored_to) * self._batch_bytes)
                 follower.offsets[number] = follower.fields[number]
         self._time.at(ready_s + ROUND_TRIP_S, lambda: self._fetch(follower))
 
     def _send_inline(self, follower: _Follower) -> None:
-        self._counts.inline_bytes += follower.batches() * self._batch_bytes
+        self._counts.inline(follower.batches() * self._batch_bytes)
         follower.offsets.update(follower.fields)
         self._time.at(self._time.now_s + ROUND_TRIP_S, lambda: self._fetch(follower))
 
@@ -428,7 +424,7 @@ class CostWorld:
         cost_limits = CostLimits(prices.break_even_bytes(FOLLOWERS, store), limits.commit.interval_s)
         self.decider = LinkDecider(cost_limits, LinkCosts(prices, store), self.connections)
         self.load, self.limits = load, limits
-        self.counts = Counts()
+        self.counts, self.object_life_s = Counts(), assigned.object_life_s
         self.time = Timeline(1000.0)
         self.core = WritePathCore(limits, self.decider)
         self.logs = [ProducedLog(number, load.batch_bytes) for number in range(load.partitions)]
@@ -474,8 +470,7 @@ class CostWorld:
         self.loop.go_on()
         # Work that is still in progress when producers end gets the time that it needs.
         self.time.run(self._until_s + 2 * self.limits.commit.archive_interval_s + 3)
-        self.loop.do(self.core.unwanted.declare_all(self.time.now_s))
-        self.counts.seconds, self.counts.metadata_bytes = seconds, self.loop.metadata.end()
+        self.counts.seconds = seconds
         return self.counts
 
     def _produce(self, number: int) -> None:

@@ -1,9 +1,8 @@
 """Estimates what a running cluster pays across zones, and what it would pay with agents, from samples of it. Sans-IO.
 
 A sample has each partition's offsets and size, its replicas and their zones, and what consumer groups have committed.
-Between two samples every load counts as steady. For each leader the agents' own rules (`LinkCosts`, `PAYS_TIMES`,
-`stretched_interval_s` in `rlm.write_path.commit`) then decide whether links pay and how often an object is uploaded.
-Clients are assumed to be spread evenly over the zones, as `scenario_model` assumes: Kafka does not tell where they are.
+Between two samples every load counts as steady, and `cost_model` says what it costs. Clients are assumed to be spread
+evenly over the zones: Kafka does not tell where they are.
 
 Where a topic's average rates over a longer time are known (`Averages`), they take the place of what was sampled.
 
@@ -11,31 +10,18 @@ What cannot be seen from outside: whether links would slow acks=all producers th
 bytes go inline, as today), bursts shorter than the time between samples, and consumers that commit no offsets.
 """
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.settings.topic_settings import INTERNAL_TOPICS, LinkPolicy, TopicSettings
+from metadata_topic.settings.topic_settings import INTERNAL_TOPICS, TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.inline_reason import InlineReason
-from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, PriceTable, StorePrices
-from retention_job.cost.scenario_model import Workload, clients_cost
-from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import stretched_interval_s
-from rlm.write_path.commit.link_costs import LinkCosts, Outlook
-from rlm.write_path.commit.link_policy import PAYS_TIMES
+from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, PriceTable
+from retention_job.cost.cost_model import Amounts, Leader, LedLog, Rules, Tariff, Where, gateway_ratio
 
-Where = tuple[str, int]
-"""A topic's name and a partition."""
-
-ROUND_S: Final = 0.04
-"""How long a round of producers that wait takes, as in the loads of `perf cost`: links that need more than a round's
-bytes for an object would slow them, so they are not used."""
 WAYS: Final = ("today", "client_rack", "links", "links_and_client_rack", "gateway")
 KAFKA_TOPICS: Final = "Kafka's own topics"
 """The row of all internal topics, which are never linked."""
@@ -95,25 +81,6 @@ class Averages:
 NO_AVERAGES: Final = Averages()
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The agents' settings that costs depend on."""
-
-    interval_s: float
-    upload_wait_s: float
-    archive_interval_s: float
-    upload_bytes: int
-    life_s: float
-    share_min_readers: int
-    producers_wait: bool = True
-    """Whether producers wait for followers, as with acks=all to the brokers; else objects are larger."""
-
-    @property
-    def gathered_s(self) -> float:
-        """The time whose bytes must pay for an object, so that links are used."""
-        return min(ROUND_S, self.upload_wait_s) if self.producers_wait else self.upload_wait_s
-
-
 @dataclass(slots=True)
 class TopicEstimate:
     """A topic's amounts in a month."""
@@ -126,20 +93,32 @@ class TopicEstimate:
     inline: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Bytes to followers in other zones that would go inline, and those of followers elsewhere that there are not, by
     why (`InlineReason`)."""
-    usd: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Dollars by part: `replication_today`, `crossing`, `requests`, `bytes`, `storage` (the four are
-    replication with links), `links_held` (the same where agents hold the answers to producers, so that none waits),
-    `produce_today`, `produce_gateway`, `consume_today`, `consume_client_rack`."""
+    stock: Amounts = field(default_factory=Amounts)
+    links: Amounts = field(default_factory=Amounts)
+    held: Amounts = field(default_factory=Amounts)
+    """Like `links`, where agents hold the answers to producers, so that none waits."""
+    crossed: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Clients' bytes that cross zones: `produce_today`, `produce_gateway`, `consume_today`, `consume_client_rack`."""
+    usd: Mapping[str, float] = field(default_factory=dict)
+    """Dollars by part: those of links, and of `crossed`."""
+    replication: Mapping[str, float] = field(default_factory=dict)
+    """Dollars of replication: today, with links, and with links and held answers, as by the gateway."""
     lag_records: int = 0
     """The largest lag of a group now."""
     rates: set[str] = field(default_factory=set)
     """Where the rate of what was produced is from: `AVERAGED`, `SAMPLED`, or both in a row of several topics."""
 
-    @property
-    def replication(self) -> dict[str, float]:
-        """Dollars a month of replication: today, with links, and with links and held answers, as by the gateway."""
-        linked = sum(self.usd[part] for part in ("crossing", "requests", "bytes", "storage"))
-        return {"today": self.usd["replication_today"], "links": linked, "gateway": self.usd["links_held"]}
+    def priced(self, tariff: Tariff) -> "TopicEstimate":
+        """Return it with its dollars."""
+        parts = ("produce_today", "produce_gateway", "consume_today", "consume_client_rack")
+        crossed = {part: self.crossed[part] / BYTES_PER_GB * tariff.crossing_gb for part in parts}
+        links = self.links.usd(tariff)
+        replication = {
+            "today": sum(self.stock.usd(tariff).values()),
+            "links": sum(links.values()),
+            "gateway": sum(self.held.usd(tariff).values()),
+        }
+        return replace(self, usd=links | crossed, replication=replication)
 
     @property
     def clients(self) -> dict[str, float]:
@@ -264,175 +243,98 @@ def estimate(
     if len(samples) < 2:
         raise ValueError("two samples are needed")
     last, record_bytes = replace(samples[-1], racks=_racks(samples)), mean_record_bytes(samples)
-    seconds, store = last.at_s - samples[0].at_s, prices.store(store_section)
-    leaders = _Leaders(last, prices, store, rules)
-    held = _Leaders(last, prices, store, replace(rules, producers_wait=False))
-    topics, by_held = (defaultdict[str, TopicEstimate](lambda: TopicEstimate("")) for _ in range(2))
+    seconds, tariff = last.at_s - samples[0].at_s, Tariff.of(prices, store_section)
+    placed = _Placed(last, tariff, rules)
+    topics = defaultdict[str, TopicEstimate](lambda: TopicEstimate(""))
     for before, after in pairwise(samples):
         window = _Window(before, after, record_bytes, averages)
-        leaders.replicate(window, topics)
-        leaders.serve_clients(window, topics)
-        held.replicate(window, by_held)
+        placed.replicate(window, topics)
+        placed.serve_clients(window, topics)
     for where in last.logs:
         topics[_row(where)].rates.add(AVERAGED if where[0] in averages.produced else SAMPLED)
-    for name, topic in topics.items():
-        topic.usd["links_held"] = by_held[name].replication["links"]
     found = [_sum(name, [topic], SECONDS_PER_MONTH / seconds) for name, topic in topics.items()]
-    by_gateway = _gateway_ratio(found, len(last.racks), len(leaders.zones), prices, store_section)
+    by_gateway = 1.0
+    if len(placed.zones) > 1:
+        crossed = sum(one.crossed["produce_today"] for one in found)
+        by_gateway = gateway_ratio(crossed / SECONDS_PER_MONTH / len(last.racks), tariff)
     for topic in found:
         topic.lag_records = _largest_lag(topic.topic, last)
-        topic.usd["produce_gateway"] = topic.usd["produce_today"] * by_gateway
-    size = min((one.break_even_bytes(leaders.entries) for one in leaders.outlooks.values()), default=NEVER_PAYS)
+        topic.crossed["produce_gateway"] = topic.crossed["produce_today"] * by_gateway
+    priced = [one.priced(tariff) for one in found]
+    entries = max(map(len, placed.led.values()), default=1)
+    size = min((one.break_even_bytes(entries) for one in placed.leaders.values()), default=NEVER_PAYS)
+    rates = [one.paying_rate(entries) for one in placed.leaders.values()]
     return Estimate(
         seconds,
         len(last.racks),
-        len(leaders.zones),
-        sorted(found, key=lambda one: (-one.ways["today"], one.topic)),
-        _sum("all", found),
+        len(placed.zones),
+        sorted(priced, key=lambda one: (-one.ways["today"], one.topic)),
+        _sum("all", found).priced(tariff),
         None if size == NEVER_PAYS else size,
-        None if size == NEVER_PAYS else PAYS_TIMES * size / rules.gathered_s / 1e6,
-        list(_notes(samples, len(leaders.zones))),
+        min((one / 1e6 for one in rates if one is not None), default=None),
+        list(_notes(samples, len(placed.zones))),
     )
 
 
-class _Leaders:
-    """Replication and clients as they are placed in one sample."""
+class _Placed:
+    """Logs and their leaders as they are placed in one sample."""
 
-    def __init__(self, sample: Sample, prices: PriceTable, store: StorePrices, rules: Rules) -> None:
-        self._prices, self._store, self._rules = prices, store, rules
+    def __init__(self, sample: Sample, tariff: Tariff, rules: Rules) -> None:
         # A broker without a known rack counts as a zone of its own, as for the agents.
         self._zone = {one: rack or f"broker {one}" for one, rack in sample.racks.items()}
         self.zones = frozenset(self._zone.values())
-        all_prices = Prices(store, store, prices.zone_crossing_gb, prices.cross_zone_read_gb)
-        costs = LinkCosts(all_prices, store, reads_for=self._reads_for)
-        self._led: defaultdict[int, dict[Where, Assignment]] = defaultdict(dict)
-        for number, (where, log) in enumerate(sorted(sample.logs.items())):
-            if where[0] not in INTERNAL_TOPICS:
-                self._led[log.leader][where] = self._assignment(where, log, number)
-        self.outlooks = {leader: costs.judge(led.values()) for leader, led in self._led.items()}
         self._logs = sample.logs
-        self.entries = max(map(len, self._led.values()), default=1)
-
-    def _reads_for(self, brokers: Iterable[int]) -> Mapping[int, int | str]:
-        counts = Counter(self._zone[one] for one in brokers)
-        shares = max(self._rules.share_min_readers, 2) if self._rules.share_min_readers else math.inf
-        return {one: self._zone[one] if counts[self._zone[one]] >= shares else one for one in brokers}
-
-    def _assignment(self, where: Where, log: Log, number: int) -> Assignment:
-        is_kept = WalRetention().is_kept(TopicSettings(enable=True), len(log.replicas))
-        return Assignment(
-            TopicIdPartition(TopicId(number.to_bytes(16, "big")), where[1]),
-            where[0],
-            Path(),
-            LinkPolicy.COST,
-            0,
-            remote_followers=self._elsewhere(log),
-            is_kept=is_kept,
-            object_life_s=self._rules.life_s,
-        )
+        self.led: defaultdict[int, dict[Where, LedLog]] = defaultdict(dict)
+        for where, log in sample.logs.items():
+            if where[0] not in INTERNAL_TOPICS:
+                # What is kept as long as the log takes what the log takes now.
+                is_kept = WalRetention().is_kept(TopicSettings(enable=True), len(log.replicas))
+                self.led[log.leader][where] = rules.led_log(
+                    where, self._elsewhere(log), is_kept=is_kept, stored_bytes=log.size
+                )
+        held = replace(rules, producers_wait=False)
+        self.leaders = {one: Leader(led, tariff, rules, self._zone) for one, led in self.led.items()}
+        self._held = {one: Leader(led, tariff, held, self._zone) for one, led in self.led.items()}
 
     def _elsewhere(self, log: Log) -> frozenset[int]:
         own = self._zone[log.leader]
         return frozenset(one for one in log.replicas if one != log.leader and self._zone[one] != own)
 
     def replicate(self, window: _Window, topics: Mapping[str, TopicEstimate]) -> None:
-        """Add what replication costs in this time, today and with links."""
-        crossing_gb = self._prices.zone_crossing_gb
-        for where, size in window.grown.items():
-            if where not in self._logs:
-                continue
-            topic, crossed = topics[_row(where)], size * len(self._elsewhere(self._logs[where]))
+        """Add what replication does in this time, today and with links."""
+        for where, log in self._logs.items():
+            size, topic = window.grown.get(where, 0.0), topics[_row(where)]
+            crossed = size * len(self._elsewhere(log))
             topic.produced_bytes += size
-            topic.usd["replication_today"] += crossed / BYTES_PER_GB * crossing_gb
+            topic.stock.crossing_bytes += crossed
             if _row(where) == KAFKA_TOPICS and crossed:
                 topic.inline[InlineReason.NOT_ENABLED.value] += crossed
-                topic.usd["crossing"] += crossed / BYTES_PER_GB * crossing_gb
-        for leader, led in self._led.items():
-            grown = {where: window.grown.get(where, 0.0) for where in led}
-            self._replicate_by(led, grown, self.outlooks[leader], window.seconds, topics)
-
-    def _replicate_by(
-        self,
-        led: Mapping[Where, Assignment],
-        grown: Mapping[Where, float],
-        outlook: Outlook,
-        seconds: float,
-        topics: Mapping[str, TopicEstimate],
-    ) -> None:
-        """Add the costs of one leader with links."""
-        entries = sum(1 for size in grown.values() if size)
-        may_pay = (where for where, one in led.items() if one.topic_id_partition not in outlook.unpaying)
-        paying = {where for where in may_pay if led[where].remote_followers}
-        rate = sum(grown[where] for where in paying) / seconds
-        size = outlook.break_even_bytes(entries or 1)
-        is_linking = size != NEVER_PAYS and rate * self._rules.gathered_s >= PAYS_TIMES * size
-        stored: dict[Where, float] = {}
-        for where, one in led.items():
-            topic, followers = topics[where[0]], len(one.remote_followers or ())
-            moved = grown[where] * followers
-            if is_linking and where in paying:
-                topic.linked_bytes += moved
-                read_gb = self._store.retrieval_gb + self._prices.cross_zone_read_gb
-                topic.usd["bytes"] += moved / BYTES_PER_GB * read_gb
-            elif not followers:
-                topic.inline[InlineReason.NO_FOLLOWER_ELSEWHERE.value] += grown[where]
-            else:
-                why = InlineReason.NEVER_PAYS if where not in paying or size == NEVER_PAYS else InlineReason.LOAD
-                topic.inline[why.value] += moved
-                topic.usd["crossing"] += moved / BYTES_PER_GB * self._prices.zone_crossing_gb
-            if one.is_kept or (is_linking and where in paying):
-                stored[where] = grown[where]
-        self._store_by(stored, led, outlook if is_linking else None, seconds, topics)
-
-    def _store_by(
-        self,
-        stored: Mapping[Where, float],
-        led: Mapping[Where, Assignment],
-        linking: Outlook | None,
-        seconds: float,
-        topics: Mapping[str, TopicEstimate],
-    ) -> None:
-        """Add the costs of objects. Their requests are shared out by bytes."""
-        total = sum(stored.values())
-        entries = sum(1 for size in stored.values() if size)
-        if not total:
-            return
-        if linking is None:
-            interval_s, object_usd = self._rules.archive_interval_s, self._store.requests_usd(1, 0, 0, 0)
-        else:
-            interval_s = self._interval_s(linking, entries, total / seconds)
-            object_usd = linking.object_usd + entries * linking.entry_usd
-        objects = max(seconds / interval_s, total / self._rules.upload_bytes)
-        for where, size in stored.items():
-            usd = topics[where[0]].usd
-            usd["requests"] += objects * object_usd * size / total
-            usd["bytes"] += size / BYTES_PER_GB * self._store.upload_gb
-            # What is kept as long as the log takes what the log takes now.
-            held = self._logs[where].size if led[where].is_kept else size / seconds * led[where].object_life_s
-            usd["storage"] += held / BYTES_PER_GB * self._store.storage_gb_month * seconds / SECONDS_PER_MONTH
-
-    def _interval_s(self, outlook: Outlook, entries: int, rate: float) -> float:
-        """Return the time from one upload to the next where links pay (`GroupCommit`)."""
-        if self._rules.producers_wait:
-            return self._rules.interval_s
-        full = max(outlook.full_object_bytes(entries), PAYS_TIMES * outlook.break_even_bytes(entries))
-        return stretched_interval_s(self._rules.interval_s, full / rate, self._rules.upload_wait_s)
+                topic.links.crossing_bytes += crossed
+                topic.held.crossing_bytes += crossed
+        for leader, led in self.led.items():
+            rates = {where: window.grown.get(where, 0.0) / window.seconds for where in led}
+            for where, one in self.leaders[leader].replicate(rates).items():
+                topic, size = topics[where[0]], one.sent_bytes * window.seconds
+                topic.links.add(one.amounts, window.seconds)
+                if one.inline is None:
+                    topic.linked_bytes += size
+                else:
+                    topic.inline[one.inline.value] += size
+            for where, one in self._held[leader].replicate(rates).items():
+                topics[where[0]].held.add(one.amounts, window.seconds)
 
     def serve_clients(self, window: _Window, topics: Mapping[str, TopicEstimate]) -> None:
-        """Add what clients cost in this time."""
-        zones, crossing_gb = len(self.zones), self._prices.zone_crossing_gb
+        """Add clients' bytes of this time."""
+        zones = len(self.zones)
         for where, log in self._logs.items():
             if _row(where) == KAFKA_TOPICS:  # brokers and coordinators write and read them
                 continue
             topic, read = topics[where[0]], window.read[where]
             with_replica = len({self._zone[one] for one in log.replicas})
             topic.read_bytes += read
-            for part, crossed in (
-                ("produce_today", window.grown.get(where, 0.0) * (1 - 1 / zones)),
-                ("consume_today", read * (1 - 1 / zones)),
-                ("consume_client_rack", read * (zones - with_replica) / zones),
-            ):
-                topic.usd[part] += crossed / BYTES_PER_GB * crossing_gb
+            topic.crossed["produce_today"] += window.grown.get(where, 0.0) * (1 - 1 / zones)
+            topic.crossed["consume_today"] += read * (1 - 1 / zones)
+            topic.crossed["consume_client_rack"] += read * (zones - with_replica) / zones
 
 
 def _row(where: Where) -> str:
@@ -445,25 +347,14 @@ def _sum(name: str, topics: Iterable[TopicEstimate], times: float = 1.0) -> Topi
         total.produced_bytes += one.produced_bytes * times
         total.read_bytes += one.read_bytes * times
         total.linked_bytes += one.linked_bytes * times
-        for all_, own in ((total.inline, one.inline), (total.usd, one.usd)):
+        for all_, own in ((total.inline, one.inline), (total.crossed, one.crossed)):
             for part, amount in own.items():
                 all_[part] += amount * times
+        for amounts, added in ((total.stock, one.stock), (total.links, one.links), (total.held, one.held)):
+            amounts.add(added, times)
         total.lag_records = max(total.lag_records, one.lag_records)
         total.rates |= one.rates
     return total
-
-
-def _gateway_ratio(
-    topics: Sequence[TopicEstimate], brokers: int, zones: int, prices: PriceTable, store_section: str
-) -> float:
-    """Return what producing by the gateway costs, as a share of today's; `scenario_model` has the other inputs."""
-    produced = sum(one.produced_bytes for one in topics if one.topic != KAFKA_TOPICS)
-    if zones < 2 or not produced:
-        return 1.0
-    rate_mb_s = produced / SECONDS_PER_MONTH / 1e6 / brokers
-    workload = Workload(brokers, rate_mb_s, 25, 3, 2, 1, 0, 0, 0, zones=zones, store=store_section)
-    found = clients_cost(workload, prices)
-    return found.gateway.parts["produce"] / (found.stock.parts["produce"] or 1.0)
 
 
 def _largest_lag(topic: str, sample: Sample) -> int:

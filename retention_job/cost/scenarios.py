@@ -1,30 +1,199 @@
-"""Named scenarios from `scenarios.toml`, with parameters that the caller may override."""
+"""Named plans from `scenarios.toml`, with parameters that the caller may override, and their cost by `cost_model`."""
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from plugin.prices import PriceTable, network_of
-from retention_job.cost.scenario_model import (
-    STORAGE_PARTS,
-    ClientsCost,
-    MonthlyCost,
-    ScenarioCost,
-    ScenarioError,
-    Workload,
-    clients_cost,
-    cost_of,
-)
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.wal_retention import WalRetention
+from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, network_of
+from retention_job.cost.cost_model import PARTS, Amounts, Leader, LedLog, Rules, Tariff, Where, gateway_ratio
 
 _FILE: Final = "scenarios.toml"
 CURRENT_PRICES: Final = "current"
-_PARAMETERS: Final = tuple(parameter.name for parameter in dataclasses.fields(Workload))
+
+
+class ScenarioError(ValueError):
+    """A scenario, or a parameter of one, is unknown or makes no sense; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A cluster's load, per broker. All brokers are alike; an object has entries of all partitions that one leads."""
+
+    brokers: int
+    rate_mb_s: float
+    """Megabytes (10^6) per second that producers write to the partitions that one broker leads."""
+    interval_ms: float
+    """remote.wal.log.manager.combiner.task.interval.ms"""
+    replication_factor: int
+    remote_followers: int
+    """The number of followers of each partition in other zones than the leader."""
+    wal_hours: float
+    """The life time of an object in hours: remote.wal.retention.ms."""
+    stored_copies: float
+    """Copies of each byte on the brokers' disks."""
+    local_hours: float
+    """The hours for which a byte stays on the brokers' disks in stock Kafka."""
+    local_hours_with_wal: float
+    link_policy: LinkPolicy = LinkPolicy.COST
+    is_kept: bool | None = None
+    """Whether objects are stored even if links do not pay: for the archive, or as long as the log for a recovery. None:
+    the default, which is true with one or two replicas."""
+    zone_reads: bool = True
+    """remote.wal.hydration.share.min.readers: one broker of a zone reads an object for all of its zone."""
+    partitions: int = 12
+    """The number of partitions that a broker leads; their followers are spread by chance."""
+    producers_wait: bool = True
+    """Whether producers wait, as with acks=all. If none waits, objects are uploaded later, and are larger."""
+    upload_wait_ms: float = 100
+    """remote.wal.link.upload.wait.max.ms"""
+    archive_interval_ms: float = 1000
+    """remote.wal.archive.interval.ms: the upload interval of an object that is stored although links do not pay."""
+    upload_bytes: int = 4 * 1024 * 1024
+    """remote.wal.log.manager.combiner.task.upload.bytes: an object is uploaded early when it is full."""
+    pack_ratio: float = 1.0
+    """Bytes that cross zones for each inline byte, once agents have packed it."""
+    hours_per_month: float = 720
+    store: str = EXPRESS
+    """The section of the price table for the objects' store."""
+    zones: int = 3
+    """The number of zones that leaders and clients are spread over."""
+    consumer_reads: float = 1
+    """The number of times that consumers read each byte."""
+    client_request_bytes: float = 64 * 1024
+    """Record bytes of a Produce request to one leader: its batches together."""
+    client_interval_ms: float = 25
+    """remote.wal.gateway.produce.interval.ms"""
+    leaves_out: tuple[str, ...] = ()
+    """Parts of the cost that the scenario's source leaves out."""
+
+    def __post_init__(self) -> None:
+        for name in ("brokers", "rate_mb_s", "interval_ms", "hours_per_month", "archive_interval_ms", "upload_bytes",
+                     "replication_factor", "partitions", "client_request_bytes", "client_interval_ms",
+                     "upload_wait_ms", "pack_ratio"):  # fmt: skip
+            if not 0 < getattr(self, name) < math.inf:
+                raise ScenarioError(f"{name}: must be above 0, not {getattr(self, name)!r}")
+        for name in ("wal_hours", "stored_copies", "local_hours", "local_hours_with_wal", "remote_followers",
+                     "consumer_reads"):  # fmt: skip
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ScenarioError(f"{name}: must not be below 0, nor {getattr(self, name)!r}")
+        if self.zones < 2:
+            raise ScenarioError(f"zones: must be 2 or more, not {self.zones}")
+        if self.remote_followers >= self.replication_factor:
+            raise ScenarioError(
+                f"remote_followers: {self.remote_followers} cannot be with a replication factor of "
+                f"{self.replication_factor}: one replica is the leader"
+            )
+        if unknown := set(self.leaves_out) - set(PARTS):
+            raise ScenarioError(f"leaves_out: {', '.join(sorted(unknown))}: no part of the cost")
+
+    @property
+    def gb_per_month(self) -> float:
+        return self.rate_mb_s * 1e6 * 3600 * self.hours_per_month / BYTES_PER_GB
+
+    @property
+    def rules(self) -> Rules:
+        """The agents' settings."""
+        return Rules(
+            self.interval_ms / 1000,
+            self.upload_wait_ms / 1000,
+            self.archive_interval_ms / 1000,
+            self.upload_bytes,
+            self.wal_hours * 3600,
+            2 if self.zone_reads else 0,
+            self.producers_wait,
+        )
+
+    def led(self) -> tuple[dict[Where, LedLog], dict[int, str]]:
+        """Return what one broker leads, and followers' zones. Equal workloads give equal results."""
+        drawn = Random(self.partitions)  # noqa: S311 - nobody is to be surprised
+        others = self.zones - 1
+        in_zone = max(self.brokers // self.zones, math.ceil(self.remote_followers / others))
+        zones = {zone * in_zone + one: f"zone {zone}" for zone in range(others) for one in range(in_zone)}
+        is_kept = self.is_kept
+        if is_kept is None:
+            is_kept = WalRetention().is_kept(TopicSettings(enable=True), self.replication_factor)
+        led: dict[Where, LedLog] = {}
+        for number in range(self.partitions):
+            followers = set[int]()
+            while len(followers) < self.remote_followers:
+                followers.add(len(followers) % others * in_zone + drawn.randrange(in_zone))
+            where = ("scenario", number)
+            led[where] = self.rules.led_log(
+                where, followers, self.link_policy, is_kept=is_kept, pack_ratio=self.pack_ratio
+            )
+        return led, zones
+
+
+STORAGE_PARTS: Final = ("instance", "local_storage", "wal_storage")
+"""The parts of the KIP's line "Storage/Instance Cost"; the other parts are its "Transfer Cost"."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonthlyCost:
+    """Dollars per broker and month, by part."""
+
+    parts: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+    def sum_of(self, *names: str) -> float:
+        return sum(self.parts[name] for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioCost:
+    """The cost of both ways, and the rate from which links pay."""
+
+    baseline: MonthlyCost
+    remote_wal: MonthlyCost
+    linked: bool
+    """Whether the records travel as links; False if the policy by cost sends them inline."""
+    objects_per_month: float
+    """0 if nothing is uploaded, because no objects are needed."""
+    object_bytes: float
+    """0 if nothing is uploaded."""
+    break_even_mb_s: float | None
+    """The broker's rate from which links are used by cost; None: never at these prices."""
+
+    @property
+    def saved_ratio(self) -> float:
+        """The saved part of everything: brokers, their disks, the store and replication."""
+        return 1 - self.remote_wal.total / self.baseline.total
+
+    @property
+    def replication_saved_ratio(self) -> float | None:
+        """The saved part of what replication costs, without brokers and their disks; None if stock pays nothing."""
+        stock, ours = self.baseline.sum_of(*PARTS), self.remote_wal.sum_of(*PARTS)
+        return 1 - ours / stock if stock else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsCost:
+    """Dollars of the three ways of clients' bytes."""
+
+    stock: MonthlyCost
+    follower_fetching: MonthlyCost
+    gateway: MonthlyCost
+    """The cost through the gateway, with follower fetching."""
+    linked: bool
+    """Whether produced records go through object storage there; else all of them cross zones, as without a gateway."""
+
+    @property
+    def ways(self) -> Mapping[str, MonthlyCost]:
+        """The three costs, by the names that JSON output uses."""
+        return {"stock": self.stock, "follower_fetching": self.follower_fetching, "gateway": self.gateway}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +209,73 @@ class Scenario:
     overridden: tuple[str, ...]
 
     @property
+    def text(self) -> str:
+        """The workload in words."""
+        load = self.workload
+        acks = "producers that wait (acks=all)" if load.producers_wait else "producers that do not wait (acks=1)"
+        return (
+            f"{load.brokers} brokers in {load.zones} zones, {load.rate_mb_s:g} MB/s to each from {acks}; "
+            f"{load.replication_factor} replicas, {load.remote_followers} of them in other zones than the leader; "
+            f"{load.partitions} partitions led by a broker; an object each {load.interval_ms:g} ms while links are "
+            f"used, stored for {load.wal_hours:g} h."
+        )
+
+    @property
     def cost(self) -> ScenarioCost:
         """The cost of replication. Raises PriceError."""
-        return cost_of(self.workload, self.prices)
+        load, tariff = self.workload, Tariff.of(self.prices, self.workload.store)
+        rate, seconds = load.rate_mb_s * 1e6, load.hours_per_month * 3600
+        led, zones = load.led()
+        leader = Leader(led, tariff, load.rules, zones, rate * load.rules.interval_s)
+        found = leader.replicate(dict.fromkeys(led, rate / load.partitions))
+        stock, ours = Amounts(crossing_bytes=rate * load.remote_followers * seconds), Amounts()
+        for one in found.values():
+            ours.add(one.amounts, seconds)
+        broker = {
+            "instance": self.prices.usd("broker", "instance_hour") * load.hours_per_month,
+            "local_storage": self._disk_usd(load.local_hours),
+        }
+        baseline = broker | stock.usd(tariff)
+        parts = {part: 0.0 if part in load.leaves_out else usd for part, usd in ours.usd(tariff).items()}
+        remote_wal = broker | {"local_storage": self._disk_usd(load.local_hours_with_wal)} | parts
+        paying_rate = leader.paying_rate(load.partitions)
+        return ScenarioCost(
+            MonthlyCost(baseline),
+            MonthlyCost(remote_wal),
+            any(one.inline is None for one in found.values()),
+            ours.puts,
+            ours.uploaded_bytes / ours.puts if ours.puts else 0.0,
+            None if paying_rate is None else paying_rate / 1e6,
+        )
+
+    def _disk_usd(self, hours: float) -> float:
+        load = self.workload
+        gb = load.gb_per_month / load.hours_per_month * hours * load.stored_copies
+        return gb * self.prices.usd("broker", "disk_gb_month")
 
     @property
     def clients(self) -> ClientsCost:
-        """The cost of clients' bytes, which comes on top. Raises PriceError."""
-        return clients_cost(self.workload, self.prices)
+        """The cost of clients' bytes, which comes on top. Raises PriceError.
+
+        Consumers that name their zone are sent to a replica there (KIP-392); that needs only settings. A partition with
+        fewer replicas than there are zones leaves some zones' consumers to its leader.
+        """
+        load, tariff = self.workload, Tariff.of(self.prices, self.workload.store)
+        elsewhere = 1 - 1 / load.zones
+        produce_usd = load.gb_per_month * elsewhere * tariff.crossing_gb
+        consume_usd = produce_usd * load.consumer_reads
+        near_usd = consume_usd * max(load.zones - 1 - load.remote_followers, 0) / (load.zones - 1)
+        rate, interval_s = load.rate_mb_s * 1e6 * elsewhere, load.client_interval_ms / 1000
+        ratio = gateway_ratio(rate, tariff, load.client_request_bytes, interval_s)
+        return ClientsCost(
+            MonthlyCost({"produce": produce_usd, "consume": consume_usd}),
+            MonthlyCost({"produce": produce_usd, "consume": near_usd}),
+            MonthlyCost({"produce": produce_usd * ratio, "consume": near_usd}),
+            ratio < 1,
+        )
+
+
+_PARAMETERS: Final = tuple(parameter.name for parameter in dataclasses.fields(Workload))
 
 
 def scenario_names() -> dict[str, str]:
@@ -83,13 +311,16 @@ def load_scenario(name: str, overrides: Sequence[str] = (), prices_file: Path | 
 def scenario_json(scenario: Scenario) -> dict[str, object]:
     """Return dollars per broker and month, with their parts, for JSON output. Raises PriceError."""
     cost = scenario.cost
+    replication = cost.replication_saved_ratio
     return {
         "scenario": scenario.name,
         "about": scenario.about,
+        "workload": scenario.text,
         "unit": "US dollars per broker and month",
         "baseline": _cost_json(cost.baseline),
         "remote_wal": _cost_json(cost.remote_wal),
         "saved_percent": round(100 * cost.saved_ratio, 1),
+        "replication_saved_percent": None if replication is None else round(100 * replication, 1),
         "all_brokers_saved": round(scenario.workload.brokers * (cost.baseline.total - cost.remote_wal.total), 2),
         "clients": {
             **{way: _clients_json(usd) for way, usd in scenario.clients.ways.items()},
@@ -111,7 +342,7 @@ def _clients_json(cost: MonthlyCost) -> dict[str, float]:
 
 
 def _cost_json(cost: MonthlyCost) -> dict[str, float]:
-    storage = cost.sum_of(*STORAGE_PARTS[: 3 if "wal_storage" in cost.parts else 2])
+    storage = cost.sum_of(*STORAGE_PARTS)
     return {
         "total": round(cost.total, 2),
         "storage_and_instance": round(storage, 2),

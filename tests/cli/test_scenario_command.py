@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from cli.main import build_app, is_own_error
 from plugin.prices import PriceError
-from retention_job.cost.scenario_model import ScenarioError
+from retention_job.cost.scenarios import ScenarioError
 
 
 def invoke(*arguments: str) -> Result:
@@ -30,12 +30,24 @@ def test_parameters_and_prices_are_set_on_the_command_line(tmp_path: Path) -> No
         Path("plugin/prices.toml").read_text().replace("put_per_1000 = 0.00113", "put_per_1000 = 0.00226")
     )
     usual = json.loads(invoke("today", "--json").stdout)
-    options = ("--set", "interval_ms=50", "--set", "readers=4", "--prices", str(prices), "--json")
+    options = (
+        "--set",
+        "interval_ms=50",
+        "--set",
+        "zones=5",
+        "--set",
+        "replication_factor=5",
+        "--set",
+        "remote_followers=4",
+        "--prices",
+        str(prices),
+        "--json",
+    )
     changed = json.loads(invoke("today", *options).stdout)
     # Half the objects, read by twice as many, at twice the price of a PUT.
     assert changed["remote_wal"]["put_requests"] == pytest.approx(usual["remote_wal"]["put_requests"], rel=1e-4)
     assert changed["remote_wal"]["get_requests"] == pytest.approx(usual["remote_wal"]["get_requests"], abs=0.01)
-    assert changed["overridden_parameters"] == ["interval_ms", "readers"]
+    assert changed["overridden_parameters"] == ["interval_ms", "zones", "replication_factor", "remote_followers"]
 
 
 def test_scenarios_are_listed_and_shown_to_people() -> None:
@@ -46,6 +58,15 @@ def test_scenarios_are_listed_and_shown_to_people() -> None:
     assert "2,478.07" in shown.stdout
     assert "1,424.28" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 100
+
+
+def test_the_text_tells_of_the_parameters_and_what_the_percentage_contains() -> None:
+    shown = " ".join(invoke("today", "--set", "rate_mb_s=10", "--set", "interval_ms=50").stdout.split())
+    for text in ("10 MB/s to each", "an object each 50 ms", "object storage and replication across zones. Clients'"):
+        assert text in shown
+    assert "30 MB/s" not in shown
+    assert "without get requests and metadata" in " ".join(invoke("kip-1176").stdout.split())
+    assert "22.9 % more paid" in invoke("small-recovery").stdout
 
 
 @pytest.mark.parametrize(
@@ -71,4 +92,4 @@ def test_a_missing_price_ends_the_command(tmp_path: Path) -> None:
 
 
 def test_parameters_without_a_workload_are_wrong() -> None:
-    assert invoke("--set", "readers=4").exit_code == 2
+    assert invoke("--set", "zones=5").exit_code == 2

@@ -66,7 +66,7 @@ def test_an_estimate_comes_within_fifteen_percent_of_what_agents_count(agent_scr
     told = found["total"]["replication_usd"]
     assert linked / (linked + inline) > 0.9, "else the load was not linked, and this compares nothing"
     assert told["today"] == pytest.approx(a_month(before, after, "stock"), rel=0.15)
-    links = told["links"] - found["total"]["parts_usd"]["storage"]  # which the agents' counters leave out
+    links = told["links"] - found["total"]["parts_usd"]["wal_storage"]  # which the agents' counters leave out
     counted = sum(a_month(before, after, of) for of in ("crossings", "requests"))
     assert links == pytest.approx(counted, rel=0.15)
     [topic] = [one for one in found["topics"] if one["topic"] == script.topic]

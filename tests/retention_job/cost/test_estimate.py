@@ -8,7 +8,8 @@ import pytest
 
 from perf.cost.sweep import Case, price
 from plugin.prices import Prices, PriceTable
-from retention_job.cost.estimate import KAFKA_TOPICS, WAYS, Log, Rules, Sample, Where, estimate, estimate_json
+from retention_job.cost.cost_model import Rules, Where
+from retention_job.cost.estimate import KAFKA_TOPICS, WAYS, Log, Sample, estimate, estimate_json
 
 PRICES = PriceTable.load()
 MONTH_S = 30 * 86_400
@@ -93,8 +94,8 @@ def test_where_crossing_is_free_links_never_pay() -> None:
 def test_what_has_few_replicas_is_stored_as_long_as_its_log() -> None:
     found = estimate(two(100e3, replicas=(1, 2)), PRICES, "s3_express", FREE).total
     log_gb = sum(one.size for one in logs(100e3, 12.0).values()) / 1e9
-    assert found.usd["storage"] == pytest.approx(log_gb * 0.11)
-    assert found.usd["requests"] == pytest.approx(MONTH_S * 0.00113 / 1000)  # an object a second
+    assert found.usd["wal_storage"] == pytest.approx(log_gb * 0.11)
+    assert found.usd["put_requests"] == pytest.approx(MONTH_S * 0.00113 / 1000)  # an object a second
 
 
 def test_a_log_whose_beginning_was_deleted_counts_by_its_records() -> None:
