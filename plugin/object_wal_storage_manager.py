@@ -5,7 +5,6 @@ An object's key follows from its id (`plugin.format.object_keys`); requests are 
 """
 
 import asyncio
-import random
 import secrets
 import threading
 import time
@@ -73,13 +72,11 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
-        rng: random.Random | None = None,
         new_probe_id: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self._clock = clock
         self._closed = threading.Event()
         self._sleep = sleep or self._wait_unless_closed
-        self._rng = rng or random.Random()  # noqa: S311 - it spreads retries and guards nothing
         self._new_probe_id = new_probe_id
         self._counts = RequestCounts()
 
@@ -109,7 +106,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self._context = context
         store = self.open_store(parsed)
         own_loop = LoopThread() if context.can_wait else None
-        self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep, self._rng, own_loop)
+        self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep, own_loop)
         self._blobs = _ObjectBlobs(self._keys, self._requests)
         self._on_loop = _ObjectsOnLoop(self._keys, self._requests, context.cluster_id)
         if parsed.startup_self_test:

@@ -8,7 +8,9 @@ should look.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError, RemoteStorageError
 
@@ -26,7 +28,7 @@ def _say_nothing(_text: str) -> None:
 class Patience:
     """Thread-safe, if its callbacks are."""
 
-    sleep: Callable[[float], object]
+    sleep: Callable[[float], Any]
     uniform: Callable[[float, float], float]
     """Returns random numbers of a range."""
     tell: Callable[[str], None] = _say_nothing
@@ -37,20 +39,31 @@ class Patience:
 
     def call(self, attempt: Callable[[], T]) -> T:
         """Return what `attempt` returns. Raises the last RemoteStorageError, at once if waiting does not help."""
-        waited_s, longest_s, begun_s = 0.0, _FIRST_WAIT_S, self.clock()
-        while True:
-            try:
-                return attempt()
-            except RemoteStorageError as error:
-                taken_s = max(waited_s, self.clock() - begun_s)
-                is_of_the_object = isinstance(error, RemoteResourceNotFoundError | RemoteSegmentCorruptError)
-                if is_of_the_object or not error.retriable or taken_s >= self.total_s:
-                    raise
-                wait_s = self.uniform(longest_s / 2, longest_s)
-                self.tell(f"object storage: {error}; again in {wait_s:.0f} s")
-            self.sleep(wait_s)
-            waited_s += wait_s
-            longest_s = min(2 * longest_s, _LONGEST_WAIT_S)
+        begun_s = self.clock()
+
+        def has_waited_enough(state: RetryCallState) -> bool:
+            return max(state.idle_for, self.clock() - begun_s) >= self.total_s
+
+        retrying = Retrying(
+            retry=retry_if_exception(_is_temporary),
+            stop=has_waited_enough,
+            wait=self._pause_s,
+            before_sleep=lambda state: self.tell(
+                f"object storage: {state.outcome and state.outcome.exception()}; again in {state.upcoming_sleep:.0f} s"
+            ),
+            sleep=self.sleep,
+            reraise=True,
+        )
+        return retrying(attempt)
+
+    def _pause_s(self, state: RetryCallState) -> float:
+        longest_s = min(_FIRST_WAIT_S * 2 ** min(state.attempt_number - 1, 20), _LONGEST_WAIT_S)
+        return self.uniform(longest_s / 2, longest_s)
+
+
+def _is_temporary(error: BaseException) -> bool:
+    is_of_the_object = isinstance(error, RemoteResourceNotFoundError | RemoteSegmentCorruptError)
+    return isinstance(error, RemoteStorageError) and error.retriable and not is_of_the_object
 
 
 IMPATIENT = Patience(lambda _seconds: None, lambda low, _high: low, total_s=0.0)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
 from plugin.loading import load_storage_manager
@@ -95,22 +96,20 @@ class StorageLoading:
 
     async def _until(self, load: Callable[[], None], tried: Callable[[str | None], None]) -> None:
         """Try until it succeeds; `tried` is called with each failure, and at the end with None."""
-        while True:
-            pause_s = await self._try_once(load, tried)
-            if pause_s is None:
-                return
-            await asyncio.sleep(pause_s)
 
-    async def _try_once(self, load: Callable[[], None], tried: Callable[[str | None], None]) -> float | None:
-        """Try once. Returns the seconds until the next try; None when it succeeded."""
-        try:
-            await asyncio.to_thread(load)
-        except RemoteStorageError as error:
+        def failed(state: RetryCallState) -> None:
+            error = state.outcome and state.outcome.exception()
             tried(str(error))
-            if isinstance(error, RemoteStorageConfigError):
-                log.error("storage_refused", error=str(error), consequence="inline")
-                return _REFUSED_RETRY_S
-            log.warning("storage_not_there", error=str(error), consequence="inline")
-            return RETRY_S
+            tell, event = (log.error, "storage_refused") if _is_refusal(state) else (log.warning, "storage_not_there")
+            tell(event, error=str(error), consequence="inline")
+
+        await AsyncRetrying(
+            retry=retry_if_exception_type(RemoteStorageError),
+            wait=lambda state: _REFUSED_RETRY_S if _is_refusal(state) else RETRY_S,
+            before_sleep=failed,
+        )(asyncio.to_thread, load)
         tried(None)
-        return None
+
+
+def _is_refusal(state: RetryCallState) -> bool:
+    return state.outcome is not None and isinstance(state.outcome.exception(), RemoteStorageConfigError)

@@ -9,7 +9,6 @@ Safe for many threads; the shared parts are the store, which is safe itself, and
 """
 
 import asyncio
-import random
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 import structlog
 import uvloop
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from kafka_log.crc32c import crc32c
 from plugin.clients.object_store import ListedObject, ListPage, LoopStore, ObjectHead, ObjectStore
@@ -49,7 +49,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Retrier:
-    """Runs calls under one policy; `on_failure` is called with every failed attempt. Safe for many threads.
+    """Runs calls under one policy, by tenacity; `on_failure` is called with every failed attempt. For many threads.
 
     A call has a total deadline; each attempt has one of its own, which the store keeps. No attempt is started that
     could end after the total deadline, so a call never takes longer. Waits are exponential with full jitter (Brooker,
@@ -60,36 +60,52 @@ class Retrier:
     clock: Callable[[], float]
     """Monotonic seconds."""
     sleep: Callable[[float], None]
-    rng: random.Random
     on_failure: Callable[[RemoteStorageError], None]
 
     def deadline(self) -> float:
         """Return the end, on `clock`, of a call that starts now. Requests that serve one call share it."""
         return self.clock() + self.policy.total_timeout
 
-    def call(self, attempt: Callable[[], T], deadline: float) -> T:
+    def call(self, attempt: Callable[[], T], deadline: float, failed: RemoteStorageError | None = None) -> T:
         """Return what `attempt` returns, retried while its errors allow and the deadline leaves time.
 
-        Raises the last attempt's RemoteStorageError, and keeps none: its traceback holds the request's body.
+        `failed` is the error of an attempt that was made elsewhere. Raises the last attempt's RemoteStorageError, and
+        keeps no other: its traceback holds the request's body.
         """
-        failures: Counter[type[RemoteStorageError]] = Counter()
-        while True:
+        if failed is None:
             try:
-                return attempt()
+                return attempt()  # most succeed at once, and need none of what follows
             except RemoteStorageError as error:
-                self.on_failure(error)
-                failures[type(error)] += 1
-                limit = error.retry_limit
-                if not error.retriable or (limit is not None and failures[type(error)] > limit):
-                    raise
-                pause_s = self._pause_s(failures.total())
-                if self.clock() + pause_s + self.policy.attempt_timeout > deadline:
-                    raise
-            self.sleep(pause_s)
+                failed = error.with_traceback(None)
+        made = [failed]
+        del failed
+        try:
+            return self._retrying(deadline)(lambda: _first_raise(made, attempt))
+        except RemoteStorageError as error:
+            raise error.with_traceback(None)  # noqa: B904 - the same one, without the bodies of earlier attempts
 
-    def _pause_s(self, attempts: int) -> float:
-        ceiling = self.policy.first_wait * 2 ** min(attempts, 20)
-        return self.rng.uniform(0.0, min(self.policy.longest_wait, ceiling))
+    def _retrying(self, deadline: float) -> Retrying:
+        failures: Counter[type[BaseException]] = Counter()
+
+        def may_succeed(error: BaseException) -> bool:
+            if not isinstance(error, RemoteStorageError):
+                return False
+            self.on_failure(error)
+            failures[type(error)] += 1
+            return error.retriable and (error.retry_limit is None or failures[type(error)] <= error.retry_limit)
+
+        def is_late(state: RetryCallState) -> bool:
+            return self.clock() + state.upcoming_sleep + self.policy.attempt_timeout > deadline
+
+        wait = wait_random_exponential(2 * self.policy.first_wait, self.policy.longest_wait)
+        return Retrying(retry=retry_if_exception(may_succeed), stop=is_late, wait=wait, sleep=self.sleep, reraise=True)
+
+
+def _first_raise(made: list[RemoteStorageError], attempt: Callable[[], T]) -> T:
+    """Raise the error of an attempt that was already made, once; then attempt."""
+    if made:
+        raise made.pop()
+    return attempt()
 
 
 class LoopThread:
@@ -139,7 +155,6 @@ class ObjectRequests:
         counts: RequestCounts,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
-        rng: random.Random,
         own_loop: LoopThread | None = None,
     ) -> None:
         """`own_loop`: where small ranges are read for callers that block, as nobody awaits on a loop of their own."""
@@ -149,7 +164,7 @@ class ObjectRequests:
         self._own_loop = own_loop
         self.counts = counts
         self._counts_lock = threading.Lock()
-        self._retrier = Retrier(policy, clock, sleep, rng, self._count_failure)
+        self._retrier = Retrier(policy, clock, sleep, self._count_failure)
 
     def passed_over(self) -> None:
         """Count an object in a listing whose key is not ours."""
@@ -178,7 +193,7 @@ class ObjectRequests:
         failed: RemoteStorageError | None = None,
     ) -> None:
         try:
-            self._retrier.call(_after(failed, lambda: self._put_once(key, chunks, size_bytes)), deadline)
+            self._retrier.call(lambda: self._put_once(key, chunks, size_bytes), deadline, failed)
         except ObjectExistsError:
             self._check_that_it_is_ours(key, chunks, size_bytes, deadline)
 
@@ -252,7 +267,7 @@ class ObjectRequests:
                 self.counts.get += 1
             return self._checked(self._get_range(key, start, end), key, start, end)
 
-        return self._retrier.call(_after(failed, attempt), deadline)
+        return self._retrier.call(attempt, deadline, failed)
 
     def _get_range(self, key: str, start: int, end: int) -> bytes:
         store, own_loop = self._loop_store, self._own_loop
@@ -347,15 +362,3 @@ class ObjectRequests:
 def _check_range(key: str, start: int, end: int) -> None:
     if not 0 <= start < end:
         raise ValueError(f"[{start}, {end}) is no range of {key}")
-
-
-def _after(failed: RemoteStorageError | None, attempt: Callable[[], T]) -> Callable[[], T]:
-    """Return `attempt` preceded by one that was made elsewhere and failed."""
-    made = [failed] if failed is not None else []
-
-    def next_attempt() -> T:
-        if made:
-            raise made.pop()
-        return attempt()
-
-    return next_attempt

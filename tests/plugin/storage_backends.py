@@ -1,6 +1,5 @@
 """The backends under test, and the segments that tests write."""
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -53,7 +52,7 @@ class Backend:
 
     def unconfigured(self, time: VirtualTime | None = None) -> ObjectWalStorageManager:
         arguments = {"clock": time.clock, "sleep": time.sleep} if time else {}
-        manager = self.manager_class(rng=random.Random(1), **arguments)
+        manager = self.manager_class(**arguments)
         self.made.append(manager)
         return manager
 
