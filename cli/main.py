@@ -16,6 +16,7 @@ from cli.command_group import command_group
 from cli.exit_code import ExitCode
 from cli.extras import missing_extra
 from cli.log_lines import show_log
+from cli.standard_output import StandardOutputError, checked_output
 from cli.tables import tell_failure, tell_json
 
 COMMANDS: Final = {
@@ -95,11 +96,18 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line. Exits as `cli.exit_code` says."""
     wants_json = json_is_wanted(sys.argv[1:])
+    with checked_output():
+        _run(wants_json=wants_json)
+
+
+def _run(*, wants_json: bool) -> NoReturn:
     try:
         # With JSON a wrong command is reported as JSON, too; else typer reports it and ends the program itself.
         sys.exit(build_app()(standalone_mode=not wants_json))
     except typer.Abort:
         sys.exit(ExitCode.INTERRUPTED)
+    except StandardOutputError:
+        raise
     except Exception as error:
         end_by(error, json=wants_json)
 

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cli.standard_output import fill_descriptors
+
 _OPTIONS = ("--broker-config", "--log-format")
 
 
 def main() -> None:
     """Run the command line, with the exit codes of `cli.exit_code`."""
+    fill_descriptors()
     options = agent_options(sys.argv[1:])
     if options is None:
         from cli.main import main as any_command

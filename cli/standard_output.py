@@ -1,0 +1,64 @@
+"""Standard output that is closed, full or absent: the command says so once, and exits with 3."""
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cli.exit_code import ExitCode
+
+
+class StandardOutputError(Exception):
+    """Standard output takes nothing more. It is no OSError, which libraries handle in ways of their own."""
+
+
+class _Output(io.FileIO):
+    """Standard output, whose first error is raised. What is written afterwards is dropped."""
+
+    error = ""
+
+    def write(self, data: object, /) -> int:
+        if self.error:
+            return memoryview(data).nbytes  # type: ignore[arg-type]
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except OSError as error:
+            self.error = error.strerror or str(error)
+            raise StandardOutputError from None
+
+
+def fill_descriptors() -> None:
+    """Open each of the standard descriptors that is absent, as else the next file or socket would become it.
+
+    For reading only: what is printed there fails.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)
+
+
+@contextmanager
+def checked_output() -> Iterator[None]:
+    """Run a command inside the block. Ends the program with 3 if what it printed was not written."""
+    before = sys.stdout
+    if before is not sys.__stdout__:  # a caller of this process wants it
+        yield
+        return
+    fill_descriptors()
+    raw = _Output(1, "w", closefd=False)
+    encoding, errors = (before.encoding, before.errors) if before is not None else ("utf-8", None)
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=raw.isatty())
+    try:
+        yield
+    except StandardOutputError:
+        pass
+    finally:
+        with suppress(StandardOutputError):
+            sys.stdout.flush()
+        if raw.error:
+            with suppress(OSError, AttributeError):  # nor may standard error be there
+                sys.stderr.write(f"remote-wal: standard output: {raw.error}\n")
+            sys.exit(ExitCode.UNKNOWN)

@@ -1,0 +1,76 @@
+"""Standard output that is full, absent, or whose reader is gone, under every command."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# One process that forks for each command, as importing them takes longest.
+EACH_COMMAND = """
+import os, sys
+import retention_job.cost.scenarios, rich.console, structlog, typer.rich_utils  # each child would import them
+from typer.main import get_command
+from cli import main, start
+
+def commands(command, words):
+    yield words
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*words, name))
+
+kind, answers, command = sys.argv[1], {}, get_command(main.build_app())
+main.build_app = lambda: command
+asked = [(*words, "--help") for words in commands(command, ())]
+asked += [line.split() for line in (
+    "scenario", "scenario today", "scenario today --json", "deploy show", "deploy show --json", "--version",
+    "no-such-command --json", "config check --json --broker-config /none",
+)]
+for words in asked:
+    told, tells = os.pipe()
+    if not os.fork():
+        os.dup2(tells, 2)
+        if kind == "full":
+            os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+            sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+        elif kind == "absent":
+            os.close(1)
+            sys.stdout = sys.__stdout__ = None
+        else:
+            reader, writer = os.pipe()
+            os.dup2(writer, 1)
+            os.close(reader)
+            sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+        sys.argv = ["remote-wal", *words]
+        try:
+            start.main()
+        except SystemExit as ended:
+            sys.stdout.flush()
+            os._exit(ended.code or 0)
+        os._exit(99)
+    os.close(tells)
+    said = open(told).read()
+    code = os.waitstatus_to_exitcode(os.wait()[1])
+    if code != 3 or said.count("\\n") != 1 or not said.startswith("remote-wal: standard output: "):
+        answers[" ".join(words)] = code, said
+print(len(asked), answers, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("kind", ["full", "absent", "reader gone"])
+def test_a_command_whose_answer_cannot_be_written_says_so_once(kind: str) -> None:
+    words = [sys.executable, "-c", EACH_COMMAND, kind]
+    answer = subprocess.run(words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=False)
+    count, _, others = answer.stderr.strip().partition(" ")
+    assert others == "{}"
+    assert int(count) > 50
+
+
+def test_an_agent_without_standard_output_gets_no_socket_in_its_place() -> None:
+    code = "import os; from cli.standard_output import fill_descriptors; fill_descriptors(); print(os.open('.', 0))"
+    answer = subprocess.run(
+        [sys.executable, "-c", f"import os; os.close(0); os.close(2); {code}"],
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert int(answer.stdout) > 2
