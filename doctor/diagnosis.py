@@ -45,6 +45,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "clock-store": store_checks.clock_store,
     "clock-brokers": cluster_checks.clock_brokers,
     "missing-records": host_checks.missing_records,
+    "leader-history": host_checks.leader_history,
     "held-records": host_checks.held_records,
     "certificates": host_checks.certificates,
     "inotify-watches": host_checks.inotify_watches,

@@ -161,6 +161,8 @@ class Host:
     open_files: int | Unknown
     open_files_of: str
     """The process that has this limit."""
+    leader_history: Unknown | None = None
+    """Why this broker's copy of the controllers' log cannot be read; None: it can."""
 
 
 @dataclass(frozen=True, slots=True)

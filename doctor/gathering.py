@@ -34,6 +34,7 @@ from doctor.host_questions import (
 from doctor.store_probe import probe_store, unopened
 from gateway.zone_proxies import ranked
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
 from metadata_topic.settings.settings_topic import read_settings
@@ -228,7 +229,14 @@ def _stores(
 def _host(broker: BrokerProperties, settings: AgentSettings) -> Host:
     limit = get_fact(lambda: open_files_limit(settings.process.state_directory))
     open_files, whose = (limit, "") if isinstance(limit, Unknown) else limit
-    return Host(get_fact(lambda: count_partitions(broker.log_dirs)), get_fact(max_user_watches), open_files, whose)
+    history = get_fact(lambda: read_leaders(broker.metadata_log_dir, ()))
+    return Host(
+        get_fact(lambda: count_partitions(broker.log_dirs)),
+        get_fact(max_user_watches),
+        open_files,
+        whose,
+        history if isinstance(history, Unknown) else None,
+    )
 
 
 def _if_known(known: "KafkaClientConfig | Unknown", get: Callable[[KafkaClientConfig], T]) -> T | Unknown:

@@ -149,6 +149,15 @@ def inotify_watches(facts: Facts) -> Verdict:
     return Verdict(Level.WARNING, found, f"sysctl -w {key}={2 * partitions}")
 
 
+def leader_history(facts: Facts) -> Verdict:
+    """Check whether the agent may read who led which partition."""
+    directory, unread = facts.broker.metadata_log_dir, facts.host.leader_history
+    if unread is not None:
+        found = f"{unread.reason}: what a new leader's log lacks is held, even if an election removed it"
+        return Verdict(Level.WARNING, found, f"let the agent's user read {directory} (metadata.log.dir)")
+    return Verdict(Level.OK, f"the controllers' log in {directory} can be read")
+
+
 def open_files(facts: Facts) -> Verdict:
     """Check whether the agent may open as many files as it wants."""
     limit = known(facts.host.open_files)

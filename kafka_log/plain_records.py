@@ -42,12 +42,12 @@ class PlainFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._raw = path.read_bytes()
+        self.raw = path.read_bytes()
         try:
-            spans = scan_batches(self._raw, 0, len(self._raw))
+            spans = scan_batches(self.raw, 0, len(self.raw))
         except CorruptBatchError as error:
             raise MalformedFileError(path, 0, str(error)) from error
-        sound = verify_batches(self._raw, spans)
+        sound = verify_batches(self.raw, spans)
         self.batches = spans[:sound]
         """Batches up to the first damaged one."""
         self.damaged = spans[sound] if sound < len(spans) else None
@@ -55,12 +55,12 @@ class PlainFile:
     def records(self, batch: BatchSpan) -> Iterator[PlainRecord]:
         """Yield the records of one of the batches; none for a control batch."""
         try:
-            header = RecordBatchHeader.parse(self._raw, batch.start)
+            header = RecordBatchHeader.parse(self.raw, batch.start)
             if header.is_control:
                 return
             if header.codec != "none":
                 raise MalformedFileError(self._path, 0, f"batch {batch.base_offset} is compressed with {header.codec}")
-            yield from decode_records(header, self._raw[batch.start + BATCH_OVERHEAD_BYTES : batch.end])
+            yield from decode_records(header, self.raw[batch.start + BATCH_OVERHEAD_BYTES : batch.end])
         except (CorruptBatchError, MalformedMessageError) as error:
             raise MalformedFileError(self._path, 0, str(error)) from error
 

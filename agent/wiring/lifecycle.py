@@ -9,6 +9,7 @@ from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
 from agent.wiring.kafka_following import KafkaFollowing, wal_retention
 from agent.wiring.surroundings import Surroundings
+from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.declared_gaps import DeclaredGap
 from plugin.segment_metadata import CombinedSegmentId
@@ -51,10 +52,10 @@ def build_lifecycle(
     kafka: KafkaFollowing,
     tier: LongTermTier,
     is_under_way: Callable[[CombinedSegmentId], bool],
-    on_observation: Callable[[Observation], None],
+    on_observation: Callable[[Observation], Observation],
     declare_loss: Callable[[DeclaredGap], None],
 ) -> Lifecycle:
-    """Build it. `is_under_way` reports uploads; `on_observation` is called before conclusions are drawn.
+    """Build it. `is_under_way` reports uploads; `on_observation` returns what conclusions are drawn from.
 
     `declare_loss` is called with what a led log lost without an election.
     """
@@ -66,7 +67,7 @@ def build_lifecycle(
 
     def observed(observation: Observation, now_ms: int) -> None:
         metrics.hidden_topics.set(len(observation.hidden))
-        on_observation(observation)
+        observation = on_observation(observation)
         planner.cluster_seen(observation.view)
         metrics.held_partitions.set(held_partitions(observation.view))
         kafka.topics.retention_seen(longest_retention_ms(observation.kept_ms.values()))
@@ -79,10 +80,11 @@ def build_lifecycle(
     metrics.host_clock_ahead.set_function(lambda: kafka.lease.host_is_ahead_ms / 1000)
     metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
     watch = TopicWatch(milliseconds(settings.expiration_topic_gone_s))
+    leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
     observer = partial(ClusterObserver, around.configuration.client, broker_id, watch)
     orphans = _build_orphan_task(around, kafka, OwnWork(planner.is_being_deleted, is_under_way))
     tasks = LifecycleTasks(
-        FailoverTask(broker_id, store, around.publisher, wall_ms, metrics, threads, declare_loss),
+        FailoverTask(broker_id, store, around.publisher, wall_ms, metrics, threads, declare_loss, leaders),
         ClusterWatch(observer, wanted, kafka.topic_settings, wal_retention(settings), observed, wall_ms, threads),
         caretaking,
         _build_expiration(around, kafka, planner, caretaking, is_under_way),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from agent.defects import Run
@@ -20,6 +21,7 @@ from rlm.archive.archiving import Archiving
 from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.gap_declarations import GapDeclarations, LedGaps
 from rlm.lifecycle.lifecycle import Lifecycle
+from rlm.lifecycle.log_starts import LogStarts
 from rlm.lifecycle.node_care import NodeRegistration, publish_registration
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
@@ -56,6 +58,7 @@ class StorageRun:
             around.metrics.write,
             wall_ms,
         )
+        self._log_starts = LogStarts(metadata.store)
         self.write_path = make_write_path(around, self.kafka, self._gaps)
         self.led_gaps = LedGaps(metadata.store, self.write_path.status, self._archived.chain_of)
         self._lifecycle: Lifecycle | None = None
@@ -172,10 +175,14 @@ class StorageRun:
         finally:
             self._lifecycle = None
 
-    def _cluster_seen(self, observation: Observation) -> None:
-        # Must come before a deletion because of a log's start.
-        self._gaps.declare_log_starts(observation.view.log_start, self._assignments)
+    def _cluster_seen(self, observation: Observation) -> Observation:
+        """Declare where logs begin. Returns the observation with the starts by which objects may go."""
+        seen = observation.view.log_start
+        self._gaps.declare_log_starts(self._log_starts.to_declare(seen, self._assignments))
+        view = replace(observation.view, log_start=self._log_starts.told(seen))
+        observation = replace(observation, view=view)
         self._archived.cluster_seen(observation)
+        return observation
 
     async def _run_archive(self) -> None:
         archiving = build_archiving(self._around, self.kafka, self._duties)

@@ -10,7 +10,7 @@ Source: metadata/src/main/resources/common/metadata/*.json and MetadataRecordSer
 
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,13 +19,15 @@ from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.flexible_encoding import MalformedMessageError, MessageReader
 from kafka_log.plain_records import PlainFile
 from kafka_log.segment_files import list_segments, log_file_name
-from kafka_log.topic_partition import TopicId, topic_id_to_text
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 
 DIRECTORY_NAME: Final = "__cluster_metadata-0"
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _INT32: Final = struct.Struct(">i")
 _TOPIC_RESOURCE: Final = 2
 _UNCHANGED_LEADER: Final = -2
+_OLDEST, _NEWEST = 0, -1
+"""Snapshots to begin with."""
 
 
 @dataclass(slots=True)
@@ -42,6 +44,11 @@ class KRaftPartition:
     """Replicas not in sync that may still be elected, because they have everything that was committed (KIP-966)."""
     last_known: tuple[int, ...] = ()
     """The replicas to elect when none is in sync or eligible any more after an unclean shutdown."""
+    leaders: dict[int, int] = field(default_factory=dict, compare=False)
+    """Who led in each leader epoch that was read; -1: nobody."""
+
+    def __post_init__(self) -> None:
+        self.leaders[self.leader_epoch] = self.leader
 
 
 @dataclass(slots=True)
@@ -73,34 +80,63 @@ def read_cluster_metadata(metadata_log_dir: Path) -> KRaftImage:
     directory = metadata_log_dir / DIRECTORY_NAME
     if metadata_log_dir.name == DIRECTORY_NAME:
         directory = metadata_log_dir
+    return _read(directory, _NEWEST)
+
+
+def read_leaders(metadata_log_dir: Path, topics: Collection[TopicId]) -> dict[TopicIdPartition, dict[int, int]]:
+    """Return who led these topics' partitions in each leader epoch, as far back as this log goes; -1: nobody.
+
+    It may be called while the broker runs: an epoch that a log on this host has is committed. Raises LogDirectoryError,
+    MalformedFileError.
+    """
+    directory = metadata_log_dir / DIRECTORY_NAME
+    try:
+        image = _read(directory, _OLDEST, topics)
+    except LogDirectoryError:  # the broker may have deleted old files meanwhile
+        image = _read(directory, _OLDEST, topics)
+    return {
+        TopicIdPartition(topic_id, number): partition.leaders
+        for topic_id in topics
+        if topic_id in image.topics
+        for number, partition in image.topics[topic_id].partitions.items()
+    }
+
+
+def _read(directory: Path, snapshot: int, only: Collection[TopicId] | None = None) -> KRaftImage:
+    """Read the snapshot with this index among all, and what is behind it; `only` what names one of these topics."""
     image = KRaftImage()
     try:
         snapshots = sorted(path for path in directory.iterdir() if _SNAPSHOT.fullmatch(path.name))
         paths = [directory / log_file_name(base) for base in list_segments(directory)]
-        if not snapshots and (not paths or int(paths[0].stem)):
+        is_whole = bool(paths) and not int(paths[0].stem)
+        if not snapshots and not is_whole:
             raise MalformedFileError(directory, 0, "neither a snapshot nor the log from its beginning is here")
-        if snapshots:
-            _apply_file(image, snapshots[-1], is_snapshot=True)
-            image.end_offset = int(snapshots[-1].name[:20])
+        if snapshots and not (is_whole and snapshot == _OLDEST):
+            _apply_file(image, snapshots[snapshot], only, is_snapshot=True)
+            image.end_offset = int(snapshots[snapshot].name[:20])
         for path in paths:
-            _apply_file(image, path, is_snapshot=False)
+            _apply_file(image, path, only, is_snapshot=False)
     except OSError as error:
         raise LogDirectoryError(directory, str(error)) from error
     return image
 
 
-def _apply_file(image: KRaftImage, path: Path, *, is_snapshot: bool) -> None:
+def _apply_file(image: KRaftImage, path: Path, only: Collection[TopicId] | None, *, is_snapshot: bool) -> None:
     file = PlainFile(path)
     for batch in file.batches:
-        if not is_snapshot and batch.last_offset < image.end_offset:
+        if not is_snapshot:
+            if batch.last_offset < image.end_offset:
+                continue
+            if batch.base_offset > image.end_offset:
+                raise MalformedFileError(path, 0, f"what is from offset {image.end_offset} on is missing")
+            image.end_offset = batch.last_offset + 1
+        if only is not None and not any(file.raw.find(topic_id, batch.start, batch.end) >= 0 for topic_id in only):
             continue
         try:
             for record in file.records(batch):
                 _apply(image, record.value or b"")
         except MalformedMessageError as error:
             raise MalformedFileError(path, 0, str(error)) from error
-        if not is_snapshot:
-            image.end_offset = batch.last_offset + 1
     if file.damaged is not None and is_snapshot:
         raise MalformedFileError(path, 0, f"batch {file.damaged.base_offset} has a wrong checksum")
 
@@ -152,6 +188,7 @@ def _partition_change(image: KRaftImage, reader: MessageReader, _version: int) -
         # As in Kafka's PartitionRegistration.merge: naming a leader starts a new leadership, even of the same broker.
         partition.leader = leader
         partition.leader_epoch += 1
+        partition.leaders[partition.leader_epoch] = leader
     if 2 in fields:
         partition.replicas = _int32s(fields[2])
     if 6 in fields:

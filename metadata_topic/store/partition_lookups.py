@@ -8,6 +8,7 @@ epoch. StreamObjects are the archive's objects (`metadata_topic.store.archive.ar
 combined segments first, as they are nearer, and for archive objects where there is none (`rlm.archive.stored_runs`).
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -133,6 +134,20 @@ class PartitionLookups:
                 default=0,
             )
 
+    def log_starts(self) -> dict[TopicIdPartition, dict[int, int]]:
+        """Return where logs begin as their leaders' agents told it, by leader epoch."""
+        found: defaultdict[TopicIdPartition, dict[int, int]] = defaultdict(dict)
+        with self._lock:
+            for partition, epoch, offset in self._state.log_starts.all():
+                found[partition][epoch] = offset
+        return found
+
+    def has_runs(self, topic_id_partition: TopicIdPartition, begin: int, end: int) -> bool:
+        """Whether a finished segment has records with offsets in [begin, end), of whatever epoch."""
+        with self._lock:
+            epochs = self._state.index.epochs(topic_id_partition)
+            return any(self._runs((topic_id_partition, epoch), begin, end) for epoch in epochs)
+
     def declared_gaps(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
         """Return a partition's declared gaps, by offset; `DeclaredGap.end_in` says up to where one counts for a log."""
         with self._lock:
@@ -170,12 +185,6 @@ class PartitionLookups:
                 view = self._view(run, key)
                 entry = replace(view.entry, first_offset=begin, last_offset=min(view.entry.last_offset, end - 1))
                 yield replace(view, entry=entry)
-
-    def uploaders_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> set[int]:
-        """Return the brokers whose agents stored records of that epoch which are still known."""
-        with self._lock:
-            runs = self._runs((topic_id_partition, leader_epoch), 0)
-            return {run.segment.segment_id.broker_id for run in runs}
 
     def outside_of(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs

@@ -13,27 +13,30 @@ Dead stays dead. An unclean election may bring a log back that was declared dead
 it is stored (`stored_ranges` leaves dead entries out) and uploads it again as other entries, even where archive
 objects, which have no marks, hold it (`rlm.write_path.reading.resume_point`).
 
-An election must have happened. If the broker whose agent stored the newest of what is cut off leads again with a
-shorter log (a power cut took its page cache, its disk was replaced), or if there is no other replica, the objects may
-be the only copies, whichever leader stored them. Then nothing dies, and the loss is declared instead
-(`metadata_topic.store.held_records`). If another broker stored records of the epoch that cut them off, it was elected
-in between.
+An election must have happened, and only Kafka can say so: the broker's copy of the controllers' log tells who led in
+each epoch (`kafka_log.broker_files.cluster_metadata.read_leaders`). An entry is dead if from its epoch up to the one
+that cut it off all leaders are known, and none led twice: then another replica was elected that lacks it. If a broker
+led twice, it may have lost the records in between (a power cut took its page cache, its disk was replaced); then, or
+if a leader is not known, or if there is no other replica, the objects may be the only copies, whichever leader stored
+them. Then nothing dies, and the loss is declared instead (`metadata_topic.store.held_records`). It does not matter who
+stored what: a later leader's agent stores what an earlier one's did not.
 
 The caller must lead the partition. A broker that no longer leads and does not know it yet does no harm: its leader
 epochs end before its successors', about which it says nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import cache
 from typing import Protocol
 
 import structlog
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
-from kafka_log.errors import MalformedFileError
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.offset_ranges import joined_ranges
@@ -62,8 +65,9 @@ class UploadedRuns(Protocol):
     def local_losses(self) -> LocalLosses:
         """Return what was declared already."""
 
-    def uploaders_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int, /) -> set[int]:
-        """Return the brokers whose agents stored records of that epoch which are still known."""
+
+Leaders = Mapping[int, int]
+"""Who led a partition, by leader epoch; -1: nobody. An epoch that is not known is absent."""
 
 
 class FailoverPlanner:
@@ -82,9 +86,18 @@ class FailoverPlanner:
         self._told: dict[TopicIdPartition, dict[_ToldKey, int]] = {}
 
     def plan(
-        self, partition: TopicIdPartition, epochs: LeaderEpochs, now_ms: int, *, is_only_replica: bool = False
+        self,
+        partition: TopicIdPartition,
+        epochs: LeaderEpochs,
+        now_ms: int,
+        leaders: Callable[[], Leaders],
+        *,
+        is_only_replica: bool = False,
     ) -> list[RemoteWalLogSegmentMetadataUpdate]:
-        """Return the records to publish now, one for each combined segment; `epochs` is the leader's checkpoint."""
+        """Return the records to publish now, one for each combined segment.
+
+        `epochs` is the leader's checkpoint; `leaders` is asked only if it matters.
+        """
         leader_epoch = epochs.newest_epoch
         if leader_epoch is None:
             return []
@@ -92,10 +105,10 @@ class FailoverPlanner:
         outside: dict[_ToldKey, int] = {}
         dead: dict[CombinedSegmentId, list[RemoteLogSegmentMetadataEntry]] = {}
         lost: dict[int, list[tuple[int, int]]] = {}
-        for run, dead_from, cut_by, leads_again in self._cut_off(partition, epochs):
+        for run, dead_from, cut_by in self._cut_off(partition, epochs):
             lost_from = max(dead_from, epochs.start_offset(cut_by) or 0)
             is_tail = lost_from <= run.entry.last_offset  # else a longer log of older epochs took its place
-            if is_tail and (is_only_replica or leads_again):
+            if is_tail and (is_only_replica or not _was_elected(run.entry.leader_epoch, cut_by, leaders())):
                 lost.setdefault(cut_by, []).append((lost_from, run.entry.last_offset + 1))
                 continue
             if is_only_replica:
@@ -117,34 +130,12 @@ class FailoverPlanner:
 
     def _cut_off(
         self, partition: TopicIdPartition, epochs: LeaderEpochs
-    ) -> list[tuple[RemoteWalLogSegmentMetadata, int, int, bool]]:
-        """Return what the log lacks and is not held: run, first such offset, the epoch that cut it off, and whether
-        this broker led last before that epoch, too.
-        """
+    ) -> Iterator[tuple[RemoteWalLogSegmentMetadata, int, int]]:
+        """Yield what the log lacks and is not held: run, first such offset, the epoch that cut it off."""
         losses = self._store.local_losses()
-        cut: list[tuple[RemoteWalLogSegmentMetadata, int, int]] = []
-        newest: dict[int, int] = {}
         for run, dead_from in self._store.outside_of(partition, epochs):
             if not is_held(replace(run.entry, first_offset=dead_from), losses):
-                cut_by = min(epoch for epoch in epochs.newest_first() if epoch > run.entry.leader_epoch)
-                newest[cut_by] = max(run.entry.leader_epoch, newest.get(cut_by, 0))
-                cut.append((run, dead_from, cut_by))
-        led_last = {
-            cut_by
-            for run, _, cut_by in cut
-            if run.entry.leader_epoch == newest[cut_by] and self._leads_again(run, epochs)
-        }
-        return [(*one, one[2] in led_last or self._leads_again(one[0], epochs)) for one in cut]
-
-    def _leads_again(self, run: RemoteWalLogSegmentMetadata, epochs: LeaderEpochs) -> bool:
-        """Whether this broker had these records, and no other broker is known to have been elected since."""
-        if run.combined_segment_id.broker_id != self._broker_id:
-            return False
-        newer = [epoch for epoch in epochs.newest_first()[1:] if epoch > run.entry.leader_epoch]
-        return not any(
-            uploaders and self._broker_id not in uploaders
-            for uploaders in (self._store.uploaders_of(run.entry.topic_id_partition, epoch) for epoch in newer)
-        )
+                yield run, dead_from, min(epoch for epoch in epochs.newest_first() if epoch > run.entry.leader_epoch)
 
     def plan_again(self, update: RemoteWalLogSegmentMetadataUpdate) -> None:
         """Plan this record again: it could not be published."""
@@ -157,6 +148,18 @@ class FailoverPlanner:
         wanted = set(led)
         for partition in [known for known in self._told if known not in wanted]:
             del self._told[partition]
+
+
+_NOBODY = -1
+
+
+def _was_elected(leader_epoch: int, cut_by: int, leaders: Leaders) -> bool:
+    """Whether another replica is known to have been elected without records of `leader_epoch`."""
+    if not 0 < cut_by - leader_epoch < len(leaders):
+        return False
+    led = [leaders.get(epoch) for epoch in range(leader_epoch, cut_by + 1)]
+    brokers = [broker for broker in led if broker != _NOBODY]
+    return None not in led and _NOBODY not in (led[0], led[-1]) and len(set(brokers)) == len(brokers)
 
 
 _PARTITIONS_AT_ONCE = 100
@@ -177,8 +180,12 @@ class FailoverTask:
         metrics: LifecycleMetrics,
         threads: Executor,
         declare_loss: Callable[[DeclaredGap], None],
+        read_leaders: Callable[[Collection[TopicId]], Mapping[TopicIdPartition, Leaders]],
     ) -> None:
-        """`declare_loss` is called in the event loop with what a led log lost without an election."""
+        """`declare_loss` is called in the event loop with what a led log lost without an election.
+
+        `read_leaders` is `kafka_log.broker_files.cluster_metadata.read_leaders` for this broker.
+        """
         loop = asyncio.get_running_loop()
 
         def declare(loss: DeclaredGap) -> None:
@@ -190,6 +197,7 @@ class FailoverTask:
         self._wall_ms = wall_ms
         self._metrics = metrics
         self._threads = threads
+        self._read_leaders = read_leaders
         self._led: Sequence[Assignment] = ()
         self.led_changed = asyncio.Event()
 
@@ -207,24 +215,40 @@ class FailoverTask:
         self._planner.keep_only(assignment.topic_id_partition for assignment in led)
         stored = frozenset(await loop.run_in_executor(self._threads, self._store.topic_id_partitions))
         wanted = [assignment for assignment in led if assignment.topic_id_partition in stored]
+        leaders = cache(lambda: self._leaders({one.topic_id_partition.topic_id for one in wanted}))
         for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
             some = wanted[start : start + _PARTITIONS_AT_ONCE]
-            await loop.run_in_executor(self._threads, self._declare_dead_of_all, some)
+            await loop.run_in_executor(self._threads, self._declare_dead_of_all, some, leaders)
         return True
 
-    def _declare_dead_of_all(self, assignments: Sequence[Assignment]) -> None:
-        for assignment in assignments:
-            self._declare_dead_of(assignment)
+    def _leaders(self, topics: Collection[TopicId]) -> Mapping[TopicIdPartition, Leaders]:
+        try:
+            return self._read_leaders(topics)
+        except (LogDirectoryError, MalformedFileError) as error:
+            log.error("leaders_unknown", error=str(error), consequence="what logs lack of their objects is held")
+            return {}
 
-    def _declare_dead_of(self, assignment: Assignment) -> None:
+    def _declare_dead_of_all(
+        self, assignments: Sequence[Assignment], leaders: Callable[[], Mapping[TopicIdPartition, Leaders]]
+    ) -> None:
+        for assignment in assignments:
+            self._declare_dead_of(assignment, leaders)
+
+    def _declare_dead_of(
+        self, assignment: Assignment, leaders: Callable[[], Mapping[TopicIdPartition, Leaders]]
+    ) -> None:
         partition = assignment.topic_id_partition
+
+        def leaders_here() -> Leaders:
+            return leaders().get(partition, {})
+
         try:
             epochs = read_leader_epochs(assignment.directory)
         except (OSError, MalformedFileError) as error:
             log.warning("leader_epochs_not_read", partition=str(partition), error=str(error))
             return
         alone = assignment.is_only_replica
-        for update in self._planner.plan(partition, epochs, self._wall_ms(), is_only_replica=alone):
+        for update in self._planner.plan(partition, epochs, self._wall_ms(), leaders_here, is_only_replica=alone):
             try:
                 self._publisher.publish(update)
             except PublicationBacklogFullError:

@@ -64,7 +64,6 @@ class GapDeclarations:
         self._metrics = metrics
         self._wall_ms = wall_ms
         self._waiting: list[DeclaredGap] = []
-        self._told_starts: dict[TopicIdPartition, int] = {}
         self._publication: asyncio.Handle | None = None
 
     def declare_begin(self, assignment: Assignment, resume: ResumePoint) -> None:
@@ -137,19 +136,9 @@ class GapDeclarations:
         )
         self._declare([loss])
 
-    def declare_log_starts(self, log_starts: Mapping[TopicIdPartition, int], led: Iterable[Assignment]) -> None:
+    def declare_log_starts(self, starts: Iterable[DeclaredGap]) -> None:
         """Publish where led logs begin now, so that a recovery does not bring back what was deleted."""
-        for assignment in led:
-            partition = assignment.topic_id_partition
-            start = log_starts.get(partition)
-            if start is None or start <= self._told_starts.get(partition, -1):
-                continue
-            try:
-                epoch = read_leader_epochs(assignment.directory).latest_epoch
-            except (OSError, MalformedFileError):
-                continue  # asked again with the next observation
-            self._told_starts[partition] = start
-            self._declare([DeclaredGap(partition, 0, start, epoch, GapReason.LOG_START)])
+        self._declare(starts)
 
     def close(self) -> None:
         """Publish what waits, as far as the publisher takes it."""

@@ -14,8 +14,9 @@ from tests.cluster.agent_views import read_metrics, readiness
 from tests.cluster.recovery_commands import CHECKOUT, decide_held, run_command
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.stored_log import stored_log
+from tests.cluster.unclean_election import elect_uncleanly
 
-LEADER, RECORDS, LEFT = 2, 400, 300
+LEADER, FOLLOWER, RECORDS, LEFT = 2, 3, 400, 300
 ALERT = "RemoteWalRecordsHeld"
 HELD = "remote_wal_held_offsets"
 
@@ -51,6 +52,30 @@ def test_what_a_power_cut_took_is_held_and_appended_again_by_a_person(agent_scri
     wait_until(lambda: held(cluster) == 0, "nothing is held any more", PATIENCE_S)
 
 
+@pytest.mark.thorough
+def test_a_loss_that_the_leaders_agent_could_not_declare_is_held_by_the_next_leaders(agent_script: Script) -> None:
+    # all fails -> 2 leads again with a shorter log, without an agent, and dies -> 3 leads, as short
+    script, cluster, topic = agent_script, agent_script.cluster, agent_script.topic
+    config = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    cluster.admin.create_topic(topic, assignment=[[LEADER, FOLLOWER]], config=config)
+    script.link_topic()
+    produce(cluster, topic, range(RECORDS))
+    with stored_log(script) as log:
+        log.expect_all_stored(LEADER, RECORDS)
+        script.kill_agent(LEADER)
+        for broker in FOLLOWER, LEADER:
+            cluster.broker(broker).kill()
+            cut_off(log.directory(broker), LEFT)
+        cluster.start_broker(LEADER)
+        cluster.admin.wait_for_leader(topic, expected=LEADER)
+        cluster.broker(LEADER).kill()
+        cluster.start_broker(FOLLOWER)
+        elect_uncleanly(cluster.admin, topic, 0, FOLLOWER)
+
+        wait_until(lambda: held(cluster, FOLLOWER) == RECORDS - LEFT, "what was lost is held", PATIENCE_S)
+        assert log.declared_dead() == []
+
+
 def produce(cluster: LocalCluster, topic: str, numbers: "range | list[int]") -> None:
     """Their texts, a batch for each ten."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
@@ -84,9 +109,9 @@ def cut_off(directory: Path, offset: int) -> None:
         index.unlink()
 
 
-def held(cluster: LocalCluster) -> float:
+def held(cluster: LocalCluster, leader: int = LEADER) -> float:
     """Offsets, as the leader's agent counts them."""
-    return read_metrics(cluster, LEADER)[HELD, ()]
+    return read_metrics(cluster, leader)[HELD, ()]
 
 
 def alert() -> "dict[str, str]":

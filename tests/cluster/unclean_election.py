@@ -13,7 +13,7 @@ def elect_uncleanly(admin: ClusterAdmin, topic: str, partition: int, broker_id: 
     """Wait until this replica leads, which is not in sync, and the only one that lives. Raises WaitTimeoutError."""
 
     def leads() -> bool:
-        with contextlib.suppress(KafkaException):
+        with contextlib.suppress(KafkaException, TimeoutError):
             wanted = [TopicPartition(topic, partition)]
             admin.client.elect_leaders(ElectionType.UNCLEAN, wanted).result(15.0)
         return leader_of(admin, topic, partition) == broker_id

@@ -214,6 +214,7 @@ FAULTS = [
     ("certificates", Level.WARNING, {"certificates": {"a": 300.0, "b": 20.9}}, "b ends in 20.9 days"),
     ("certificates", Level.ERROR, {"certificates": {"a": 300.0, "b": -0.1}}, "b has expired"),
     ("certificates", Level.ERROR, {"certificates": {"a": 300.0, "b": DEAD}}, f"b: {DEAD.reason}"),
+    ("leader-history", Level.WARNING, {"host": Host(1000, 8192, 65536, "", DEAD)}, "is held"),
     ("open-files", Level.WARNING, {"host": Host(1, 8192, 1100, "it")}, "it may open 1100"),
     ("open-files", Level.ERROR, {"host": Host(1, 8192, 1024, "it")}, "it may open 1024"),
 ]

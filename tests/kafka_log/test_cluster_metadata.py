@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_log.broker_files.cluster_metadata import KRaftPartition, read_cluster_metadata
+from kafka_log.broker_files.cluster_metadata import KRaftPartition, read_cluster_metadata, read_leaders
 from kafka_log.errors import LogDirectoryError, MalformedFileError
-from kafka_log.topic_partition import TopicId, topic_id_to_text
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from tests.kafka_log.kraft_records import (
     BROKER,
     CONFIG,
@@ -21,11 +21,13 @@ from tests.kafka_log.kraft_records import (
     metadata_batch,
     partition_change,
     tagged,
+    text,
     unsigned_varint,
     uuids,
 )
 
 CONTROL = metadata_batch(0, b"\0", attributes=0x20)
+CONTROL_3 = metadata_batch(3, b"\0", attributes=0x20)
 TO_BROKER_2 = partition_change(t1=struct.pack(">i", 2))
 
 
@@ -102,6 +104,29 @@ def test_the_newest_snapshot_and_what_is_behind_it_count(tmp_path: Path) -> None
     image = read_cluster_metadata(directory)
 
     assert (image.topics[ORDERS].partitions[0].leader, image.end_offset) == (2, 8)
+
+
+def test_leaders_are_known_as_far_back_as_the_log_goes(tmp_path: Path) -> None:
+    nobody, other = partition_change(t1=struct.pack(">i", -1)), message(2, 0, text("x") + DIRECTORY + tagged())
+    behind = metadata_batch(4, nobody, TO_BROKER_2), metadata_batch(6, other), metadata_batch(7, partition_change())
+    whole = _log(tmp_path, metadata_batch(0, other), metadata_batch(1, TOPIC, PARTITION), CONTROL_3, *behind)
+    partition = TopicIdPartition(ORDERS, 0)
+    assert read_leaders(whole, {ORDERS}) == {partition: {4: 1, 5: -1, 6: 2}}
+    assert read_leaders(whole, {TopicId(DIRECTORY)}) == {}
+    directory = whole / "__cluster_metadata-0"
+    for end, led in (4, TO_BROKER_2), (6, nobody):
+        snapshot = directory / f"{end:020}-{1:010}.checkpoint"
+        snapshot.write_bytes(metadata_batch(0, TOPIC, PARTITION, led))
+    assert read_leaders(whole, {ORDERS}) == {partition: {4: 1, 5: -1, 6: 2}}, "the whole log says more"
+    (directory / f"{0:020}.log").rename(directory / f"{3:020}.log")
+    (directory / f"{3:020}.log").write_bytes(b"".join([CONTROL_3, *behind]))
+    assert read_leaders(whole, {ORDERS}) == {partition: {4: 1, 5: 2, 6: -1, 7: 2}}, "from the oldest snapshot on"
+
+
+def test_a_log_with_a_hole_says_nothing(tmp_path: Path) -> None:
+    log = _log(tmp_path, metadata_batch(0, TOPIC, PARTITION), metadata_batch(3, TO_BROKER_2))
+    with pytest.raises(MalformedFileError, match="from offset 2 on is missing"):
+        read_leaders(log, {ORDERS})
 
 
 def test_a_torn_batch_at_the_logs_end_is_not_read(tmp_path: Path) -> None:

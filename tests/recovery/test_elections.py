@@ -102,17 +102,23 @@ class Partition:
     """By leader: the epoch that wrote each offset, and the checkpoint."""
     now_ms: int = 0
     epoch: int = -1
+    leaders: dict[int, int] = field(default_factory=dict)
+    """Who led in each epoch: another one each time, or nobody."""
 
     def lead(self, term: Term) -> None:
         log, epochs = self.logs[-1 - min(term.log_of, len(self.logs) - 1)]
         log = log[: max(0, len(log) - term.lost)]
-        self.epoch += 1 + term.skipped_epochs
+        for _ in range(term.skipped_epochs):
+            self.epoch += 1
+            self.leaders[self.epoch] = -1
+        self.epoch += 1
+        self.leaders[self.epoch] = len(self.logs)
         kept = [(epoch, start) for epoch, start in epochs.entries if start < len(log)]
         epochs = LeaderEpochs([*kept, (self.epoch, len(log))])
         log += (self.epoch,) * term.written
         self.logs.append((log, epochs))
         self.now_ms += 1
-        for declared in FailoverPlanner(2, self.noted.store).plan(ORDERS, epochs, self.now_ms):
+        for declared in FailoverPlanner(2, self.noted.store).plan(ORDERS, epochs, self.now_ms, lambda: self.leaders):
             self.noted.store.apply_all([(declared, (0, 0))])
         stored = self._upload(log, epochs, term)
         for metadata in stored[: term.published]:

@@ -79,6 +79,12 @@ class Rig:
             self.store.apply(replace(planned.segment.metadata, state=DELETING, entries=(), event_timestamp_ms=now_ms))
             self.planner.started(planned.segment, now_ms)
 
+    def elected_at_6(self) -> None:
+        """Another broker leads in epoch 1, whose log of epoch 0 ended there."""
+        epochs, leaders = LeaderEpochs([(0, 0), (1, 6)]), {0: 1, 1: 2}
+        for update in FailoverPlanner(2, self.store).plan(TopicIdPartition(ORDERS, 0), epochs, 0, lambda: leaders):
+            self.store.apply(update)
+
 
 def test_an_object_whose_records_are_wanted_stays_whatever_its_age() -> None:
     rig = Rig()
@@ -171,8 +177,7 @@ def test_of_an_entry_whose_end_a_failover_killed_the_tier_need_not_hold_that_end
 
     rig, up_to = Rig(Archive(waits=True)), 5
     rig.finished(0, (ORDERS, 0, 9))
-    for update in FailoverPlanner(2, rig.store).plan(TopicIdPartition(ORDERS, 0), LeaderEpochs([(0, 0), (1, 6)]), 0):
-        rig.store.apply(update)
+    rig.elected_at_6()
     assert rig.reasons() == []
     up_to = 6
     assert rig.reasons() == [Release.TIERED]
@@ -182,8 +187,7 @@ def test_entries_that_a_failover_killed_are_released() -> None:
     rig = Rig()
     rig.finished(0, (ORDERS, 6, 10))
     rig.finished(1, (ORDERS, 4, 10))
-    for update in FailoverPlanner(2, rig.store).plan(TopicIdPartition(ORDERS, 0), LeaderEpochs([(0, 0), (1, 6)]), 0):
-        rig.store.apply(update)
+    rig.elected_at_6()
     assert [(p.segment.combined_segment_id.sequence, p.reason) for p in rig.scan()] == [(0, Release.DEAD)]
 
 

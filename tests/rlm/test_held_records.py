@@ -16,10 +16,11 @@ from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import LedGaps
 from rlm.lifecycle.release import ClusterView, Release, ReleaseJudge, Tiers
 from rlm.write_path.core.led_partition import PartitionStatus
-from tests.rlm.test_failover import B1, B2, B3, OTHER, PARTITION, dead, uploaded
+from tests.rlm.test_failover import B1, B2, B3, OTHER, PARTITION, dead, led_by, uploaded
 
 AGAIN = LeaderEpochs([(0, 0), (2, 300)])
 """The log after the power cut; its broker leads again."""
+LED_AGAIN = led_by(B1, -1, B1)
 LOSS = DeclaredGap(PARTITION, 300, 400, 2, GapReason.LOST_LOCALLY)
 
 
@@ -46,7 +47,9 @@ def lost() -> tuple[RemoteWalMetadataStore, CombinedSegmentId]:
 def test_a_broker_that_leads_again_with_a_shorter_log_declares_nothing_dead() -> None:
     store, segment_id = lost()
     agent = Told(B1, store)
-    assert agent.planner.plan(PARTITION, AGAIN, 0) == agent.planner.plan(PARTITION, AGAIN, 1) == []
+    assert (
+        agent.planner.plan(PARTITION, AGAIN, 0, LED_AGAIN) == agent.planner.plan(PARTITION, AGAIN, 1, LED_AGAIN) == []
+    )
     assert agent.losses == [LOSS], "it is declared, once"
     assert [run.combined_segment_id for run in store.held_runs(PARTITION)] == [segment_id]
     assert not store.entries_covering(PARTITION, 350, AGAIN), "it is not served"
@@ -57,7 +60,9 @@ def test_a_broker_that_leads_again_with_a_shorter_log_declares_nothing_dead() ->
 def test_where_there_is_no_other_replica_nothing_dies_whoever_stored_it(broker_id: int) -> None:
     store, _ = lost()
     agent = Told(broker_id, store)
-    assert agent.planner.plan(PARTITION, LeaderEpochs([(2, 0)]), 0, is_only_replica=True) == []
+    assert (
+        agent.planner.plan(PARTITION, LeaderEpochs([(2, 0)]), 0, led_by(B1, -1, broker_id), is_only_replica=True) == []
+    )
     assert agent.losses == [DeclaredGap(PARTITION, 0, 400, 2, GapReason.LOST_LOCALLY)], "started on an empty disk"
 
 
@@ -66,7 +71,7 @@ def test_what_an_earlier_leader_stored_is_held_with_what_the_last_one_did() -> N
     uploaded(store, B2, 0, (PARTITION, 0, 0, 399))
     uploaded(store, B1, 0, (PARTITION, 1, 400, 449))  # a planned move of the leader; only B1 is in sync then
     agent = Told(B1, store)
-    assert agent.planner.plan(PARTITION, LeaderEpochs([(2, 0)]), 0) == []
+    assert agent.planner.plan(PARTITION, LeaderEpochs([(2, 0)]), 0, led_by(B2, B1, B1)) == []
     assert agent.losses == [DeclaredGap(PARTITION, 0, 450, 2, GapReason.LOST_LOCALLY)], "started on an empty disk"
 
 
@@ -75,14 +80,14 @@ def test_an_earlier_leaders_records_die_where_another_one_led_last() -> None:
     first = uploaded(store, B3, 0, (PARTITION, 0, 0, 399))
     last = uploaded(store, B2, 0, (PARTITION, 1, 400, 449))
     agent = Told(B1, store)
-    assert dead(agent.planner.plan(PARTITION, AGAIN, 0)) == [(first, 300, 399), (last, 400, 449)]
+    assert dead(agent.planner.plan(PARTITION, AGAIN, 0, led_by(B3, B2, B1))) == [(first, 300, 399), (last, 400, 449)]
     assert agent.losses == []
 
 
 def test_another_leader_that_is_elected_declares_dead_what_it_lacks() -> None:
     store, segment_id = lost()
     agent = Told(B2, store)
-    assert dead(agent.planner.plan(PARTITION, AGAIN, 0)) == [(segment_id, 300, 399)]
+    assert dead(agent.planner.plan(PARTITION, AGAIN, 0, led_by(B1, -1, B2))) == [(segment_id, 300, 399)]
     assert agent.losses == []
 
 
@@ -91,22 +96,22 @@ def test_who_was_elected_in_between_and_stored_something_was_no_local_loss() -> 
     uploaded(store, B2, 0, (PARTITION, 2, 300, 310))
     agent = Told(B1, store)
     back = LeaderEpochs([(0, 0), (2, 300), (3, 311)])
-    assert dead(agent.planner.plan(PARTITION, back, 0)) == [(segment_id, 300, 399)]
+    assert dead(agent.planner.plan(PARTITION, back, 0, led_by(B1, -1, B2, B1))) == [(segment_id, 300, 399)]
 
 
 def test_what_is_held_outlives_an_election_the_records_in_its_place_do_not() -> None:
     store, _ = lost()
-    assert Told(B1, store).planner.plan(PARTITION, AGAIN, 0) == []
+    assert Told(B1, store).planner.plan(PARTITION, AGAIN, 0, LED_AGAIN) == []
     later = uploaded(store, B1, 2, (PARTITION, 2, 300, 360))
     agent = Told(B3, store)
     elected = LeaderEpochs([(0, 0), (2, 300), (3, 340)])
-    assert dead(agent.planner.plan(PARTITION, elected, 0)) == [(later, 340, 360)]
+    assert dead(agent.planner.plan(PARTITION, elected, 0, led_by(B1, -1, B1, B3))) == [(later, 340, 360)]
     assert len(store.held_runs(PARTITION)) == 1
 
 
 def test_snapshots_remember_it() -> None:
     store, _ = lost()
-    Told(B1, store).planner.plan(PARTITION, AGAIN, 0)
+    Told(B1, store).planner.plan(PARTITION, AGAIN, 0, LED_AGAIN)
     restored, joined = RemoteWalMetadataStore(), RemoteWalMetadataStore()
     restored.restore(store.image())
     joined.join(store.image())
@@ -120,7 +125,7 @@ def test_neither_time_nor_the_logs_start_releases_it_but_its_topics_end_does(few
     block = published(store, segment_id).entry_block
     expired = ClusterView(retention_ms={PARTITION.topic_id: 10}, log_start={PARTITION: 1000})
     assert ReleaseJudge(expired, Tiers(), few_entries).release(block, 1000, {}) is not None
-    Told(B1, store).planner.plan(PARTITION, AGAIN, 0)
+    Told(B1, store).planner.plan(PARTITION, AGAIN, 0, LED_AGAIN)
     held = replace(expired, held=store.local_losses())
     assert ReleaseJudge(held, Tiers(), few_entries).release(block, 1000, {}) is None
     gone = ClusterView(gone_before=frozenset({PARTITION.topic_id}), held=store.local_losses())
@@ -129,7 +134,7 @@ def test_neither_time_nor_the_logs_start_releases_it_but_its_topics_end_does(few
 
 def test_a_person_gives_it_up() -> None:
     store, segment_id = lost()
-    Told(B1, store).planner.plan(PARTITION, AGAIN, 0)
+    Told(B1, store).planner.plan(PARTITION, AGAIN, 0, LED_AGAIN)
     status = {PARTITION: PartitionStatus("orders", 0, 300, 300, 0, 0)}
     led = LedGaps(store, lambda: status, lambda _partition: AGAIN)
     [told] = led.describe_held()
@@ -143,7 +148,7 @@ def test_a_person_gives_it_up() -> None:
     held = ClusterView(held=store.local_losses())
     block, tails = published(store, segment_id).entry_block, store.dead_tails(segment_id)
     assert ReleaseJudge(held, Tiers()).release(block, 0, tails) is Release.DEAD
-    assert Told(B1, store).planner.plan(PARTITION, AGAIN, 0) == []
+    assert Told(B1, store).planner.plan(PARTITION, AGAIN, 0, LED_AGAIN) == []
 
 
 def published(store: RemoteWalMetadataStore, segment_id: CombinedSegmentId) -> PublishedSegment:
@@ -167,7 +172,7 @@ def test_what_the_shortened_log_has_itself_is_neither_held_nor_given_up() -> Non
     uploaded(store, B1, 2, (PARTITION, 2, 25, 34))
     twice_cut = LeaderEpochs([(0, 0), (2, 20), (4, 30)])
     agent = Told(B1, store)
-    assert agent.planner.plan(PARTITION, twice_cut, 0) == []
+    assert agent.planner.plan(PARTITION, twice_cut, 0, led_by(*5 * [B1])) == []
     assert [(one.from_offset, one.to_offset, one.leader_epoch) for one in agent.losses] == [(20, 41, 2), (30, 35, 4)]
     give_up(store, PARTITION, 0, 0, store.apply)
     assert not store.dead_tails(own)
@@ -178,5 +183,7 @@ def test_records_in_whose_place_a_longer_log_of_an_older_epoch_was_elected_are_d
     store = RemoteWalMetadataStore()
     overruled = uploaded(store, B1, 0, (PARTITION, 3, 10, 15))
     agent = Told(B1, store)
-    assert dead(agent.planner.plan(PARTITION, LeaderEpochs([(0, 0), (5, 20)]), 0)) == [(overruled, 10, 15)]
+    assert dead(agent.planner.plan(PARTITION, LeaderEpochs([(0, 0), (5, 20)]), 0, led_by(*6 * [B1]))) == [
+        (overruled, 10, 15)
+    ]
     assert agent.losses == []

@@ -238,21 +238,6 @@ async def test_what_compaction_took_before_it_was_read_is_told_as_no_loss(tmp_pa
         gaps.close()
 
 
-async def test_where_a_led_log_begins_is_told_whenever_it_has_moved(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        published = MemoryPublisher()
-        gaps = declarations(rig, published, Tiers())
-        log = rig.log()
-        log.append(10, leader_epoch=3)
-        led = [rig.assignment(0)]
-        for start in (0, 7, 7, 9):
-            gaps.declare_log_starts({partition(0): start, partition(1): 5}, led)
-        gaps.close()
-        assert declared(published.published) == [
-            DeclaredGap(partition(0), 0, start, 3, GapReason.LOG_START) for start in (0, 7, 9)
-        ]
-
-
 async def test_a_first_upload_declares_where_it_begins_and_waits_for_the_publisher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,8 +229,9 @@ class AgentModel(WritePathOwner):
         from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
         from metadata_topic.records.errors import PublicationBacklogFullError
 
-        epochs = read_leader_epochs(self._world.logs[partition].path)
-        for update in self.failover.plan(partition, epochs, self.wall_ms()):
+        led = self._world.logs[partition]
+        epochs = read_leader_epochs(led.path)
+        for update in self.failover.plan(partition, epochs, self.wall_ms(), lambda: led.leaders):
             try:
                 self.publication.publish(update)
             except PublicationBacklogFullError:

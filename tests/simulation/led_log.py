@@ -31,6 +31,8 @@ class LedLog:
     """Where epochs began that began before the log's start."""
     is_compacted = False
     is_archived = False
+    leaders: dict[int, int] = field(default_factory=dict)
+    """Who led, by leader epoch."""
     cut_off: set[BatchKey] = field(default_factory=set)
     """What elections have taken from the log."""
     is_deleted = False
@@ -41,6 +43,7 @@ class LedLog:
     """By leader epoch, up to where (exclusive) records went with their objects."""
 
     def __post_init__(self) -> None:
+        self.leaders[self.epoch] = self.leader
         self.path.mkdir(parents=True, exist_ok=True)
         told = f"version: 0\ntopic_id: {topic_id_to_text(self.partition.topic_id)}\n"
         (self.path / PARTITION_METADATA).write_text(told)
@@ -63,7 +66,7 @@ class LedLog:
     def elect(self, leader: int, cut_off: int, *, writes_its_epoch: bool) -> None:
         """A leader that lacks so many offsets, perhaps none, and has told its files of its epoch, or is about to."""
         self.epoch += 1
-        self.leader = leader
+        self.leader = self.leaders[self.epoch] = leader
         end = max(self.end - cut_off, self.log.log_start_offset)
         if end < self.end:
             before = set(self.log.present)
