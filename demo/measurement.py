@@ -7,10 +7,10 @@ counted after its last scrape; the demonstration scrapes right before it kills o
 
 import json
 import time
-import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
 
+from agent.http.http_asking import ask_agent_page
 from local_cluster.agent_metrics import Counters, scrape
 from local_cluster.cluster import LocalCluster
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
@@ -75,11 +75,10 @@ class Sampler:
 
     def _moved(self, broker_id: int) -> Counter[tuple[str, str]]:
         """Return what this agent has moved since it was started, an hour ago at most: what `describe --why` shows."""
-        url = f"http://{self._cluster.layout.agent_http_address(broker_id)}/describe"
+        where = str(self._cluster.layout.agent_http_address(broker_id))
         moved: Counter[tuple[str, str]] = Counter()
         try:
-            with urllib.request.urlopen(url, timeout=5.0) as answer:
-                told = json.load(answer)
+            told = json.loads(ask_agent_page(where, "/describe", 5.0).body)
         except (OSError, ValueError):
             return moved
         for partition in told["partitions"]:

@@ -156,15 +156,14 @@ def ask_agent(
     """Ask the agent at that HTTP endpoint, and read its host's time."""
     before_ms = wall_ms()
     try:
-        with ask_agent_page(endpoint, "/describe", timeout_s, settings) as response:
-            after_ms = wall_ms()
-            date = response.headers.get("Date")
-            described = json.load(response)
+        page = ask_agent_page(endpoint, "/describe", timeout_s, settings)
+        after_ms = wall_ms()
+        described = json.loads(page.body)
         gaps = tuple(
             f"{gap['topic']}-{gap['partition']} {gap['from_offset']} to {int(gap['to_offset']) - 1}"
             for gap in described.get("gaps", ())
         )
-        clock = _clock(date, before_ms, after_ms)
+        clock = _clock(page.date, before_ms, after_ms)
         return AgentAnswer(
             int(described["broker_id"]),
             str(described["cluster_id"]),

@@ -4,7 +4,6 @@ import urllib.error
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.client import HTTPException
 
 from agent.http.http_asking import ask_agent_page, is_on_own_host
 from agent.release import this_release
@@ -130,16 +129,16 @@ def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeou
         reason = f"it listens at {endpoint} alone; give its remote.wal.agent.http.listener the host's address"
         return AgentState.UNASKED, reason
     try:
-        with ask_agent_page(endpoint, "/readyz", timeout_s, asking) as answer:
-            lines = answer.read(_ANSWER_BYTES).decode(errors="replace").splitlines()
-            if lines[:1] != ["ready"]:
-                return AgentState.UNASKED, f"no agent answers at {endpoint}"
-            return AgentState.READY, "; ".join(lines[1:])
+        page = ask_agent_page(endpoint, "/readyz", timeout_s, asking)
+        lines = page.body[:_ANSWER_BYTES].decode(errors="replace").splitlines()
+        if lines[:1] != ["ready"]:
+            return AgentState.UNASKED, f"no agent answers at {endpoint}"
+        return AgentState.READY, "; ".join(lines[1:])
     except urllib.error.HTTPError as error:
         with error:
             told = "; ".join(error.read(_ANSWER_BYTES).decode(errors="replace").splitlines())
         return AgentState.NOT_READY, told or str(error)
-    except (OSError, HTTPException, AgentSettingsError) as error:
+    except (OSError, AgentSettingsError) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         # Only a refused connection proves that the agent is away.
         state = AgentState.SILENT if isinstance(cause, ConnectionRefusedError) else AgentState.UNASKED

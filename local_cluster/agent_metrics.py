@@ -1,11 +1,12 @@
 """Reads agents' counters from /metrics: at one moment, or between two; of one agent, or of several together."""
 
 import math
-import urllib.request
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from agent.http.http_asking import ask_agent_page
 
 if TYPE_CHECKING:
     from local_cluster.cluster import LocalCluster
@@ -141,9 +142,8 @@ def parse_metrics(text: str) -> Counters:
 
 def scrape(cluster: "LocalCluster", broker_id: int) -> Counters:
     """Ask the broker's agent. Raises OSError if it does not answer, ValueError."""
-    url = f"http://{cluster.layout.agent_http_address(broker_id)}/metrics"
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-        return parse_metrics(answer.read().decode())
+    where = str(cluster.layout.agent_http_address(broker_id))
+    return parse_metrics(ask_agent_page(where, "/metrics", _TIMEOUT_S).body.decode())
 
 
 def scrape_all(cluster: "LocalCluster") -> Counters:

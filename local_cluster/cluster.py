@@ -8,7 +8,6 @@ They are ended in the reverse order.
 """
 
 import dataclasses
-import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Self
 
 import javaproperties
 
+from agent.http.http_asking import ask_agent_page
 from jvm.ivy import Progress
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
 from local_cluster.cluster_admin import ClusterAdmin, ReplicaSummary
@@ -259,12 +259,11 @@ class LocalCluster:
 
 def agent_is_ready(layout: ClusterLayout, broker_id: int) -> bool:
     """Return whether the agent's /readyz answers 200 now."""
-    url = f"http://{layout.agent_http_address(broker_id)}/readyz"
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:  # which URLError is
+        ask_agent_page(str(layout.agent_http_address(broker_id)), "/readyz", 2)
+    except OSError:
         return False
+    return True
 
 
 def _require_alive(process: ManagedProcess, log_path: Path) -> None:

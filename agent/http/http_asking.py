@@ -1,13 +1,24 @@
-"""Reads pages of agents over HTTP, with the cluster's common authority and token."""
+"""Reads pages of agents over HTTP, with the cluster's common authority and token: every package does it by this module.
+
+They are asked directly. A redirect is an error, and the environment's proxies are not for them: the token must go to
+the agent alone. What answers may be anybody, so an answer's size and time are bounded.
+"""
 
 import ssl
+import time
+import urllib.error
 import urllib.request
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from agent.http.http_access import read_token
 from agent.settings.http_listener import is_loopback
 from agent.settings.process_settings import HttpSettings
+
+PAGE_MAX_BYTES = 1 << 28
+"""More than the largest agent's state."""
+_PART_BYTES = 1 << 16
 
 
 def is_on_own_host(endpoint: str) -> bool:
@@ -20,11 +31,19 @@ def base_url(endpoint: str) -> str:
     return endpoint if "://" in endpoint else f"http://{endpoint}"
 
 
-def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSettings | None = None) -> HTTPResponse:
-    """Return the agent's answer at `endpoint`, host:port or a URL, as it is registered. The caller closes it.
+class Page(NamedTuple):
+    """An agent's answer."""
 
-    Raises OSError, and AgentSettingsError for unreadable files. The token is not sent in plain text, unless that is
-    accepted or it stays on this host.
+    body: bytes
+    date: str | None
+    """Its host's time, as in the answer's head."""
+
+
+def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSettings | None = None) -> Page:
+    """Return what the agent answers at `endpoint`, host:port or a URL, as it is registered.
+
+    Raises OSError, HTTPError among them for each status but 200, and AgentSettingsError for unreadable files. The token
+    is not sent in plain text, unless that is accepted or it stays on this host.
     """
     settings = settings or HttpSettings()
     url = f"{base_url(endpoint)}{path}"
@@ -35,8 +54,32 @@ def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSet
     if settings.token_file is not None and is_private:
         request.add_header("Authorization", f"Bearer {read_token(settings.token_file)}")
     context = _asking_context(settings) if url.startswith("https:") else None
-    answer: HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s, context=context)  # noqa: S310
+    until_s = time.monotonic() + timeout_s
+    try:
+        with open_directly(request, timeout_s, context) as answer:
+            body = bytearray()
+            while part := answer.read1(_PART_BYTES):
+                body += part
+                if len(body) > PAGE_MAX_BYTES or time.monotonic() > until_s:
+                    raise OSError(f"{url}: the answer is too large, or takes longer than {timeout_s:g} s")
+            return Page(bytes(body), answer.headers.get("Date"))
+    except OSError:
+        raise
+    except HTTPException as error:
+        raise OSError(f"{url}: {type(error).__name__}: {error}") from error
+
+
+def open_directly(request: urllib.request.Request, timeout_s: float, context: ssl.SSLContext | None) -> HTTPResponse:
+    """Return the answer of whom the request names, past proxies, and without following a redirect. Raises OSError."""
+    https = urllib.request.HTTPSHandler(context=context)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects(), https)
+    answer: HTTPResponse = opener.open(request, timeout=timeout_s)
     return answer
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: object) -> None:
+        """Return None, so that the redirect is raised as an HTTPError."""
 
 
 def _asking_context(settings: HttpSettings) -> ssl.SSLContext:

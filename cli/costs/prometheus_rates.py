@@ -136,8 +136,11 @@ class _Source:
 
     def _answer(self, url: str, form: bytes) -> Any:
         """Return the `data` of an answer. A form, as a query may be longer than a URL."""
+        from agent.http.http_asking import open_directly
+
         try:
-            with urllib.request.urlopen(url, form, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - see is_address
+            request = urllib.request.Request(url, form)  # noqa: S310 - see is_address
+            with open_directly(request, _TIMEOUT_S, None) as answer:
                 body = answer.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -77,9 +77,8 @@ def ask_agent(
     """Return a page of an agent, as JSON. Raises OSError, ValueError."""
     from agent.http.http_asking import ask_agent_page
 
-    with ask_agent_page(endpoint, path, timeout_s, asking) as response:
-        answer: dict[str, Any] = json.load(response)
-        return answer
+    answer: dict[str, Any] = json.loads(ask_agent_page(endpoint, path, timeout_s, asking).body)
+    return answer
 
 
 def http_settings(broker_config: Path | None) -> "HttpSettings | None":

@@ -14,6 +14,7 @@ from socketserver import TCPServer
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from agent.http import http_asking
 from agent.http.http_access import HttpAccess, http_access
 from agent.http.http_asking import ask_agent_page
 from agent.http.http_endpoint import Health, HttpEndpoint, json_page
@@ -243,8 +244,7 @@ def test_certificates_are_asked_for_before_a_byte_of_a_request_is_read(tmp_path:
     )
     rig = Rig(HttpLimits(), http_access(settings))
     endpoint = f"https://127.0.0.1:{rig.port}"
-    with ask_agent_page(endpoint, "/describe", 10, settings) as answer:
-        assert json.load(answer) == rig.described
+    assert json.loads(ask_agent_page(endpoint, "/describe", 10, settings).body) == rig.described
     for without in (
         settings.model_copy(update={"ssl_certificate_file": None}),
         settings.model_copy(update={"ssl_ca_file": None}),
@@ -254,8 +254,8 @@ def test_certificates_are_asked_for_before_a_byte_of_a_request_is_read(tmp_path:
         assert not isinstance(refused.value, urllib.error.HTTPError)
     with pytest.raises(urllib.error.HTTPError, match="401"):
         ask_agent_page(endpoint, "/describe", 10, settings.model_copy(update={"token_file": None}))
-    with pytest.raises(ConnectionError), ask_agent_page(endpoint.replace("https", "http"), "/livez", 10):
-        pass
+    with pytest.raises(ConnectionError):
+        ask_agent_page(endpoint.replace("https", "http"), "/livez", 10)
     rig.endpoint.close()
     rig = Rig(HttpLimits(silence_s=0.5), http_access(settings))
     with rig.connect(b"\x16\x03\x01") as half:  # a handshake that does not go on
@@ -281,6 +281,41 @@ def test_the_token_goes_to_nobody_in_plain_text(token_file: Path) -> None:
                 ask_agent_page(f"{host}:{elsewhere.getsockname()[1]}", "/describe", 10, settings)
             thread.join()
     assert [b"s3cret" in each for each in told] == [False, True, True]
+
+
+ANSWERS = {
+    "redirect": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:%d/\r\nContent-Length: 0\r\n\r\n",
+    "endless": b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2000,
+    "nonsense": b"nonsense\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_the_token_and_the_question_go_to_the_agent_alone_whatever_it_answers(
+    kind: str, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where a redirect leads, nor to the environment's proxy; and an answer is bounded."""
+    monkeypatch.setattr(http_asking, "PAGE_MAX_BYTES", 1000)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as agent, socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{other.getsockname()[1]}")
+        settings = HttpSettings.model_construct(token_file=token_file)
+
+        def listen() -> None:
+            connection, _ = agent.accept()
+            with connection:
+                assert b"Bearer s3cret" in connection.recv(10_000)
+                connection.sendall(ANSWERS[kind].replace(b"%d", b"%d" % other.getsockname()[1]))
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        with pytest.raises(OSError, match={"redirect": "302", "endless": "too large", "nonsense": "nonsense"}[kind]):
+            ask_agent_page(f"127.0.0.1:{agent.getsockname()[1]}", "/describe", 10, settings)
+        thread.join()
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
 
 
 def test_it_listens_at_an_address_of_ipv6() -> None:

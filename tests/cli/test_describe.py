@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from agent.http import http_asking
 from cli.fleet import agents as agents_module
 from cli.fleet import describe as describe_module
 from cli.main import build_app
@@ -74,11 +75,11 @@ def test_agents_that_go_by_the_same_are_told_together(monkeypatch: pytest.Monkey
 def test_with_the_brokers_file_agents_are_asked_as_it_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[tuple[str, str | None]] = []
 
-    def answer(request: urllib.request.Request, timeout: float, context: object) -> None:
+    def answer(request: urllib.request.Request, _timeout_s: float, _context: object) -> None:
         asked.append((request.full_url, request.get_header("Authorization")))
         raise OSError("refused")
 
-    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    monkeypatch.setattr(http_asking, "open_directly", answer)
     (tmp_path / "token").write_text("s3cret")
     file = tmp_path / "server.properties"
     file.write_text(

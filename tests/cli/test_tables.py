@@ -1,8 +1,6 @@
 """Tables for people are whole on a terminal of 80 columns."""
 
-import io
 import json
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from typer.testing import CliRunner
 import doctor.diagnosis
 import doctor.gathering
 from agent import settings_file
+from agent.http import http_asking
 from cli.main import build_app
 from doctor.findings import Finding, Level
 from metadata_topic.settings import settings_topic
@@ -24,16 +23,16 @@ WIDTHS = ["80", "100"]
 def described(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, object], *options: str) -> str:
     """What `describe` shows where these are the agents' answers, by URL, and who is not among them is silent."""
 
-    def answer(request: urllib.request.Request, timeout: float, context: None) -> io.BytesIO:
-        url = request.full_url
+    def answer(endpoint: str, path: str, _timeout_s: float, _settings: object) -> http_asking.Page:
+        url = f"http://{endpoint}{path}"
         if url not in answers:
             raise OSError("refused")
-        return io.BytesIO(json.dumps(answers[url]).encode())
+        return http_asking.Page(json.dumps(answers[url]).encode(), None)
 
     agents = {one: AgentRegistration(one, 1, f"host-{one}:19095", "", "1", 0) for one in (101, 102)}
     known = KnownSettings({}, {}, agents)
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
-    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    monkeypatch.setattr(http_asking, "ask_agent_page", answer)
     done = CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", "nowhere:1", *options])
     assert done.stdout, (done.exit_code, done.stderr, done.exception)
     return done.stdout

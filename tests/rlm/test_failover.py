@@ -285,7 +285,8 @@ def test_only_kafka_says_that_another_replica_was_elected(
     leaders: dict[int, int], is_elected: bool, later_uploader: int | None
 ) -> None:
     """Whoever stored records of an epoch need not have led in it: a later leader's agent stores what is missing."""
-    store, losses = RemoteWalMetadataStore(), []
+    store = RemoteWalMetadataStore()
+    losses: list[DeclaredGap] = []
     tail = uploaded(store, B1, 0, (PARTITION, 5, 50, 99))
     if later_uploader is not None:
         uploaded(store, later_uploader, 1, (PARTITION, 6, 60, 69))

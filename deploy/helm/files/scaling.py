@@ -73,6 +73,11 @@ def comes_back(stateful_set: Mapping[str, Any], ordinal: int) -> bool:
     return ordinal < first + replicas
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: object) -> None:  # type: ignore[override]
+        """Raise the redirect as an error: the pod's token goes to the API server alone."""
+
+
 def stateful_set_of(pod: Pod, rights: Path = RIGHTS) -> Mapping[str, Any]:
     """Ask the API server. Raises NotKnownError."""
     host, port = (pod.environment.get(f"KUBERNETES_SERVICE_{one}", "") for one in ("HOST", "PORT"))
@@ -82,7 +87,8 @@ def stateful_set_of(pod: Pod, rights: Path = RIGHTS) -> Mapping[str, Any]:
         url = f"https://{f'[{host}]' if ':' in host else host}:{port}{where}"
         trust = ssl.create_default_context(cafile=str(rights / "ca.crt"))
         request = urllib.request.Request(url, headers=headers)
-        with urllib.request.urlopen(request, timeout=_ASK_S, context=trust) as answer:  # noqa: S310
+        direct = urllib.request.ProxyHandler({}), _NoRedirects(), urllib.request.HTTPSHandler(context=trust)
+        with urllib.request.build_opener(*direct).open(request, timeout=_ASK_S) as answer:
             told = json.load(answer)
     except (OSError, ValueError) as error:
         raise NotKnownError(f"the API server does not tell of {where}: {error}") from error
