@@ -22,6 +22,7 @@ from cli.tables import tell_failure, tell_json
 COMMANDS: Final = {
     "demo": "cli.local",
     "cluster": "cli.local",
+    "kafka": "cli.local",
     "agent": "cli.fleet",
     "gateway": "cli.fleet",
     "topics": "cli.fleet",
@@ -89,7 +90,7 @@ def build_app() -> typer.Typer:
         if isinstance(group, typer.Typer):
             app.add_typer(group, name=name)
         else:
-            app.command(name)(getattr(module, name))
+            app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
     return app
 
 

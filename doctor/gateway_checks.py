@@ -55,13 +55,15 @@ def gateway_listeners(facts: Facts) -> Verdict:
     settings = facts.settings.gateway
     if not settings.enable:
         return Verdict(Level.OK, f"{_KEY}.enable is false")
-    faults = [*_zone_faults(facts, settings), *_own_zone_faults(facts, settings)]
+    faults = [*([] if settings.is_front else _zone_faults(facts, settings)), *_own_zone_faults(facts, settings)]
     for zone, name in settings.zone_listeners.items():
         faults += _listener_faults(facts, f"gateway of {zone}", name)
     if settings.durable_listener:
         faults += _listener_faults(facts, _OWN_AGENT, settings.durable_listener, settings.durable_port)
     if faults:
         return worst(faults)
+    if settings.is_front:
+        return Verdict(Level.OK, "clients of all zones come by this agent, at the broker's own address")
     if isinstance(facts.zones, Unknown):
         return Verdict(Level.UNKNOWN, f"these listeners fit; whether all zones have one: {facts.zones.reason}")
     return Verdict(Level.OK, f"{len(settings.zone_listeners)} other zones, whose clients come by these")

@@ -23,7 +23,7 @@ from local_cluster.security.listeners import (
     bypass_listener,
     write_certificates,
 )
-from local_cluster.zones import ZoneGateways, ZoneHosts, with_gateways
+from local_cluster.zones import ZoneGateways, ZoneHosts, with_front, with_gateways
 
 BACKEND_PREFIX = "rsm.wal.config."
 
@@ -52,6 +52,8 @@ class AgentsMode:
     """Environment variables of the agents' processes, besides the store's."""
     gateways: ZoneGateways | None = None
     """The gateways through which clients reach brokers of other zones; they also give the brokers their zones."""
+    front: bool = False
+    """Whether each agent is in front of its broker for all clients, at the broker's address (without `gateways`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,8 @@ def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSe
             properties = {**agents_bypass(layout, broker_id), **properties, **joined}
         if settings.agents.gateways is not None:
             properties = with_gateways(properties, layout, broker_id, settings.agents.gateways)
+        if settings.agents.front:
+            properties = with_front(properties, layout, broker_id)
     return {**properties, **settings.overrides, **settings.broker_overrides.get(broker_id, {})}
 
 
@@ -143,12 +147,21 @@ def hosts_file(
     return "\n".join(lines) + "\n"
 
 
-def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> None:
-    """Write every broker's server.properties and hosts file again. Brokers read them at their next start."""
+def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> dict[int, list[str]]:
+    """Write every broker's server.properties and hosts file again. Brokers read them at their next start.
+
+    What somebody changed in server.properties since it was last written here stays; returns these keys by broker.
+    """
+    kept: dict[int, list[str]] = {}
     for broker_id in layout.broker_ids:
         layout.broker_directory(broker_id).mkdir(parents=True, exist_ok=True)
-        properties = server_properties(layout, broker_id, settings)
-        layout.server_properties(broker_id).write_text(javaproperties.dumps(properties, timestamp=False))
+        changed = _changed_by_hand(layout, broker_id)
+        if changed:
+            kept[broker_id] = sorted(changed)
+        ours = server_properties(layout, broker_id, settings)
+        theirs = {key: value for key, value in {**ours, **changed}.items() if value is not None}
+        layout.generated_properties(broker_id).write_text(javaproperties.dumps(ours, timestamp=False))
+        layout.server_properties(broker_id).write_text(javaproperties.dumps(theirs, timestamp=False))
         layout.hosts_file(broker_id).write_text(hosts_file(layout, broker_id, agents=settings.relays))
         if settings.agents is not None:
             layout.agent_directory(broker_id).mkdir(parents=True, exist_ok=True)
@@ -156,6 +169,17 @@ def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> Non
             settings.inter_broker.write_certificate(layout, broker_id)
     if settings.agents is not None and (settings.agents.bypass or settings.agents.tls):
         write_certificates(layout)
+    return kept
+
+
+def _changed_by_hand(layout: ClusterLayout, broker_id: int) -> dict[str, str | None]:
+    """Return the keys that somebody set since the file was written here; None: a key that was removed."""
+    try:
+        written = javaproperties.loads(layout.generated_properties(broker_id).read_bytes())
+        found = layout.configured(broker_id)
+    except FileNotFoundError:
+        return {}
+    return {key: found.get(key) for key in written.keys() | found.keys() if written.get(key) != found.get(key)}
 
 
 def _replicas_of_internal_topics(brokers: int) -> dict[str, str]:

@@ -48,6 +48,8 @@ class LocalCluster:
         self._tell: Progress = progress or (lambda _line: None)
         self.runtime = KafkaRuntime(self.settings.tiered_storage, self._tell)
         self._versions: dict[int, str] = {}
+        self.changed_by_hand: dict[int, list[str]] = {}
+        """The keys that somebody changed in a broker's server.properties, which `configure` left as they are."""
         self._brokers = {broker_id: known_broker_process(layout, broker_id) for broker_id in layout.broker_ids}
         self._agents = {broker_id: agent_process(layout, broker_id, self.settings) for broker_id in layout.broker_ids}
 
@@ -105,7 +107,7 @@ class LocalCluster:
     def configure(self, agents: AgentsMode | None) -> None:
         """Switch agents on or off ("listeners put back"). Data stay; the change takes effect at the next start."""
         self.settings = dataclasses.replace(self.settings, agents=agents)
-        write_configuration(self.layout, self.settings)
+        self.changed_by_hand = write_configuration(self.layout, self.settings)
         # The store's credentials may have changed with the settings.
         for broker_id, agent in list(self._agents.items()):
             if not agent.is_alive():

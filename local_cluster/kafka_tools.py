@@ -108,11 +108,14 @@ class KafkaTools:
         self._dump_tool = _OLDER_DUMP_TOOL  # asked for at once from now on, as a JVM starts each time
         return parse_dumped_log(self.run(self._dump_tool, arguments))
 
+    def command(self, tool: str, arguments: Sequence[str]) -> list[str]:
+        """Return the command line that runs the tool; it logs nothing."""
+        java = [*self.prefix, str(self.java.executable), "-Xmx512m", *QUICK_JVM_OPTIONS, *_QUIET]
+        return [*java, *self.kafka.class_options, tool, *arguments]
+
     def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
         """Return what the tool printed on standard output. Raises KafkaToolError."""
-        name = tool.rpartition(".")[2]
-        command = [*self.prefix, str(self.java.executable), "-Xmx512m", *QUICK_JVM_OPTIONS, *_QUIET]
-        command += [*self.kafka.class_options, tool, *arguments]
+        name, command = tool.rpartition(".")[2], self.command(tool, arguments)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
         ) as process:

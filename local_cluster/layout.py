@@ -152,6 +152,10 @@ class ClusterLayout:
     def server_properties(self, broker_id: int) -> Path:
         return self.broker_directory(broker_id) / "server.properties"
 
+    def generated_properties(self, broker_id: int) -> Path:
+        """Return the copy of server.properties as it was written here, by which changes by hand are known."""
+        return self.broker_directory(broker_id) / ".server.properties.generated"
+
     def hosts_file(self, broker_id: int) -> Path:
         return self.broker_directory(broker_id) / "hosts"
 

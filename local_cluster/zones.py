@@ -25,8 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from gateway.planning.front import FrontRules, front_plan
 from gateway.planning.plan import plan
 from gateway.planning.planned_ports import BrokerSite, PlanRules
+from kafka_log.broker_files.server_properties import Endpoint, parse_broker_properties
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 
 _GATEWAY_HOSTS = 100
@@ -139,6 +141,18 @@ def with_gateways(
     if properties.get(_TIER_LISTENER) == CLIENTS:
         joined[_TIER_LISTENER] = planned["remote.wal.agent.client.listener"]
     return {**properties, **planned, **joined}
+
+
+def with_front(properties: Mapping[str, str], layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+    """Return a broker's keys with its agent in front of it, at the address that clients have."""
+    file = layout.server_properties(broker_id)
+    broker = parse_broker_properties(properties, file)
+    agents = {
+        one: Endpoint(layout.host(one), layout.zone_port_base + layout.broker_count + one) for one in layout.broker_ids
+    }
+    rules = FrontRules(CLIENTS, agents_port=agents[broker_id].port, loopback_port_base=layout.zone_port_base)
+    planned = front_plan(broker, agents, rules)
+    return {**properties, **planned.first, **planned.then}
 
 
 def _port_of_own_zone(layout: ClusterLayout, broker_id: int, gateways: ZoneGateways) -> int:

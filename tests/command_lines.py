@@ -24,6 +24,8 @@ def is_command(program: str, words: Sequence[str]) -> bool:
             if word not in command.commands:
                 return False
             command = command.commands[word]
+            if command.context_settings.get("ignore_unknown_options"):  # the rest is another program's
+                return True
             options |= {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
         elif word.startswith("--") and word.partition("=")[0] not in options:
             return False

@@ -184,6 +184,11 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         return sorted(set(others) if self.brokers == ALL else self.brokers)
 
     @property
+    def is_front(self) -> bool:
+        """Whether clients of all zones come by this agent, which stands in front of its broker alone."""
+        return bool(self.durable_listener) and not self.zone_listeners and not self.brokers
+
+    @property
     def by_agents(self) -> set[str]:
         """The broker's listeners whose clients come through agents."""
         return {*self.zone_listeners.values(), self.durable_listener} - {""}

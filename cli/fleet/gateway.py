@@ -14,6 +14,8 @@ from gateway.planning.planned_ports import PlanError, PlanRules
 
 if TYPE_CHECKING:
     from gateway.planning.running_plan import RunningPlan
+    from kafka_cluster.answers import DescribedBroker
+    from kafka_log.broker_files.server_properties import BrokerProperties
 
 app = command_group("Let clients reach brokers of other zones by their own zone's gateway.")
 
@@ -97,11 +99,34 @@ class Rules:
     ] = None
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """An agent in front of each broker, without zones."""
+
+    front: Annotated[
+        bool,
+        typer.Option(
+            "--front",
+            help="Instead: all clients come by their leader's agent, at the addresses that they know, so that acks=all "
+            "is held and linked. Needs --bootstrap-server alone.",
+        ),
+    ] = False
+    listener: Annotated[
+        str, typer.Option(help="With --front: clients' listener; by default the one of --bootstrap-server.")
+    ] = ""
+
+
 @app.command()
 @grouped
-def plan(sites: Sites, rules: Rules, json: Json = False) -> None:
+def plan(sites: Sites, rules: Rules, front: Front, json: Json = False) -> None:
     """Print the lines that each broker's server.properties needs; nothing is changed."""
     from dataclasses import asdict
+
+    if front.front:
+        _print_front(sites, rules, front.listener, as_json=json)
+        return
+    if front.listener:
+        raise PlanError("--listener goes with --front")
 
     from gateway.planning.plan import plan as plan_of
     from gateway.planning.plan import proxies
@@ -169,10 +194,18 @@ def _sites(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]
 
 
 def _running(sites: Sites, rules: PlanRules) -> "RunningPlan":
-    from doctor.cluster_questions import ask_properties
-    from doctor.facts import Unknown
     from gateway.planning.planned_ports import BrokerSite
     from gateway.planning.running_plan import running_plan
+
+    brokers, properties = _asked(sites)
+    sites_told = {one.broker_id: BrokerSite(one.broker_id, one.rack or "", one.host, one.port) for one in brokers}
+    return running_plan(sites_told, properties, rules)
+
+
+def _asked(sites: Sites) -> "tuple[list[DescribedBroker], dict[int, BrokerProperties]]":
+    """Return what the asked listener says of each broker, and what brokers say. Raises PlanError."""
+    from doctor.cluster_questions import ask_properties
+    from doctor.facts import Unknown
     from kafka_cluster.cluster import KafkaCluster
 
     config = Connection(sites.bootstrap_server, sites.command_config).client_config()
@@ -185,5 +218,44 @@ def _running(sites: Sites, rules: PlanRules) -> "RunningPlan":
                 f"its own: {told.reason}. Log in as who may DescribeConfigs of the cluster, or tell all by --sites"
             )
         properties[broker_id] = told
-    sites_told = {one.broker_id: BrokerSite(one.broker_id, one.rack or "", one.host, one.port) for one in brokers}
-    return running_plan(sites_told, properties, rules)
+    return brokers, properties
+
+
+def _print_front(sites: Sites, rules: Rules, listener: str, *, as_json: bool) -> None:
+    from gateway.planning.front import FrontRules, front_plans
+    from kafka_log.broker_files.server_properties import Endpoint
+
+    if sites.sites is not None or not sites.bootstrap_server:
+        raise PlanError("--front needs a running cluster: --bootstrap-server")
+    if sites.gateway_name or rules.durable or rules.pipelined or rules.bootstrap_port is not None:
+        raise PlanError("--front has no zones and holds all answers: leave out --gateway-name, --durable, --pipelined")
+    brokers, properties = _asked(sites)
+    asked = {one.broker_id: Endpoint(one.host, one.port) for one in brokers}
+    agents = {"agents_listener": rules.agents_listener} if rules.agents_listener else {}
+    planned = front_plans(
+        asked,
+        properties,
+        FrontRules(listener, **agents, agents_port=rules.agents_port, loopback_port_base=rules.loopback_port_base),
+    )
+    if as_json:
+        tell_json({str(broker_id): {"first": one.first, "then": one.then} for broker_id, one in planned.items()})
+        return
+    rounds = [
+        ("first round: brokers get a listener for agents", {key: one.first for key, one in planned.items()}),
+        ("clients come by agents", {key: one.then for key, one in planned.items()}),
+    ]
+    if not any(rounds[0][1].values()):
+        del rounds[0]
+    for title, lines in rounds:
+        typer.echo(f"# {title}. Replace these lines, then restart agent and broker, one host at a time\n")
+        for broker_id, keys in lines.items():
+            typer.echo(f"# broker {broker_id}" + ("" if keys else ": nothing to change"))
+            for key, value in keys.items():
+                typer.echo(f"{key}={value}")
+            if keys and title == rounds[-1][0] and "remote.wal.gateway.plaintext.accepted" not in keys:
+                typer.echo("# clients' TLS ends at the agent: its certificate must name the address that they dial")
+                typer.echo("#remote.wal.gateway.ssl.certificate.file=")
+                typer.echo("#remote.wal.gateway.ssl.key.file=")
+            typer.echo("")
+    typer.echo("# Beside each agent: `remote-wal gateway standby` leads clients to the broker while the agent is dead")
+    typer.echo("# Back to stock: the line `listeners` of before, the same way; the other lines may stay")

@@ -1,7 +1,7 @@
 """`remote-wal cluster`: a real Kafka cluster on this machine."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,9 +53,20 @@ def up(
     bucket: Annotated[str, typer.Option(help="Of all stores but the local one.")] = "remote-wal",
     brokers: Annotated[int, typer.Option(min=1, max=9, help="For a new cluster.")] = 3,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
+    held_answers: Annotated[
+        bool,
+        typer.Option(
+            "--held-answers",
+            help="Clients come by their leader's agent, which holds the answers to acks=all; a way around a dead agent "
+            "is on.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start the cluster of a directory, made first if there is none. It runs until `cluster down`."""
+    """Start the cluster of a directory, made first if there is none. It runs until `cluster down`.
+
+    Lines that you change in a broker's server.properties stay at the next start, and are named.
+    """
     need_extra("demo")
     from rich.console import Console
 
@@ -66,13 +77,20 @@ def up(
 
     if agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not endpoint_url:
         raise StoreOptionError(f"--store {store} needs --endpoint-url")
+    if held_answers and not agents:
+        raise StoreOptionError("--held-answers needs agents")
     console = Console(stderr=True)
     with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
         if not (directory / LAYOUT_FILE).exists():
             LocalCluster.create(directory, brokers=brokers)
         mode = _agents(directory, store, endpoint_url, bucket) if agents else None
+        if mode is not None and held_answers:
+            mode = replace(mode, front=True, bypass=True)
         settings = ClusterSettings(mode, full_compiler=True).with_protocol(protocol)
         cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
+        for broker_id, keys in cluster.changed_by_hand.items():
+            file = cluster.layout.server_properties(broker_id)
+            console.print(f"{file}: kept as you changed it: {', '.join(keys)}", highlight=False, soft_wrap=True)
         cluster.start()
         status = status_of(cluster)
     _show(status, as_json)

@@ -38,6 +38,11 @@ _WITHOUT_TLS = {
 """The protocol of a loopback listener, by the protocol of clients: TLS ends at the gateway."""
 
 
+def without_tls(protocol: str) -> str:
+    """Return the protocol of a loopback listener for clients of this protocol: TLS ends at the agent."""
+    return _WITHOUT_TLS[protocol]
+
+
 def listener_name(zone: str, prefix: str = "CLIENT") -> str:
     """Return the name of the client listener for this zone, such as CLIENT_AZ1."""
     return f"{prefix}_{re.sub(r'[^0-9A-Za-z]', '_', zone).upper()}"
@@ -192,7 +197,7 @@ def _listeners(
     broker: BrokerSite, bases: Mapping[str, int], gateways: Mapping[str, str], rules: PlanRules
 ) -> dict[str, str]:
     """Return Kafka's three keys for a broker's listeners."""
-    id_, without_tls = broker.broker_id, _WITHOUT_TLS[rules.security_protocol]
+    id_, plain = broker.broker_id, without_tls(rules.security_protocol)
     # The agents' listener comes first: an agent of a release that does not know its key takes the first client
     # listener.
     agents, agents_host = agents_listener_name(rules), broker.agents_host or broker.host
@@ -207,7 +212,7 @@ def _listeners(
         known = f"{broker.host}:{broker.port}" if is_own else f"{gateways[zone]}:{rules.gateway_port_base + id_}"
         listeners.append(f"{name}://{bound}")
         advertised.append(f"{name}://{known}")
-        protocols.append(f"{name}:{rules.security_protocol if leads_here else without_tls}")
+        protocols.append(f"{name}:{rules.security_protocol if leads_here else plain}")
     return {
         "listeners": ",".join(listeners),
         "advertised.listeners": ",".join(advertised),

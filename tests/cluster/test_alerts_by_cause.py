@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
+from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED, LINKED_AND_KEPT
 from local_cluster.polling import wait_until
@@ -101,10 +101,9 @@ class Watched:
 
 def reconfigure(script: Script, broker_id: int, settings: Mapping[str, str]) -> None:
     """Start its agent anew with these settings beside those that it began with."""
-    write_configuration(script.cluster.layout, script.cluster.settings)
-    file = script.cluster.layout.server_properties(broker_id)
+    layout = script.cluster.layout
     lines = [f"{key}={value}\n" for key, value in settings.items()]
-    file.write_text(file.read_text() + "".join(lines))
+    layout.server_properties(broker_id).write_text(layout.generated_properties(broker_id).read_text() + "".join(lines))
     script.stop_agent(broker_id)
     script.cluster.start_agent(broker_id)
 

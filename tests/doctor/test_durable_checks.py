@@ -79,3 +79,9 @@ def test_an_agent_elsewhere_that_holds_no_answers_is_found() -> None:
     finding = planned(registered={2: holding, 3: replace(holding, broker_id=3, gateway=("clients",))})["durable-topics"]
     assert finding.level is Level.ERROR
     assert "answers are not held beside broker 3" in finding.found
+
+
+def test_an_agent_in_front_of_its_broker_alone_needs_no_zones() -> None:
+    finding = planned({f"{KEY}.zone.listeners": "", f"{KEY}.brokers": ""})["gateway-listeners"]
+    assert finding.level is Level.OK
+    assert "all zones" in finding.found

@@ -168,6 +168,32 @@ def test_what_is_written_is_what_a_properties_reader_reads(layout: ClusterLayout
             assert javaproperties.load(file) == server_properties(layout, broker, settings)
 
 
+def test_what_somebody_changed_by_hand_stays_and_is_named(layout: ClusterLayout) -> None:
+    assert write_configuration(layout, ClusterSettings()) == {}
+    file = layout.server_properties(2)
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("broker.rack")]
+    file.write_text("\n".join([*lines, "num.io.threads=3", "log.cleaner.dedupe.buffer.size=9"]))
+    changed = ["broker.rack", "log.cleaner.dedupe.buffer.size", "num.io.threads"]
+    assert write_configuration(layout, ClusterSettings(AgentsMode())) == {2: changed}
+    assert write_configuration(layout, ClusterSettings(AgentsMode())) == {2: changed}, "once more: they stay theirs"
+    found = layout.configured(2)
+    assert (found["num.io.threads"], found["log.cleaner.dedupe.buffer.size"]) == ("3", "9")
+    assert "broker.rack" not in found
+    assert found["remote.log.wal.storage.system.enable"] == "true", "the rest is as the cluster needs it now"
+
+
+def test_agents_in_front_listen_where_clients_find_the_brokers(layout: ClusterLayout) -> None:
+    stock = server_properties(layout, 1, ClusterSettings(AgentsMode()))
+    properties = server_properties(layout, 1, ClusterSettings(AgentsMode(front=True, bypass=True)))
+    (clients,) = (one for one in stock["advertised.listeners"].split(",") if one.startswith("CLIENT:"))
+    assert clients in properties["advertised.listeners"].split(",")
+    assert clients not in properties["listeners"].split(",")
+    ports = [listener.rpartition(":")[2] for listener in properties["listeners"].split(",")]
+    assert len(set(ports)) == len(ports) == 5
+    assert properties["remote.wal.gateway.durable.port"] == clients.rpartition(":")[2]
+    assert "BYPASS" not in properties["advertised.listeners"]
+
+
 def test_with_gateways_every_listener_of_a_broker_has_a_port_of_its_own(tmp_path: Path) -> None:
     layout = ClusterLayout.plan(tmp_path / "cluster", 4, random.Random(1))
     gateways = ZoneGateways({1: "az1", 2: "az2", 3: "az3", 4: "az1"})
