@@ -24,6 +24,7 @@ PARTS: Final = {
     "aws": "policies of buckets",
     "grafana": "the board",
     "helm": "a chart for Kubernetes",
+    "image": "the image of the agent",
     "prometheus": "the alerts",
     "strimzi": "an image and manifests for brokers that Strimzi manages",
     "systemd": "units",

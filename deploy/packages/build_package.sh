@@ -26,11 +26,14 @@ lay_out_files() {
     "$python" -m venv "$home"
     local pip=("$home/bin/python" -m pip --disable-pip-version-check --no-input --quiet)
     "${pip[@]}" install --no-compile --no-deps --only-binary :all: --require-hashes --requirement "$scratch/host.lock"
-    "${pip[@]}" install --no-compile --no-deps --no-index "$wheel"
+    # By its name, as pip would note the wheel's path on this machine.
+    "${pip[@]}" install --no-compile --no-deps --no-index --find-links "$(dirname "$wheel")" "remote-wal==$version"
     "${pip[@]}" uninstall --yes pip setuptools
     # An environment knows its own path: make it the one that it will have.
     grep -rlIF "$stage" "$home" | xargs sed -i "s|$stage||g"
-    "$python" -m compileall -q -s "$stage" -p / "$home/lib"
+    # So its programs are not what pip noted of them.
+    find "$home/lib" -name RECORD -exec sed -i '\|^\(\.\./\)*bin/|d' {} +
+    "$python" -m compileall -q --invalidation-mode unchecked-hash -s "$stage" -p / "$home/lib"
 
     local deploy
     deploy=$(echo "$home"/lib/*/site-packages/remote_wal/deploy)

@@ -244,7 +244,7 @@ class Pod:
 
     def _process(self, container: Mapping[str, Any]) -> ManagedProcess:
         name = container["name"]
-        entry = _ENTRYPOINT.findall((ROOT / "deploy" / "container" / "Dockerfile").read_text())
+        entry = _ENTRYPOINT.findall((ROOT / "deploy" / "image" / "Dockerfile").read_text())
         words = [*container.get("command", entry), *container.get("args", [])]
         told = {"PYTHONPATH": str(ROOT), **self.node.variables, **environment(container, self.name, self.address)}
         prefix = self.node.hosts.prefix(self.node.numbers[self.name])

@@ -59,7 +59,7 @@ OUTSIDE = {
 OPTION = re.compile(r"--[a-z][a-z-]+$")
 PATH = re.compile(r"[\w.][\w./-]*(/|\.(py|md|toml|lock|html|xml))$")
 NAME = re.compile(r"(?=.*[a-z])(?!_[a-z]{1,3}$)(?=[A-Z]|\w*[._-]\w)[A-Za-z_][\w-]+(\.[\w-]+)*$")
-COMMAND = re.compile(r"(?<![=\w])(?:remote-wal|\./run(?! test)|python -m (perf))((?: +[\w./:@,=*-]+)*)")
+COMMAND = re.compile(r"(?<![=\w])(?:remote-wal|\./run(?! test| release)|python -m (perf))((?: +[\w./:@,=*-]+)*)")
 
 
 def _constants(constants: Iterable[object]) -> Iterator[object]:
