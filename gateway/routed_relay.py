@@ -11,7 +11,12 @@ from functools import partial
 
 from gateway.client_side import THROTTLED_MAX_S
 from gateway.deadline_timer import DeadlineTimer
-from gateway.produce.produce_frame import ProduceRequestView
+from gateway.produce.produce_frame import (
+    MIN_TRANSACTIONAL_VERSION,
+    ProduceRequestView,
+    Unread,
+    scan_produce_request,
+)
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import (
     Action,
@@ -39,6 +44,7 @@ from replication.wire.framed_connection import FramedConnection, run_until_one_e
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.packed_message import TopicRecords
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 
@@ -65,6 +71,8 @@ class RoutingContext:
     answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
     links: LinkReading | None = None
     """Within `answers_budget`. If set, LINKED_FETCH may be agreed."""
+    channel: Callable[[FramedConnection, int], PeerChannel] = lambda connection, _broker_id: PeerChannel(connection)
+    """Makes the channel to the agent beside this broker, after the hellos."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,17 @@ async def relay_frames(
     await run_until_one_ends(requests, relay(agent, client, _unchanged, client.drain))
 
 
+def _records_in(frame: Buffer, position: int = 0) -> list[TopicRecords] | None:
+    """Return where records are in a message that has a client's frame at this position; None if nobody knows."""
+    view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
+    if isinstance(view, Unread):
+        return [] if view is Unread.OTHER_API else None
+    return [
+        TopicRecords(one.topic_id or one.topic_name or "", position + one.records_start, position + one.records_end)
+        for one in view.fields
+    ]
+
+
 class RoutedRelay:
     """One connection of a client, and the matching connection to the agent beside the broker."""
 
@@ -133,12 +152,12 @@ class RoutedRelay:
         self._agent = agent
         self._responses: HydratedResponses | None = None
         links = context.links
+        self._channel = context.channel(agent.connection, agent.broker_id)
         if links is not None and PeerCapabilities.LINKED_FETCH in agent.capabilities:
             defects = links.defects(agent.broker_id)
             self._responses = HydratedResponses(
-                links.context, agent.connection, self._answers_to, defects, self, is_told_ahead=False
+                links.context, self._channel, self._answers_to, defects, self, is_told_ahead=False
             )
-        self._channel = self._responses.channel if self._responses is not None else PeerChannel(agent.connection)
         adopts = PeerCapabilities.ADOPTED_RECORDS in agent.capabilities
         self._core = RouteCore(context.limits, self._is_linked, adopts=adopts)
         self._owner = agent.broker_id if adopts else None
@@ -182,7 +201,7 @@ class RoutedRelay:
             if request is not None:
                 self._do(self._core.frame_came(request, self._now_s))
             self._passed()
-            await self._agent.connection.drain(THROTTLED_MAX_S, self._client)
+            await self._channel.drain(THROTTLED_MAX_S, self._client)
 
     async def _relay_answers(self) -> None:
         while (message := await self._channel.receive()) is not None:
@@ -255,14 +274,16 @@ class RoutedRelay:
                 metrics.requests.labels("inline").inc()
                 if self._responses is not None:
                     self._responses.note_request(frame)
-                self._channel.send(MessageKind.KAFKA, frame)
-            case ForwardRoute(request):
+                self._channel.send(MessageKind.KAFKA, frame, records=_records_in(frame))
+            case ForwardRoute(request, has_records):
                 metrics.requests.labels("linked").inc()
                 metrics.linked_bytes.inc(request.linked_bytes)
-                self._channel.send(MessageKind.ZONE_ROUTE_REQUEST, *encode_route_request(request))
+                whole = encode_route_request(request)
+                self._channel.send(MessageKind.ZONE_ROUTE_REQUEST, *whole, records=None if has_records else ())
             case SendOriginal(number, frame):
                 metrics.requests.labels("original").inc()
-                self._channel.send(MessageKind.ORIGINAL, encode_number(number), frame)
+                head = encode_number(number)
+                self._channel.send(MessageKind.ORIGINAL, head, frame, records=_records_in(frame, len(head)))
             case Deliver(frame):
                 self._answers_to.write_frame(frame)
 

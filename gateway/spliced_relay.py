@@ -68,6 +68,8 @@ class SplicingContext:
     """Limits the broker's answers."""
     adoptable: AdoptableRecords | None = None
     """If set, ADOPTED_RECORDS may be agreed."""
+    channel: Callable[[FramedConnection, int], PeerChannel] = lambda connection, _broker_id: PeerChannel(connection)
+    """Makes the channel to the agent beside this broker, after the hellos."""
 
 
 class SplicedRelay:
@@ -92,10 +94,10 @@ class SplicedRelay:
         self._context = context
         self._gateway = gateway
         self._broker = broker
-        self._channel = PeerChannel(gateway)
+        self._channel = context.channel(gateway, side.gateway.broker_id)
         self._is_routed = PeerCapabilities.ROUTED_PRODUCE in side.capabilities
         self._answers: ConsumerAnswers | None = None
-        if consumers is not None and PeerCapabilities.LINKED_FETCH in side.capabilities:
+        if consumers is not None:
             self._answers = ConsumerAnswers(consumers, side, gateway, self._channel)
         self._offers: AdoptionOffers | None = None
         if context.adoptable is not None and PeerCapabilities.ADOPTED_RECORDS in side.capabilities:
@@ -148,11 +150,11 @@ class SplicedRelay:
             if self._offers is not None:
                 self._offers.answered(frame, asyncio.get_running_loop().time())
             if self._answers is None:
-                self._channel.send(MessageKind.KAFKA, frame)
+                self._channel.send(MessageKind.KAFKA, frame, records=None)
             else:
                 await self._answers.answer(frame)
+            await self._channel.drain()
             self._passed()
-            await self._gateway.drain()
 
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:

@@ -49,7 +49,7 @@ class GatewayContext:
     limits: ClientLimits
     metrics: GatewayMetrics
     routing: RoutingContext | None = None
-    """None: bytes pass unchanged. Otherwise `hello` asks for ROUTED_PRODUCE, LINKED_FETCH, or both."""
+    """None: bytes pass unchanged. Otherwise `hello` asks for some of MESSAGES."""
     serving: ServingParts | None = None
     """None: brokers answer all of consumers' Fetch requests. Needs `routing` with links."""
     names_rack: bool = False
@@ -126,7 +126,7 @@ class ZoneGateway:
             await self._clients.shake_hands(accepted, client)
             _, capabilities = await self._reach(broker_id, agent)
             self._reached(broker_id)
-            count.is_told = PeerCapabilities.LINKED_FETCH in capabilities
+            count.is_told = bool(capabilities & (PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED))
             crossed = PassedBytes(agent, count.given_crossed, count.sent_crossed)
 
             def passed() -> None:

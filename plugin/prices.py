@@ -192,6 +192,10 @@ class Prices:
             prices.cross_zone_write_gb if copies > 1 else 0.0,
         )
 
+    def inline_gb(self, ratio: float) -> float:
+        """Return the dollars for a gigabyte of inline records if so many bytes cross zones as one."""
+        return self.zone_crossing_gb / ratio
+
     def of_section(self, section: str) -> StorePrices:
         """Return the prices of a storage class. Raises PriceError when the price file has no such section."""
         known = {EXPRESS: self.s3_express, STANDARD: self.s3_standard, **self.others}

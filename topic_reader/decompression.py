@@ -2,6 +2,7 @@
 
 import gzip
 
+from kafka_log import zstd
 from kafka_log.record_batch import BATCH_OVERHEAD_BYTES, CorruptBatchError, RecordBatchHeader
 
 _XERIAL = b"\x82SNAPPY\x00"
@@ -21,14 +22,16 @@ def decompressed(header: RecordBatchHeader, batch: memoryview) -> bytes:
             return bytes(body)
         if codec == "gzip":
             return gzip.decompress(body)
+        if codec == "zstd":
+            return bytes(zstd.decompress(body))
         if codec == "snappy":
             return _snappy(body)
-        import pyarrow as pa
+        if codec == "lz4":
+            import pyarrow as pa
 
-        if codec in ("lz4", "zstd"):
             with pa.input_stream(pa.py_buffer(body), compression=codec) as stream:
                 return bytes(stream.read())
-    except (OSError, EOFError, IndexError) as error:
+    except (OSError, EOFError, IndexError, zstd.ZstdError) as error:
         raise CorruptBatchError(0, f"{codec} of the batch at {header.base_offset}: {error}") from error
     raise CorruptBatchError(0, f"the batch at {header.base_offset} has an unknown codec, {codec}")
 

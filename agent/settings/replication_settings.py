@@ -47,6 +47,12 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         description="What proves that objects hold what the leader's agent stored. sha256 protects also if others "
         "can write the bucket. Set it on all agents; records of leaders without it go inline.",
     )
+    pack_enable: bool = Field(
+        alias="remote.wal.pack.enable",
+        default=True,
+        description="Whether messages to agents of other zones are packed by zstd, records of all topics among them. "
+        "A topic can be left out by the same key. Both agents must have it on.",
+    )
     prices_file: Path | None = Field(
         alias="remote.wal.prices.file",
         default=None,

@@ -274,11 +274,12 @@ def build_gateway(
             capabilities |= PeerCapabilities.ADOPTED_RECORDS
     if settings.fetch_links_enable:
         capabilities |= PeerCapabilities.LINKED_FETCH | hello.capabilities & _OF_LINKS
+    capabilities |= hello.capabilities & PeerCapabilities.PACKED
     if capabilities & MESSAGES:
         produce = build_produce_routing(configuration, hello, store, clocks, ProduceMetrics(registry, traffic))
         produce.routing.decider.is_paused = follower.is_paused
-    if settings.fetch_links_enable and produce is not None:
-        produce, consumers = _linked(produce, leader, follower, configuration, traffic)
+        consumers = _consumers(produce, leader, configuration, traffic)
+        produce = _with_channels(produce, leader, follower, is_linked=settings.fetch_links_enable)
     metrics = GatewayMetrics(registry, traffic)
     limits = client_limits(settings)
     doors = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
@@ -308,23 +309,28 @@ def build_gateway(
     return ClientGateway(clients, ports, door, capabilities, traffic, peers, proxies, produce, held, serving)
 
 
-def _linked(
-    produce: ProduceRouting,
-    leader: LeaderContext,
-    follower: FollowerContext,
-    configuration: Configuration,
-    traffic: ClientTraffic,
-) -> tuple[ProduceRouting, ConsumerContext]:
-    """Add links in consumers' answers.
+def _with_channels(
+    produce: ProduceRouting, leader: LeaderContext, follower: FollowerContext, *, is_linked: bool
+) -> ProduceRouting:
+    """Add how other agents are spoken to, and how links in consumers' answers are read.
 
     Stage times are replication's, so consumers get separate ones that are not shown.
     """
-    settings = configuration.settings
-    untold, metrics = StageTimes(CollectorRegistry()), ConsumeMetrics(follower.metrics.registry, traffic)
-    defects = cache(lambda one: LinkDefects(follower.metrics, follower.clock, leader=one))
-    reading = replace(follower, stage_times=untold, budget=produce.routing.answers_budget)
-    routing = replace(produce.routing, links=LinkReading(reading, defects))
+    routing = replace(produce.routing, channel=follower.channel)
+    if is_linked:
+        defects = cache(lambda one: LinkDefects(follower.metrics, follower.clock, leader=one))
+        untold = StageTimes(CollectorRegistry())
+        reading = replace(follower, stage_times=untold, budget=produce.routing.answers_budget)
+        routing = replace(routing, links=LinkReading(reading, defects))
+    return replace(produce, routing=routing, splicing=replace(produce.splicing, channel=leader.channel))
+
+
+def _consumers(
+    produce: ProduceRouting, leader: LeaderContext, configuration: Configuration, traffic: ClientTraffic
+) -> ConsumerContext:
+    settings, untold = configuration.settings, StageTimes(CollectorRegistry())
+    metrics = ConsumeMetrics(leader.metrics.registry, traffic)
     giving = replace(leader, stage_times=untold, budget=produce.splicing.answers_budget)
     read_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
     costs = ReadCosts(read_bytes, settings.log_manager.combiner_task_interval_s)
-    return replace(produce, routing=routing), ConsumerContext(giving, metrics, costs)
+    return ConsumerContext(giving, metrics, costs)

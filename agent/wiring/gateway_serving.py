@@ -53,8 +53,9 @@ def build_serving(
     """Build it. `leader` is that of replication. Raises AgentSettingsError when a login is missing."""
     settings, zone = configuration.settings.gateway, metrics.traffic.zone
     hello = links.context.hello
-    of_links = hello.capabilities & (PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS)
-    reading = replace(links.context, hello=replace(hello, capabilities=PeerCapabilities.VISIBLE | of_links))
+    of_both = PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS | PeerCapabilities.PACKED
+    visible = PeerCapabilities.VISIBLE | hello.capabilities & of_both
+    reading = replace(links.context, hello=replace(hello, capabilities=visible))
 
     def crossed(broker_id: int) -> tuple[Callable[[int], object], Callable[[int], object]]:
         count = ClientCount(metrics, zone, broker_id)

@@ -79,13 +79,16 @@ def max_request_bytes(broker: BrokerProperties) -> int:
     return max(int(broker.raw.get("socket.request.max.bytes", "0")), DEFAULT_MAX_FRAME_BYTES)
 
 
-def own_hello(identity: AgentIdentity, *, archives: bool, takes_digests: bool = False, shares: bool = False) -> Hello:
+def own_hello(
+    identity: AgentIdentity, *, archives: bool, takes_digests: bool = False, shares: bool = False, packs: bool = False
+) -> Hello:
     """Return this agent's hello. Without an archive of its own it cannot read archive objects, and so excludes them.
 
     Otherwise a leader's agent would have to send each such response again, inline. `shares`: it reads objects for
-    others of its zone.
+    others of its zone. `packs`: messages to and from it may be packed.
     """
     unread = PeerCapabilities.NONE if archives else PeerCapabilities.ARCHIVE_LINKS
     wanted = PeerCapabilities.LINK_DIGESTS if takes_digests else PeerCapabilities.NONE
     wanted |= PeerCapabilities.SHARED_READS if shares else PeerCapabilities.NONE
+    wanted |= PeerCapabilities.PACKED if packs else PeerCapabilities.NONE
     return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, CAPABILITIES & ~unread | wanted)

@@ -55,6 +55,7 @@ from replication.leader.shadow import Shadow, ShadowRules
 from replication.leader.zones import RemoteReaders, Zones, reads_for
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics, Traffic
+from replication.wire.packing import Packing
 from replication.wire.peer_connection import KnownPeers
 from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.metrics import StageTimes
@@ -87,6 +88,7 @@ class Relaying:
     peer_watch: PeerWatch
     store_times: StoreTimes
     pauses: LinkPauses
+    packing: Packing
     gateway: "ClientGateway | None" = None
     """None if it is off: its code is not loaded then."""
     neighbours: Neighbours | None = None
@@ -131,6 +133,7 @@ class Relaying:
         if self.neighbours is not None:
             await self.neighbours.close()
         self.catch_up_reads.close()
+        self.packing.pool.shutdown(wait=False)
         self.storage.close()
 
 
@@ -151,7 +154,9 @@ def build_relaying(
     hydration = HydrationCache(storage, _hydration_limits(settings.hydration), stage_times, metrics, clock, archive)
     hello, limits = _hello(settings, identity), _leader_limits(configuration)
     context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics, clock)
-    context = _with_budgets(replace(context, zones=zones, followers=peers), configuration, write_path)
+    packing = Packing(clock, metrics.packing)
+    packing.is_allowed = lambda _topic: True
+    context = _with_budgets(replace(context, zones=zones, followers=peers, packing=packing), configuration, write_path)
     own_tls = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
     context, broker_tls = _with_broker_tls(context, own_tls)
     pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory)
@@ -187,6 +192,7 @@ def build_relaying(
         peer_watch,
         store_times,
         pauses,
+        packing,
         gateway,
         neighbours,
         _shadow(settings, registry, zones, clock) if settings.is_shadow else None,
@@ -259,6 +265,8 @@ def _follower_context(
         broker_tls=broker_tls.server_context if broker_tls else lambda: None,
         broker_uid=settings.access.replica_user,
         is_paused=pauses.is_paused,
+        packing=leader.packing,
+        is_own_zone=leader.zones.is_own,
     )
 
 
@@ -268,6 +276,7 @@ def _hello(settings: AgentSettings, identity: AgentIdentity) -> Hello:
         archives=settings.archive.enable,
         takes_digests=settings.link.takes_digests,
         shares=settings.hydration.share_min_readers > 0,
+        packs=settings.link.pack_enable,
     )
 
 

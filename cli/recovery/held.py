@@ -66,7 +66,7 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
     """Append the held records to the log, in their old order: they get new offsets, behind what was written since.
 
     They stay held. Look at the log, then give them up. Run twice, it appends them twice. Records compressed with
-    snappy, lz4 or zstd need remote-wal[report]; nothing is appended unless all can be decoded.
+    snappy or lz4 need remote-wal[report]; nothing is appended unless all can be decoded.
     """
     from recovery.held_records import held_records
     from topic_reader.decompression import decompressed

@@ -62,13 +62,13 @@ class ConsumerAnswers:
         """Handle a message of one of CONTROL_KINDS. Raises MalformedFrameError, ConnectionError."""
         original = self._links.control(kind, body)
         if original is not None:
-            self._channel.send(original.kind, *original.body)
+            self._channel.send(original.kind, *original.body, records=original.records)
         self._leader.uploads.notify()  # whether links are given may have changed
 
     async def answer(self, frame: Buffer) -> None:
         """Send what replaces this frame. Raises ConnectionError."""
         answer = await self._decided(self._links, frame)
-        self._channel.send(answer.kind, *answer.body)
+        self._channel.send(answer.kind, *answer.body, records=answer.records)
 
     def close(self) -> None:
         """Release everything: the connection ended."""

@@ -26,9 +26,15 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import SendLinked, WaitForUploads
 from replication.leader.read_ahead import ReadAhead
-from replication.leader.relay_core import ToFollower
-from replication.leader.response_links import ResponseLinks
-from replication.wire.fetch_frame import FETCH_API_KEY, FetchResponseView, scan_fetch_response, understands_fetch
+from replication.leader.response_links import ResponseLinks, ToFollower
+from replication.wire.fetch_frame import (
+    FETCH_API_KEY,
+    RECORDS_API_KEYS,
+    FetchResponseView,
+    records_in,
+    scan_fetch_response,
+    understands_fetch,
+)
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import InlineBytes
 from replication.wire.link_defects import LinkDefects
@@ -51,7 +57,6 @@ class _Fetch:
 class _AtHand:
     """A response that may wait."""
 
-    correlation_id: int
     frame: Buffer
     view: FetchResponseView
 
@@ -81,7 +86,10 @@ class ConsumerLinks:
         self._at_hand: _AtHand | None = None
         self._is_understood = True
         """Whether the client's Fetch requests are understood."""
+        self._has_unread_records = False
+        """Whether the client has asked for records in a way that is not followed here."""
         self._defects = LinkDefects(context.metrics, context.clock)
+        self._is_linked = bool(side.capabilities & (PeerCapabilities.LINKED_FETCH | PeerCapabilities.VISIBLE))
         links = side.capabilities | PeerCapabilities.LINKS
         self._links = ResponseLinks(context, self._defects, links, read_ahead)
 
@@ -95,7 +103,7 @@ class ConsumerLinks:
         if frame is None:
             return None
         self._count("original", len(frame))
-        return ToFollower(MessageKind.KAFKA, (frame,))
+        return ToFollower(MessageKind.KAFKA, (frame,), None)
 
     def asked(self, frame: Buffer, now_s: float) -> None:
         """Note a frame that is about to be sent to the broker, by its begin."""
@@ -103,12 +111,15 @@ class ConsumerLinks:
             return
         api_key, api_version, correlation_id = _BEGIN.unpack_from(frame)
         if api_key != FETCH_API_KEY:
+            self._has_unread_records |= api_key in RECORDS_API_KEYS
             return
         self._is_understood = understands_fetch(api_version)
         if self._is_understood:
             self._links.arrived()
-            if len(self._fetches) < _MAX_UNDER_WAY:
-                self._fetches[correlation_id] = _Fetch(api_version, now_s)
+        if self._is_understood and len(self._fetches) < _MAX_UNDER_WAY:
+            self._fetches[correlation_id] = _Fetch(api_version, now_s)
+        else:
+            self._has_unread_records = True
 
     def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
         """Return the message to send instead, or until when to wait for `look_again`, before the next response."""
@@ -117,17 +128,17 @@ class ConsumerLinks:
         if fetch is None:
             if not self._is_understood:
                 self._metrics.traffic.fetched(self._side.zone, len(frame), None)
-            return ToFollower(MessageKind.KAFKA, (frame,))
+            return ToFollower(MessageKind.KAFKA, (frame,), None if self._has_unread_records else ())
         try:
             view = scan_fetch_response(frame, fetch.api_version)
         except MalformedFrameError as error:
             self._context.metrics.fault("response_not_understood")
             log.warning("frame_not_understood", frame="response", error=str(error))
-            return ToFollower(MessageKind.KAFKA, (frame,))
-        self._at_hand = at_hand = _AtHand(correlation_id, frame, view)
+            return ToFollower(MessageKind.KAFKA, (frame,), None)
+        self._at_hand = at_hand = _AtHand(frame, view)
         self._tell_traffic(view)
         self._worth.answered(at_hand.record_bytes, now_s)
-        if not self._is_worth(at_hand, at_hand.record_bytes, 1, now_s):
+        if not self._is_linked or not self._is_worth(at_hand, at_hand.record_bytes, 1, now_s):
             return self._answer(None)
         self._tell_readers(view)
         gateway_id = self._side.gateway.broker_id
@@ -180,10 +191,10 @@ class ConsumerLinks:
             raise RuntimeError("no response waits")
         at_hand, self._at_hand = self._at_hand, None
         record_bytes = at_hand.record_bytes
-        message = None if sent is None else self._links.message(sent, at_hand.correlation_id, at_hand.frame)
+        message = None if sent is None else self._links.message(sent, at_hand.view, at_hand.frame)
         if sent is None or message is None:
             self._count("inline", record_bytes)
-            return ToFollower(MessageKind.KAFKA, (at_hand.frame,))
+            return ToFollower(MessageKind.KAFKA, (at_hand.frame,), records_in(at_hand.view))
         cut_bytes = len(at_hand.frame) - sum(map(len, sent.response.skeleton))
         parts = [part for cut in sent.response.cuts for part in cut.parts]
         inline_bytes = sum(part.length for part in parts if isinstance(part, InlineBytes))
@@ -191,7 +202,8 @@ class ConsumerLinks:
         self._metrics.record_bytes.labels(self._side.zone, "inline").inc(
             max(record_bytes - cut_bytes, 0) + inline_bytes
         )
-        return ToFollower(MessageKind.LINKED, message[1])  # a consumer is never told to read with restraint
+        # A consumer is never told to read with restraint.
+        return ToFollower(MessageKind.LINKED, message.body, message.records)
 
     def _count(self, way: str, record_bytes: int) -> None:
         if record_bytes:

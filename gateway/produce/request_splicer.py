@@ -31,6 +31,8 @@ class CutRequest:
     frame: Buffer
     spans: tuple[tuple[int, int], ...]
     """[start, end) positions in the frame, ascending and apart."""
+    has_all: bool = True
+    """Whether they are all the records in it."""
 
     @property
     def records(self) -> list[memoryview]:
@@ -68,7 +70,8 @@ def cut_request(frame: Buffer, view: ProduceRequestView) -> CutRequest | None:
         [(one.records_start, one.records_end) for one in view.fields
          if one.records_end - one.records_start >= MIN_CUT_BYTES]
     )  # fmt: skip
-    return CutRequest(frame, spans) if 0 < len(spans) <= MAX_CUTS else None
+    has_all = len(spans) == sum(one.records_end > one.records_start for one in view.fields)
+    return CutRequest(frame, spans, has_all) if 0 < len(spans) <= MAX_CUTS else None
 
 
 def splice_request(request: ZoneRouteRequest, hydrated: Buffer) -> list[Buffer]:

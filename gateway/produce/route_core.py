@@ -101,6 +101,8 @@ class ForwardRoute(NamedTuple):
     """Send this request to the leader's agent."""
 
     request: ZoneRouteRequest
+    has_records: bool
+    """Whether some of its records were not cut out."""
 
 
 class SendOriginal(NamedTuple):
@@ -267,7 +269,7 @@ class RouteCore:
                 self._under_way[first.correlation_id] = _UnderWay(
                     first.number, first.frame, self._sent_frames, self._sent_bytes
                 )
-                yield ForwardRoute(first.route)
+                yield ForwardRoute(first.route, first.cut is None or not first.cut.has_all)
 
     def _inline(self, waiting: _Waiting) -> Settled:
         waiting.cut = waiting.route = None

@@ -20,7 +20,6 @@ from replication.wire.framed_connection import (
     until_idle,
 )
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 
 
@@ -47,7 +46,7 @@ class TailDoor:
         """
         leader = self._consumers.leader
         broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=leader.budget)
-        channel = PeerChannel(peer)
+        channel = leader.channel(peer, hello.broker_id)
         side = ClientSide(self._zones.of(hello.broker_id) or "", hello, capabilities)
         answers = ConsumerAnswers(self._consumers, side, peer, channel)
 
@@ -69,7 +68,7 @@ class TailDoor:
         async def relay_answers() -> None:
             while (frame := await broker.read_frame()) is not None:
                 await answers.answer(frame)
-                await peer.drain()
+                await channel.drain()
 
         try:
             await self._dial(broker)

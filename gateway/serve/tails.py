@@ -155,7 +155,12 @@ class BrokerTail:
                 return
             self._passed = PassedBytes(agent, *context.crossed(self._broker_id))
             responses = HydratedResponses(
-                reading, agent, self, context.defects(self._broker_id), self, is_told_ahead=False
+                reading,
+                reading.channel(agent, self._broker_id),
+                self,
+                context.defects(self._broker_id),
+                self,
+                is_told_ahead=False,
             )
             with responses.watch_breakers():
                 await run_until_one_ends(self._ask(agent, responses), responses.receive(), responses.relay())
@@ -170,7 +175,7 @@ class BrokerTail:
             self._answer = loop.create_future()
             responses.note_request(question)
             channel.send(MessageKind.KAFKA, question)
-            await agent.drain()
+            await channel.drain()
             async with asyncio.timeout(_ANSWER_S):
                 answer = await self._answer
             self.logs.answered(answer, loop.time())

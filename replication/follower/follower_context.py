@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.hydration import HydrationCache
 from replication.wire.broker_requests import BrokerRequests
-from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.packing import Packing
+from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import HELLO_TIMEOUT_S
 from replication.wire.peer_protocol import Hello
 from rlm.write_path.metrics import StageTimes
@@ -59,5 +61,13 @@ class FollowerContext:
     """For the local broker, made for each of its connections."""
     is_paused: Callable[[], bool] = lambda: False
     """Whether an operator paused links to this agent."""
+    packing: Packing | None = None
+    """None: `hello` does not announce PACKED."""
+    is_own_zone: Callable[[int], bool] = lambda _broker_id: False
+    """Whether bytes to this broker do not cross zones."""
     broker_uid: int | None = None
     """The local broker's user, if nobody else may connect in its place."""
+
+    def channel(self, leader: FramedConnection, broker_id: int) -> PeerChannel:
+        """Return the channel to this broker's agent, after the hellos."""
+        return PeerChannel(leader, self.packing, lambda: not self.is_own_zone(broker_id))

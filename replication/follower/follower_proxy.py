@@ -247,7 +247,7 @@ class _FollowerRelay:
         self._defects = defects
         self._broker = broker
         self._leader = leader
-        self._responses = HydratedResponses(context, leader, broker, defects, self)
+        self._responses = HydratedResponses(context, context.channel(leader, leader_id), broker, defects, self)
         self._peer_bytes = PeerByteCount(context.metrics, "follower", leader)
 
     async def run(self) -> None:
@@ -275,7 +275,7 @@ class _FollowerRelay:
                 self._context.stage_times.observe("appended", received_s - responses.spliced_at_s)
                 responses.spliced_at_s = None
             self._peer_bytes.update()
-            await self._leader.drain()
+            await responses.channel.drain()
 
     def _may_pass(self, frame: Buffer) -> bool:
         """Whether this request may pass. If not, it was answered here, or RequestRefusedError is raised."""

@@ -27,7 +27,7 @@ from plugin.hot_path.deadline import Deadline
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationCache, HydrationError
 from replication.wire.fetch_frame import FETCH_API_KEY
-from replication.wire.framed_connection import FramedConnection, reserve
+from replication.wire.framed_connection import reserve
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import (
     ForgedRangeError,
@@ -300,25 +300,24 @@ class HydratedResponses:
     def __init__(
         self,
         context: FollowerContext,
-        leader: FramedConnection,
+        channel: PeerChannel,
         to: FrameSink,
         defects: LinkDefects,
         taker: ResponseTaker,
         *,
         is_told_ahead: bool = True,
     ) -> None:
-        """Responses go `to` the requester.
+        """Responses come by `channel` and go `to` the requester.
 
         `is_told_ahead`: objects are announced on this connection, so an announced range probes a store that failed;
         otherwise the next response does.
         """
         self._context = context
-        self._leader = leader
         self._to = to
         self._defects = defects
         self._taker = taker
-        self.channel = PeerChannel(leader)
-        self._links = LinksWanted(context, defects, self.channel, is_told_ahead=is_told_ahead)
+        self.channel = channel
+        self._links = LinksWanted(context, defects, channel, is_told_ahead=is_told_ahead)
         self.spliced_at_s: float | None = None
         """When the last response was put together."""
         self._memory = ResponseMemory(context.budget)
@@ -467,7 +466,7 @@ class HydratedResponses:
         self._context.metrics.fault(f"inline_requested_{reason}")
         log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self._asked_last)
         self.channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._asked_last))
-        await self._leader.drain()
+        await self.channel.drain()
 
     def _breaker_changed(self, _is_open: bool) -> None:
         self._links.tell()

@@ -14,6 +14,8 @@ from replication.wire.broker_requests import BrokerRequests
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.packing import Packing
+from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
 from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.core.led_views import LedPartitions
@@ -84,7 +86,9 @@ class LeaderContext:
     catch_up: CatchUp | None = None
     """None: what the index does not hold goes inline to followers that are far behind."""
     zones: Zones = field(default_factory=Zones)
-    """Followers in the own zone get no links."""
+    """Followers in the own zone get no links, and nothing packed."""
+    packing: Packing | None = None
+    """None: `hello` does not announce PACKED."""
     requests: BrokerRequests = field(default_factory=BrokerRequests)
     """The requests that peers may send to the broker."""
     doors: Mapping[PeerCapabilities, PeerDoor] = field(default_factory=dict)
@@ -93,6 +97,10 @@ class LeaderContext:
     """For the local broker, made for each connection to it."""
     broker_name: str | None = None
     """The name that its certificate must have, if not the dialled host."""
+
+    def channel(self, peer: FramedConnection, broker_id: int) -> PeerChannel:
+        """Return the channel to this broker's agent, after the hellos."""
+        return PeerChannel(peer, self.packing, lambda: not self.zones.is_own(broker_id))
 
     def with_door(
         self, purpose: PeerCapabilities, door: PeerDoor, granted: PeerCapabilities = PeerCapabilities.NONE

@@ -157,8 +157,15 @@ class LeaderProxy:
                 return
             capabilities = self._greet(peer, hello, share) if hello is not None else None
             await self._dial(broker)
-            proven_id = hello.broker_id if hello is not None and self._tls is not None else None
-            relay = LeaderRelay(self._context, peer, broker, capabilities, self._watermarks, proven_id)
+            relay = LeaderRelay(
+                self._context,
+                peer,
+                broker,
+                capabilities,
+                self._watermarks,
+                hello.broker_id if hello is not None else None,
+                is_proven=self._tls is not None,
+            )
             self.relays[relay] = None
             try:
                 await relay.run(None if hello is not None else first)
@@ -247,14 +254,14 @@ class LeaderProxy:
     def _greet_gateway(self, peer: FramedConnection, hello: Hello) -> PeerCapabilities:
         """Answer the hello of an agent that connects for a client of its zone."""
         check_certificate(peer, hello, GATEWAY_ROLES)
-        capabilities = agree(self._context.hello, hello)
+        peer.agreed = agree(self._context.hello, hello)
         peer.write_frame(self._context.hello.encode())
-        return capabilities
+        return peer.agreed
 
     def _greet(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> PeerCapabilities:
         """Answer a hello. Returns the capabilities that both agents have."""
         check_certificate(peer, hello)
-        capabilities = agree(self._context.hello, hello)
+        peer.agreed = capabilities = agree(self._context.hello, hello)
         if hello.broker_id in self._context.followers:
             self._shares.name(share, hello.broker_id)
             self._context.metrics.held.versions.heard(self._context.hello, hello)

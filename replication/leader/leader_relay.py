@@ -13,13 +13,13 @@ from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.read_ahead import ReadAhead
-from replication.leader.relay_core import RelayCore, ToFollower
+from replication.leader.relay_core import RelayCore
+from replication.leader.response_links import ToFollower
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.fetch_frame import FETCH_API_KEY, MAX_FETCH_VERSION, replica_of
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends, until_idle
 from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
-from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRefusedError
 from replication.wire.refusals import Refusals
 from replication.wire.shared_reads import ZoneReading
@@ -149,15 +149,18 @@ class LeaderRelay:
         broker: FramedConnection,
         capabilities: PeerCapabilities | None,
         watermarks: WatermarkTimes,
-        proven_id: int | None = None,
+        broker_id: int | None = None,
+        *,
+        is_proven: bool = False,
     ) -> None:
-        """`capabilities` are those that both agents have; None for a peer that is no agent.
+        """`capabilities` are those that both agents have, and `broker_id` is the other's broker; None for a peer that
+        is no agent.
 
-        `proven_id` is the broker that the peer's certificate names; None without TLS.
+        `is_proven`: the peer's certificate names that broker.
         """
         self._context = context
         self._broker = broker
-        self._channel = None if capabilities is None else PeerChannel(peer)
+        self._channel = None if broker_id is None else context.channel(peer, broker_id)
         self._peer_bytes = PeerByteCount(context.metrics, "leader", peer)
         self._catch_up: FollowerCatchUp | None = None
         self.read_ahead: ReadAhead | None = None
@@ -166,7 +169,7 @@ class LeaderRelay:
             self._catch_up = FollowerCatchUp(context.catch_up, self.announce_ahead, notify, capabilities)
             self.read_ahead = self._catch_up.plan
         self.peer = peer
-        self._own = OwnFetches(proven_id, context.metrics)
+        self._own = OwnFetches(broker_id if is_proven else None, context.metrics)
         self._refusals = Refusals()
         self.core = RelayCore(context, capabilities, watermarks, self.read_ahead)
 
@@ -246,8 +249,8 @@ class LeaderRelay:
     async def _relay_responses(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
             await decided(self.core, frame, self._context, self.peer, self._begin_reads, self.send)
+            await (self._channel or self.peer).drain()
             self._peer_bytes.update(self.core.follower_id)
-            await self.peer.drain()
 
     def _begin_reads(self) -> None:
         if self._catch_up is not None:
@@ -259,6 +262,6 @@ class LeaderRelay:
         Raises ConnectionError.
         """
         if self._channel is not None:
-            self._channel.send(message.kind, *message.body)
+            self._channel.send(message.kind, *message.body, records=message.records)
         else:
             self.peer.write_frame(*message.body)

@@ -13,7 +13,6 @@ linking never prevents a frame from being passed on unchanged.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import structlog
 
@@ -26,12 +25,14 @@ from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import SendLinked, WaitForUploads
 from replication.leader.read_ahead import ReadAhead
-from replication.leader.response_links import ResponseLinks
+from replication.leader.response_links import ResponseLinks, ToFollower
 from replication.wire.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
+    RECORDS_API_KEYS,
     FetchRequestView,
     FetchResponseView,
+    records_in,
     scan_fetch_request,
     scan_fetch_response,
     understands_fetch,
@@ -42,6 +43,7 @@ from replication.wire.frame_inbox import SIZE_PREFIX
 from replication.wire.kafka_frame import CostlyFrameError, MalformedFrameError, RequestHeader, parse_request_header
 from replication.wire.link_defects import LinkDefects
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.packed_message import TopicRecords
 from replication.wire.peer_protocol import (
     Announcement,
     MessageKind,
@@ -53,13 +55,6 @@ from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
-
-
-class ToFollower(NamedTuple):
-    """Send this message to the follower's agent."""
-
-    kind: MessageKind
-    body: Sequence[Buffer]
 
 
 @dataclass(slots=True)
@@ -84,6 +79,8 @@ class _SentLinks:
     """What is only in the original."""
     crossed_bytes: int
     """The response without its links."""
+    records: Sequence[TopicRecords]
+    """Where in the original records are."""
 
 
 class RelayCore:
@@ -193,8 +190,10 @@ class RelayCore:
         frame = self._links.control(kind, body)
         if frame is None:
             return None
-        self._count_original(len(frame))
-        return ToFollower(MessageKind.KAFKA, (frame,))
+        sent, self._sent_links = self._sent_links, None
+        if sent is not None:
+            self._count_original(sent, len(frame))
+        return ToFollower(MessageKind.KAFKA, (frame,), None if sent is None else sent.records)
 
     def request(self, frame: Buffer, now_s: float) -> Buffer:
         """Return the frame to send to the broker; `request_sent` must follow.
@@ -308,12 +307,12 @@ class RelayCore:
         """
         request = self._request_of(frame)
         if not request.linkable:
-            return self._plain(frame)
+            return self._plain(frame, None if request.header.api_key in RECORDS_API_KEYS else ())
         try:
             view = scan_fetch_response(frame, request.header.api_version)
         except MalformedFrameError as error:
             _not_scanned(self._context.metrics, "response", error)
-            return self._plain(frame)
+            return self._plain(frame, None)
         tells_owed = False
         try:
             tells_owed = self._learn(request, frame, view, now_s)
@@ -328,7 +327,7 @@ class RelayCore:
             step = self.look_again(now_s)
             if tells_owed and isinstance(step, WaitForUploads):
                 self._at_hand = None  # the follower asks for the records again, and they wait then
-                return self._plain(b"".join(without_records(frame, view)))
+                return self._plain(b"".join(without_records(frame, view)), ())
             return step
         return self._answer(request, frame, view, None, now_s)
 
@@ -379,19 +378,19 @@ class RelayCore:
         if now_s - request.received_s > self._context.limits.stale_after_s:
             metrics.fault("stale_response")
             raise ConnectionResetError("the follower has given this request up")
-        message = None if sent is None else self._links.message(sent, request.header.correlation_id, frame)
+        message = None if sent is None else self._links.message(sent, view, frame)
         if message is None or sent is None:
             for records in view.fields:
                 if records.records_end > records.records_start:
                     led = self._context.led.find(records.topic_id, records.partition)
                     self._count_inline(led, records.records_end - records.records_start, now_s)
                     metrics.responses.labels("inline").inc()
-            return self._plain(frame)
+            return self._plain(frame, records_in(view))
         metrics.responses.labels("linked").inc()
         linked = [(partition, size) for partition, _, size in sent.linked]
         crossed_bytes = sum(map(len, sent.response.skeleton)) + sum(cut.length for cut in sent.response.cuts)
         crossed_bytes -= sum(size for _, size in linked)
-        self._sent_links = _SentLinks(linked, sent.left_out, crossed_bytes)
+        self._sent_links = _SentLinks(linked, sent.left_out, crossed_bytes, records_in(view))
         for partition, size in sent.inline:
             self._count_inline(partition, size, now_s)
         planned = {partition for partition, _ in (*linked, *sent.inline, *sent.left_out)}
@@ -400,7 +399,7 @@ class RelayCore:
             if size and (records.topic_id, records.partition) not in planned:
                 self._count_inline(self._context.led.find(records.topic_id, records.partition), size, now_s)
         metrics.relayed("response", SIZE_PREFIX.size + crossed_bytes, self.follower_id)
-        return ToFollower(*message)
+        return message
 
     def _count_links(self, now_s: float) -> None:
         """Count the links that were sent last, if any: the follower goes on, so it has read them."""
@@ -410,14 +409,12 @@ class RelayCore:
                 self._context.metrics.linked(partition, size, self.follower_id, now_s)
             self._context.metrics.relayed("response", sum(size for _, size in sent.linked), self.follower_id)
 
-    def _count_original(self, frame_bytes: int) -> None:
+    def _count_original(self, sent: _SentLinks, frame_bytes: int) -> None:
         """Count what an original brings that the linked response did not."""
-        sent, self._sent_links = self._sent_links, None
-        if sent is not None:
-            metrics, now_s = self._context.metrics, self._context.clock()
-            for partition, size in (*sent.linked, *sent.left_out):
-                metrics.inline(partition, size, self.follower_id, InlineReason.HYDRATION_FAILED, now_s)
-            metrics.relayed("response", frame_bytes - sent.crossed_bytes, self.follower_id)
+        metrics, now_s = self._context.metrics, self._context.clock()
+        for partition, size in (*sent.linked, *sent.left_out):
+            metrics.inline(partition, size, self.follower_id, InlineReason.HYDRATION_FAILED, now_s)
+        metrics.relayed("response", frame_bytes - sent.crossed_bytes, self.follower_id)
 
     def _count_inline(self, partition: TopicIdPartition | None, size: int, now_s: float) -> None:
         if partition is None:
@@ -428,9 +425,9 @@ class RelayCore:
             reason = InlineReason.NO_AGENT
         self._context.metrics.inline(partition, size, self.follower_id, reason, now_s)
 
-    def _plain(self, frame: Buffer) -> ToFollower:
+    def _plain(self, frame: Buffer, records: Sequence[TopicRecords] | None) -> ToFollower:
         self._context.metrics.relayed("response", SIZE_PREFIX.size + len(frame), self.follower_id)
-        return ToFollower(MessageKind.KAFKA, (frame,))
+        return ToFollower(MessageKind.KAFKA, (frame,), records)
 
 
 def _not_scanned(metrics: ReplicationMetrics, what: str, error: MalformedFrameError) -> None:

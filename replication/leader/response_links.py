@@ -4,6 +4,9 @@ Any failure in here sends the original (`LinkDefects`): replication must continu
 original of a linked response is kept, one at a time, until the reader's agent can no longer ask for it.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.inline_reason import InlineReason
@@ -12,10 +15,21 @@ from replication.leader.link_planner import LinkPlanner, PlannerLimits, SendLink
 from replication.leader.read_ahead import ReadAhead
 from replication.wire.fetch_frame import FetchResponseView
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.link import encode_linked_response
+from replication.wire.link import encode_linked_response, records_of
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.packed_message import TopicRecords
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, decode_inline_request
+
+
+@dataclass(frozen=True, slots=True)
+class ToFollower:
+    """Send this message to the follower's agent."""
+
+    kind: MessageKind
+    body: Sequence[Buffer]
+    records: Sequence[TopicRecords] | None = field(default=(), compare=False)
+    """Where in the body records are; None: nobody knows."""
 
 
 class KeptResponse:
@@ -154,18 +168,17 @@ class ResponseLinks:
             return here if here is InlineReason.PAUSED_BY_OPERATOR else InlineReason.PAUSED
         return InlineReason.DEFECT if self._defects.links_rest else self._planner.why_inline(partition)
 
-    def message(
-        self, sent: SendLinked, correlation_id: int, original: Buffer
-    ) -> tuple[MessageKind, list[Buffer]] | None:
+    def message(self, sent: SendLinked, view: FetchResponseView, original: Buffer) -> ToFollower | None:
         """Encode a linked response that is about to be sent, and keep its original. None: send the original."""
         try:
             body = encode_linked_response(sent.response)
+            records = records_of(sent.response, view.fields, body)
             is_old = self._read_ahead is not None and self._read_ahead.sent(sent)
         except Exception as error:
             self._defects.record("planning", error)
             return None
-        self._kept.keep(correlation_id, original)
-        return MessageKind.LINKED_OLD if is_old else MessageKind.LINKED, body
+        self._kept.keep(view.correlation_id, original)
+        return ToFollower(MessageKind.LINKED_OLD if is_old else MessageKind.LINKED, body, records)
 
     def truncated(self, partition: TopicIdPartition) -> None:
         """Drop what was read ahead of the follower: it may be from the truncated part of the log."""

@@ -19,8 +19,11 @@ from typing import NamedTuple
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId, TopicIdPartition
 from replication.wire.kafka_frame import CostlyFrameError, FrameCursor, MalformedFrameError, encode_unsigned_varint
+from replication.wire.packed_message import TopicRecords
 
 FETCH_API_KEY = 1
+RECORDS_API_KEYS = frozenset({FETCH_API_KEY, 59, 78})
+"""The APIs whose responses have records: Fetch, FetchSnapshot, ShareFetch."""
 MIN_FETCH_VERSION = 12
 """The first flexible version; Kafka 2.7 and newer send it."""
 MAX_FETCH_VERSION = 18
@@ -135,6 +138,15 @@ def scan_fetch_response(frame: Buffer, api_version: int) -> FetchResponseView:
     cursor.skip_tagged_fields()
     cursor.expect_end()
     return FetchResponseView(correlation_id, error_code, session_id, tuple(fields))
+
+
+def records_in(view: FetchResponseView) -> list[TopicRecords]:
+    """Return where in the response records are, by topic."""
+    return [
+        TopicRecords(one.topic_id or one.topic_name or "", one.records_start, one.records_end)
+        for one in view.fields
+        if one.records_end > one.records_start
+    ]
 
 
 def _scan_partition(cursor: FrameCursor, topic_id: TopicId | None, topic_name: str | None) -> RecordsField:

@@ -126,7 +126,9 @@ class FrameInbox:
         self.is_full = False
         """Whether reading must pause: the owner lags, or a large frame waits for memory."""
         self.last_bytes = 0
-        """Size of the frame that was taken last and is not released yet."""
+        """Size of the frame that was taken last and is not released yet, and of what it unpacks to."""
+        self.waits_to_hold = False
+        """Whether what that frame unpacks to waits for memory."""
 
     def received(self, nbytes: int) -> bool:
         """Count bytes written into the assembler's buffer. Returns whether a frame is complete."""
@@ -169,10 +171,37 @@ class FrameInbox:
         self._is_stalled = False
         self._budget.go_on(self)
 
+    def hold_more(self, size: int) -> bool:
+        """Take memory for what the frame that was taken last unpacks to, until that frame is released.
+
+        Small frames never wait. False: nothing is received until the memory was taken (`waits_to_hold`).
+        """
+        if size <= STAGING_BYTES:
+            self._budget.take(size)
+        elif not self._budget.try_take(size):
+            self.waits_to_hold = self.is_full = True
+            ticket, held = self._budget.ticket(), self._held_bytes  # of a large frame, too, which waits no longer
+            self._budget.wait(self, ticket, size, held, lambda: self._holds_more(size))
+            return not self.waits_to_hold
+        self._hold(size)
+        return True
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        self.last_bytes += size
+
+    def _holds_more(self, size: int) -> None:
+        self._hold(size)
+        self.waits_to_hold, self.is_full = False, self._lags
+        if self._waits_for_memory:
+            self._make_room(self.assembler.room_wanted)
+        self._on_room()
+
     def _make_room(self, more: int) -> None:
         """Enlarge the large frame's buffer as soon as the budget allows it."""
         if self._budget.try_take(more):
             self._grown(more)
+            self._waits_for_memory, self.is_full = False, self._lags
             return
         self._waits_for_memory = self.is_full = True
         held = len(self.assembler.large or b"")

@@ -14,6 +14,7 @@ from typing import cast
 from kafka_log.crc32c import Buffer
 from replication.wire.frame_inbox import SIZE_PREFIX, STAGING_BYTES, FrameInbox
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_protocol import PeerCapabilities
 
 DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
 """Kafka's default of socket.request.max.bytes, which bounds requests only."""
@@ -34,10 +35,13 @@ class FramedConnection(asyncio.BufferedProtocol):
         budget: MemoryBudget | None = None,
     ) -> None:
         """A frame that has begun must be complete within `frame_timeout_s`, or the connection is closed."""
+        self.max_frame_bytes = max_frame_bytes
+        self.agreed = PeerCapabilities.NONE
+        """What two agents have agreed on by their hellos."""
         self.bytes_sent = 0
         self.frames_sent = 0
         self.error: Exception | None = None
-        self._inbox = FrameInbox(max_frame_bytes, budget or MemoryBudget(), self._update_reading)
+        self._inbox = FrameInbox(max_frame_bytes, budget or MemoryBudget(), self._go_on)
         self._frame_timeout_s = frame_timeout_s
         self._frame_timer: asyncio.TimerHandle | None = None
         """Fails the connection when a frame that has begun is not completed in time."""
@@ -111,6 +115,10 @@ class FramedConnection(asyncio.BufferedProtocol):
             error = TimeoutError("a frame did not arrive whole in time")
             self._frame_timer = asyncio.get_running_loop().call_later(self._frame_timeout_s, self._fail, error)
 
+    def _go_on(self) -> None:
+        self._update_reading()
+        self._wake_reader()
+
     def _stop_frame_timer(self) -> None:
         if self._frame_timer is not None:
             self._frame_timer.cancel()
@@ -140,12 +148,22 @@ class FramedConnection(asyncio.BufferedProtocol):
         while not self._inbox.frames:
             if self._closed:
                 return False
-            self._reader = (self._loop or asyncio.get_running_loop()).create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
+            await self._woken()
         return True
+
+    async def _woken(self) -> None:
+        self._reader = (self._loop or asyncio.get_running_loop()).create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    async def hold_unpacked(self, size: int) -> None:
+        """Count what the frame that was read last unpacks to in the memory budget, and wait for it if necessary."""
+        if not self._closed and not self._inbox.hold_more(size):
+            self._update_reading()
+            while self._inbox.waits_to_hold and not self._closed:
+                await self._woken()
 
     def write_frame(self, *buffers: Buffer) -> None:
         """Send one frame made of these buffers, which must not change until they are sent."""

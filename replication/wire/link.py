@@ -32,6 +32,7 @@ a check there reaches a broker: the caller then asks the leader's agent for the 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from kafka_log.batch_digests import DIGEST_BYTES, records_digest
 from kafka_log.byte_cursor import ByteCursor
@@ -39,7 +40,9 @@ from kafka_log.crc32c import Buffer, crc32c
 from kafka_log.record_batch import CorruptBatchError, scan_batches
 from plugin.format.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, CombinedSegmentId
+from replication.wire.fetch_frame import RecordsField
 from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint
+from replication.wire.packed_message import TopicRecords
 
 _FRAME_SIZE = struct.Struct(">I")
 _CRC32C = struct.Struct(">I")
@@ -153,6 +156,25 @@ def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
                 buffers += [head, part.data]
                 head = bytearray()
     return [*buffers, head, *response.skeleton]
+
+
+def records_of(response: LinkedResponse, fields: Sequence[RecordsField], body: Sequence[Buffer]) -> list[TopicRecords]:
+    """Return where in `body`, the encoded response, there are records; `fields` are the original's."""
+    heads = body[: len(body) - len(response.skeleton)]  # every second one is inline bytes, in the order of the cuts
+    inline_ends, cuts = iter(list(accumulate(map(len, heads)))[1::2]), iter(response.cuts)
+    skeleton_start = sum(map(len, body)) - sum(map(len, response.skeleton))
+    within, behind = list[TopicRecords](), list[TopicRecords]()
+    cut, removed_bytes = next(cuts, None), 0
+    for one in fields:
+        topic, shift = one.topic_id or one.topic_name or "", skeleton_start - removed_bytes
+        if cut is not None and cut.skeleton_position == one.length_start - removed_bytes:
+            removed_bytes += one.records_end - one.length_start
+            inline = [part.length for part in cut.parts if isinstance(part, InlineBytes)]
+            within += [TopicRecords(topic, end - size, end) for size, end in zip(inline, inline_ends, strict=False)]
+            cut = next(cuts, None)
+        elif one.records_end > one.records_start:
+            behind.append(TopicRecords(topic, one.records_start + shift, one.records_end + shift))
+    return within + behind
 
 
 def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int], told: dict[int, bytes]) -> bytes:

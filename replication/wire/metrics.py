@@ -258,6 +258,29 @@ class SharedReadMetrics:
             self.bytes.labels("sent").inc(size)
 
 
+class PackingMetrics:
+    """Metrics of records that cross zones packed."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        packed = LoopCounter(
+            "remote_wal_packed_bytes",
+            "Bytes of records to other zones that were packed, with their headers: before, and after",
+            ["form"],
+            registry=registry,
+        )
+        self.before_bytes, self.after_bytes = packed.labels("before"), packed.labels("after")
+        self.plain_bytes = LoopCounter(
+            "remote_wal_not_packed_bytes",
+            "Record bytes to other zones that went plain: their topic is off, not known yet, or rests",
+            registry=registry,
+        ).labels()
+        self.rests = LoopCounter(
+            "remote_wal_packing_rests",
+            "Times that a topic's records were found not to pack, and go plain for a while",
+            registry=registry,
+        ).labels()
+
+
 class ConnectionMetrics:
     """Metrics of all connections: their number, their memory, and what ended some of them."""
 
@@ -315,6 +338,7 @@ class ReplicationMetrics:
         self.catch_up = CatchUpMetrics(registry)
         self.bypass = BypassMetrics(registry)
         self.shared_reads = SharedReadMetrics(registry)
+        self.packing = PackingMetrics(registry)
         self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
         """Every fault that was answered by falling back or by closing a connection."""
         self.traffic = Traffic()

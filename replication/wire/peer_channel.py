@@ -1,11 +1,8 @@
-"""Exchanges messages between agents over one connection, and compresses the small ones.
+"""Exchanges messages between agents over one connection, packed if they cross zones (`packed_message`, `Packing`).
 
-Requests and linked responses repeat nearly the same content: client ids, topic ids, partitions. So small messages go
-through one DEFLATE stream per direction (RFC 1951), flushed after each message without the constant end of a sync
-flush, as RFC 7692 does for WebSocket. A message's kind says whether it is packed. Large messages hold record bytes that
-producers have already compressed, and are never packed.
-
-Unpacking is bounded: a packed message that grows beyond `MAX_UNPACKED_BYTES` is malformed.
+Small messages are packed and unpacked at once, large ones by other threads. Messages are sent in the order of `send`:
+what comes behind a large one waits until that is packed, and `drain` waits as well. What a message unpacks to is
+counted in the connection's memory budget before it is unpacked. A malformed one ends the connection.
 
 `NumberedQuestions` asks another agent over one such connection; answers may come in any order. The connection is made
 for the first question, and again for the next question after it ended. When it ends, every waiting caller gets an
@@ -13,66 +10,124 @@ error.
 """
 
 import asyncio
-import zlib
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Generic, TypeVar
 
 from kafka_log.crc32c import Buffer
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.peer_protocol import MessageKind
+from replication.wire.packed_message import (
+    IN_PIECES,
+    MAX_STREAMED_BYTES,
+    STREAMED,
+    PackedMessage,
+    Packer,
+    Piece,
+    TopicRecords,
+    Unpacker,
+    pack_apart,
+)
+from replication.wire.packing import Packing
+from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 
 MESSAGE_KIND_BYTES = 1
-MAX_PACKED_PAYLOAD_BYTES = 8 * 1024
-"""Payloads up to this size are packed."""
-MAX_UNPACKED_BYTES = 64 * 1024
-_MIN_PACKED_PAYLOAD_BYTES = 16
-_PACKED = 0x80
-_SYNC_FLUSH_END = b"\x00\x00\xff\xff"
-_RAW_DEFLATE = -15
-_FASTEST = 1
+_MIN_PACKED_BYTES = 16
 _KINDS = tuple(MessageKind)
-_PLAIN_KINDS = tuple(bytes((kind,)) for kind in MessageKind)
-_PACKED_KINDS = tuple(bytes((kind | _PACKED,)) for kind in MessageKind)
+_KIND_BYTES = {form: tuple(bytes((kind | form,)) for kind in MessageKind) for form in (0, STREAMED, IN_PIECES)}
+_NO_RECORDS: Sequence[TopicRecords] = ()
 
 
 class PeerChannel:
-    """Sends and receives messages after the hellos."""
+    """Sends and receives messages after the hellos. Use it in the event loop."""
 
-    def __init__(self, connection: FramedConnection) -> None:
+    def __init__(
+        self, connection: FramedConnection, packing: Packing | None = None, crosses: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Messages are packed with `packing` if both agents agreed on PACKED, while `crosses` says that bytes cross
+        zones.
+        """
         self._connection = connection
-        self._packer = zlib.compressobj(_FASTEST, zlib.DEFLATED, _RAW_DEFLATE)
-        self._unpacker = zlib.decompressobj(_RAW_DEFLATE)
+        self._packing = packing if PeerCapabilities.PACKED in connection.agreed else None
+        self._crosses = crosses
+        self._packer = Packer()
+        self._unpacker = Unpacker(connection.max_frame_bytes - MESSAGE_KIND_BYTES)
+        self._being_packed: asyncio.Future[PackedMessage] | None = None
+        self._behind: deque[tuple[MessageKind, tuple[Buffer, ...], Sequence[TopicRecords] | None]] = deque()
+        self._is_sent = asyncio.Event()
 
-    def send(self, kind: MessageKind, *body: Buffer) -> None:
-        """Send one message. Large buffers must not change until they are sent. Raises ConnectionError."""
-        size = sum(map(len, body))
-        if not _MIN_PACKED_PAYLOAD_BYTES <= size <= MAX_PACKED_PAYLOAD_BYTES:
-            self._connection.write_frame(_PLAIN_KINDS[kind], *body)
+    def send(self, kind: MessageKind, *body: Buffer, records: Sequence[TopicRecords] | None = _NO_RECORDS) -> None:
+        """Send one message. Large buffers must not change until they are sent. Raises ConnectionError.
+
+        `records` says where in the body records are; None: nobody knows, so it is not packed.
+        """
+        if self._being_packed is not None:
+            self._behind.append((kind, body, records))
+        else:
+            self._send(kind, body, records)
+
+    def _send(self, kind: MessageKind, body: Sequence[Buffer], records: Sequence[TopicRecords] | None) -> None:
+        size, packing = sum(map(len, body)), self._packing
+        pieces: list[Piece] = []
+        if packing is not None and size >= _MIN_PACKED_BYTES and self._crosses():
+            pieces = packing.cut(size, records)
+        if packing is None or not pieces:
+            self._connection.write_frame(_KIND_BYTES[0][kind], *body)
             return
-        packed = self._packer.compress(b"".join(body)) + self._packer.flush(zlib.Z_SYNC_FLUSH)
-        self._connection.write_frame(_PACKED_KINDS[kind], memoryview(packed)[: -len(_SYNC_FLUSH_END)])
+        whole = memoryview(b"".join(body))
+        if size <= MAX_STREAMED_BYTES:
+            self._write(packing, kind, self._packer.pack(whole, pieces))
+            return
+        self._is_sent.clear()
+        self._being_packed = asyncio.get_running_loop().run_in_executor(packing.pool, pack_apart, whole, pieces)
+        self._being_packed.add_done_callback(lambda packed: self._was_packed(packing, kind, packed))
+
+    def _write(self, packing: Packing, kind: MessageKind, message: PackedMessage) -> None:
+        packing.packed(message.topics)
+        self._connection.write_frame(_KIND_BYTES[message.form][kind], *message.payload)
+
+    def _was_packed(self, packing: Packing, kind: MessageKind, packed: asyncio.Future[PackedMessage]) -> None:
+        """Send a large message, and what waits behind it. The tasks of the connection notice that it ended."""
+        self._being_packed = None
+        try:
+            with suppress(ConnectionError):
+                self._write(packing, kind, packed.result())
+                while self._behind and self._being_packed is None:
+                    self._send(*self._behind.popleft())
+        except BaseException:  # a message is missing, so nothing may follow
+            self._connection.abort()
+            raise
+        finally:
+            if self._being_packed is None:
+                self._is_sent.set()
+
+    async def drain(self, patience_s: float | None = None, source: FramedConnection | None = None) -> None:
+        """Wait until everything is sent and the peer keeps up, see `FramedConnection.drain`."""
+        if self._being_packed is not None:
+            await self._is_sent.wait()
+        await self._connection.drain(patience_s, source)
 
     async def receive(self) -> tuple[MessageKind, memoryview] | None:
         """Return the next message; None at the end. Raises MalformedFrameError."""
-        payload = await self._connection.read_frame()
-        if payload is None:
+        frame = await self._connection.read_frame()
+        if frame is None:
             return None
-        number = payload[0] & ~_PACKED
+        payload = memoryview(frame)
+        number = payload[0] & ~(STREAMED | IN_PIECES)
         if number >= len(_KINDS):
             raise MalformedFrameError(0, f"unknown kind of message {number}")
-        body = memoryview(payload)[1:]
-        return _KINDS[number], self._unpacked(body) if payload[0] & _PACKED else body
-
-    def _unpacked(self, packed: memoryview) -> memoryview:
-        try:
-            body = self._unpacker.decompress(b"".join((packed, _SYNC_FLUSH_END)), MAX_UNPACKED_BYTES)
-        except zlib.error as error:
-            raise MalformedFrameError(1, f"a packed message cannot be unpacked: {error}") from error
-        if self._unpacker.unconsumed_tail or self._unpacker.eof:
-            raise MalformedFrameError(1, f"a packed message exceeds {MAX_UNPACKED_BYTES} bytes, or ends its stream")
-        return memoryview(body)
+        if number == payload[0]:
+            return _KINDS[number], payload[MESSAGE_KIND_BYTES:]
+        if self._packing is None:
+            raise MalformedFrameError(0, "a packed message from an agent that was not told to pack")
+        size = self._unpacker.size(payload)
+        await self._connection.hold_unpacked(size)
+        if size <= MAX_STREAMED_BYTES:
+            return _KINDS[number], self._unpacker.unpack(payload, size)
+        loop = asyncio.get_running_loop()
+        return _KINDS[number], await loop.run_in_executor(self._packing.pool, self._unpacker.unpack, payload, size)
 
 
 Answer = TypeVar("Answer")

@@ -144,9 +144,9 @@ async def exchange_hellos(
     if peer.broker_id != expected_broker_id:
         raise PeerRefusedError(f"broker {peer.broker_id}'s agent answers where broker {expected_broker_id}'s should")
     check_certificate(connection, peer)
-    capabilities = agree(own, peer)
+    connection.agreed = agree(own, peer)
     heard(own, peer)
-    return capabilities
+    return connection.agreed
 
 
 def check_certificate(connection: FramedConnection, peer: Hello, roles: tuple[str, ...] = BROKER_ROLES) -> None:

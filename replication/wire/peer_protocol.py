@@ -2,8 +2,8 @@
 
 Every message is framed as Kafka frames are: four bytes of size, then the payload. The first message in either direction
 is a hello, told from a Kafka request by its first four bytes (no API has their number); a connection without a hello is
-a plain Kafka connection, whose peer gets no links. After the hellos, a payload's first byte is its kind (and whether
-the rest is packed, see `replication.wire.peer_channel`):
+a plain Kafka connection, whose peer gets no links. After the hellos, a payload's first byte is its kind (and how the
+rest is packed, see `replication.wire.packed_message`):
 
     KAFKA           a Kafka frame, unchanged                                   both ways
     LINKED          a linked response (`replication.wire.link`)                     leader to follower
@@ -99,16 +99,20 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """The connection is for what becomes visible to consumers of the agent's broker: requested, or, in the answer,
     granted.
     """
+    PACKED = 16384
+    """Messages may be packed (`replication.wire.packed_message`). With CLIENTS: messages follow instead of bytes. Only
+    agents with that setting announce it.
+    """
 
 
-MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH
+MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED
 """With any of these, messages instead of bytes are exchanged for a client."""
 CAPABILITIES = PeerCapabilities.LINKS | PeerCapabilities.ARCHIVE_LINKS
 """Those of a connection for replication, where no setting says otherwise."""
 
 
 class MessageKind(IntEnum):
-    """A payload's first byte, without the bit that marks packed ones."""
+    """A payload's first byte, without the bits that mark packed ones."""
 
     KAFKA = 0
     LINKED = 1

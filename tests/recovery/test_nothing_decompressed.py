@@ -33,7 +33,7 @@ def test_a_bomb_is_verified_as_the_few_bytes_that_it_is() -> None:
 
 
 def test_no_room_of_the_agent_knows_a_codec() -> None:
-    """But for what agents have packed themselves: small messages to each other, snapshots of metadata."""
+    """But for what agents have packed themselves: messages to each other, snapshots of metadata."""
     users = {
         str(path.relative_to(ROOT))
         for room in ROOMS
@@ -41,7 +41,14 @@ def test_no_room_of_the_agent_knows_a_codec() -> None:
         if any(codec in path.read_text() for codec in CODECS)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
-        if name.partition(".")[0] in CODECS
+        for name in (
+            *([node.module or ""] if isinstance(node, ast.ImportFrom) else []),
+            *(each.name for each in node.names),
+        )
+        if CODECS & set(name.split("."))
     }
-    assert users == {"replication/wire/peer_channel.py", "metadata_topic/store/snapshots/snapshot.py"}, users
+    assert users == {
+        "kafka_log/zstd.py",
+        "replication/wire/packed_message.py",
+        "metadata_topic/store/snapshots/snapshot.py",
+    }, users

@@ -11,7 +11,7 @@ from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerLimits
 from replication.leader.leader_context import LeaderLimits
 from replication.leader.leader_relay import LeaderRelay
-from replication.leader.relay_core import ToFollower
+from replication.leader.response_links import ToFollower
 from replication.wire.broker_requests import BrokerRequests
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.peer_connection import Address

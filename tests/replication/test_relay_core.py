@@ -15,7 +15,8 @@ from replication.leader.fetch_waits import READ_AGAIN_BYTES
 from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.link_planner import WaitForUploads
-from replication.leader.relay_core import RelayCore, ToFollower
+from replication.leader.relay_core import RelayCore
+from replication.leader.response_links import ToFollower
 from replication.leader.zones import Zones
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.kafka_frame import MalformedFrameError

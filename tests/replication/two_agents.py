@@ -44,6 +44,7 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import parse_request_header
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.packing import Packing
 from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import Hello
 from rlm.write_path.metrics import StageTimes
@@ -167,6 +168,8 @@ class Agents:
         self.leader_budget, self.follower_budget, self.request_budget = (MemoryBudget() for _ in range(3))
         self.requests = BrokerRequests()
         self.zones = Zones()
+        self.packing: Packing | None = None
+        """Of both agents."""
         self.leader_hello = Hello("cluster", 1, 11)
         self.follower_hello = Hello("cluster", 2, 22)
         self.leader_address = self.follower_address = LOOPBACK
@@ -222,6 +225,7 @@ class Agents:
                 requests=self.requests,
                 catch_up=self.catch_up,
                 zones=self.zones,
+                packing=self.packing,
                 broker_tls=self.dials_broker_by,
                 broker_name=self.broker_name,
             )
@@ -252,6 +256,7 @@ class Agents:
             broker_tls=self.poses_by,
             broker_uid=self.broker_uid,
             is_paused=lambda: self.is_paused,
+            packing=self.packing,
         )
         self.follower = FollowerProxy(self.follower_context, self.peers, bypass)
         await self.follower.start(dict.fromkeys(self.peers, LOOPBACK))

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-import zstandard
 
 from kafka_log.record_batch import CODECS
+from kafka_log.zstd import ZstdCompressor
 from tests.kafka_log.batches import Headers, batch_around, record
 
 XERIAL = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2
@@ -32,7 +32,7 @@ def compressed(body: bytes, codec: str) -> bytes:
         case "gzip":
             return gzip.compress(body)
         case "zstd":  # of unknown size, as a stream that is written
-            writer = zstandard.ZstdCompressor().compressobj()
+            writer = ZstdCompressor()
             return writer.compress(body) + writer.flush()
         case "xerial":
             blocks = [compressed(body[at : at + 100], "snappy") for at in range(0, len(body), 100)]

@@ -15,7 +15,7 @@ from gateway.consume.read_worth import ReadCosts
 from kafka_log.record_batch import scan_batches
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_planner import WaitForUploads
-from replication.leader.relay_core import ToFollower
+from replication.leader.response_links import ToFollower
 from replication.leader.zones import RemoteReaders, Zones
 from replication.wire.link import LinkedResponse, decode_linked_response, splice
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
