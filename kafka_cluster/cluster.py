@@ -101,14 +101,21 @@ class KafkaCluster:
             [futures[broker_id]] = self._request(_CONFIGURATION, "describe_configs", [resource]).values()
         return self._answers(_CONFIGURATION, futures, set_values)
 
-    def offsets(self, partitions: Iterable[tuple[str, int]], at: int) -> Answers[tuple[str, int], int]:
-        """Ask for an offset of each partition: EARLIEST, LATEST, or the first at that time in milliseconds or later."""
-        from confluent_kafka import TopicPartition
+    def offsets(
+        self, partitions: Iterable[tuple[str, int]], at: int, *, is_stable: bool = False
+    ) -> Answers[tuple[str, int], int]:
+        """Ask for an offset of each partition: EARLIEST, LATEST, or the first at that time in milliseconds or later.
+
+        `is_stable`: as readers of committed records see it, so LATEST is where the first open transaction begins.
+        """
+        from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
         named = {EARLIEST: OffsetSpec.earliest, LATEST: OffsetSpec.latest}
         spec = named[at]() if at in named else OffsetSpec.for_timestamp(at)
-        futures = self._request(_OFFSET, "list_offsets", {TopicPartition(*where): spec for where in partitions})
+        level = IsolationLevel.READ_COMMITTED if is_stable else IsolationLevel.READ_UNCOMMITTED
+        wanted = {TopicPartition(*where): spec for where in partitions}
+        futures = self._request(_OFFSET, "list_offsets", wanted, isolation_level=level)
         asked = {(one.topic, one.partition): answer for one, answer in futures.items()}
         return self._answers(_OFFSET, asked, lambda answer: int(answer.offset))
 
@@ -265,7 +272,9 @@ class KafkaCluster:
             admin = self._admin = AdminClient(self.client.for_confluent(client_id=self._client_id))
         return admin
 
-    def _request(self, operation: str, method: str, asked: Collection[Any]) -> Mapping[Any, "Future[Any]"]:
+    def _request(
+        self, operation: str, method: str, asked: Collection[Any], **how: object
+    ) -> Mapping[Any, "Future[Any]"]:
         """Send a request about several things. librdkafka refuses one about nothing. Raises KafkaClusterError."""
         from confluent_kafka import KafkaException
 
@@ -273,7 +282,7 @@ class KafkaCluster:
             return {}
         try:
             found: Mapping[Any, Future[Any]] = getattr(self._librdkafka(), method)(
-                asked, request_timeout=self._timeout_s
+                asked, request_timeout=self._timeout_s, **how
             )
         except KafkaException as error:
             raise self._error(operation, error) from error

@@ -16,7 +16,7 @@ from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import ALL, GatewaySettings
 from agent.settings.memory_shares import CLIENT_FRAMES_BYTES
 from agent.settings.setting_types import MAX_PORT
-from agent.wiring.gateway_durable import DurableHolding, build_durable
+from agent.wiring.gateway_durable import build_durable, durable_degraded
 from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, client_limits, client_tls, local_address
 from agent.wiring.gateway_serving import GatewayServing, build_serving
 from agent.wiring.lease_watch import LeaseWatch
@@ -59,6 +59,7 @@ from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
 
 if TYPE_CHECKING:
+    from gateway.durable.answer_gate import HoldingContext
     from gateway.durable.durable_logs import DurableLogs
 
 log = structlog.get_logger(__name__)
@@ -136,7 +137,7 @@ class ClientGateway:
     """The agents of other brokers; some may come later."""
     proxies: ZoneProxies
     produce: ProduceRouting | None = None
-    held: DurableHolding | None = None
+    holding: "HoldingContext | None" = None
     """The part that holds answers; None if none are held."""
     serving: GatewayServing | None = None
     """The part that answers consumers; None if brokers answer them all."""
@@ -191,9 +192,7 @@ class ClientGateway:
         context = context.with_door(PeerCapabilities.CLIENTS, self.door, self.capabilities)
         if self.serving is not None:
             context = context.with_door(PeerCapabilities.VISIBLE, self.serving.door)
-        if self.held is None:
-            return context
-        return context.with_door(PeerCapabilities.STORED_LOGS, self.held.door)
+        return context
 
     def watch(self, peers: KnownPeers, found_peers: FoundPeers, peer_watch: PeerWatch, rack: str) -> None:
         """Be the proxy only for what the other agents of the zone are not."""
@@ -212,8 +211,6 @@ class ClientGateway:
             await self.serving.tails.close()
         if self.produce is not None:
             self.produce.pool.shutdown(wait=False, cancel_futures=True)
-        if self.held is not None:
-            await self.held.stop()
 
     @property
     def adoptable(self) -> AdoptableRecords | None:
@@ -239,12 +236,12 @@ class ClientGateway:
         """What does not work for clients."""
         away = self.clients.unreached
         told = [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
-        return told + (self.held.degraded if self.held is not None else [])
+        return told + (durable_degraded(self.holding) if self.holding is not None else [])
 
     @property
     def durable(self) -> "DurableLogs | None":
         """The logs whose answers are held; None if none are."""
-        return self.held.holding.logs if self.held is not None else None
+        return self.holding.logs if self.holding is not None else None
 
 
 def client_address(settings: GatewaySettings, broker_id: int) -> Address:
@@ -300,13 +297,12 @@ def build_gateway(
         settings.fetch_rack_enable,
     )
     splicing = produce.splicing if produce is not None else None
-    held = build_durable(configuration, leader, peers)
-    holding = held.holding if held is not None else None
+    holding = build_durable(configuration, leader)
     door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers, holding)
     ports = build_broker_ports(configuration, limits, metrics, holding)
     proxies = ZoneProxies(broker.node_id)
     clients = ZoneGateway(context)
-    return ClientGateway(clients, ports, door, capabilities, traffic, peers, proxies, produce, held, serving)
+    return ClientGateway(clients, ports, door, capabilities, traffic, peers, proxies, produce, holding, serving)
 
 
 def _with_channels(

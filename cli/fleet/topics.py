@@ -12,9 +12,10 @@ from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from kafka_cluster.client_config import KafkaClientConfig
+    from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.settings.settings_topic import KnownSettings
     from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
@@ -93,7 +94,8 @@ def enable(
     if not pattern:
         _check_retention(changed, client)
     if durable:
-        _check_durable(known.agents, client)
+        before = known.patterns if pattern else known.topics
+        _check_durable(_not_durable(topics, before), known.agents, client, are_patterns=pattern)
     (_set_patterns if pattern else _set)(changed, client)
 
 
@@ -123,7 +125,7 @@ def set_(
     if wal_retention_ms is not None:
         _check_retention(changed, client)
     if durable:
-        _check_durable(agents, client)
+        _check_durable(_not_durable(topics, known), agents, client)
     _set(changed, client)
 
 
@@ -248,17 +250,51 @@ def _check_retention(wanted: "Mapping[str, TopicSettings | None]", client: "Kafk
                 raise TopicSettingsError("set topic settings", topic, f"{WAL_RETENTION_KEY}=-2: {reason}")
 
 
-def _check_durable(agents: "Mapping[int, AgentRegistration]", client: "KafkaClientConfig") -> None:
-    """Check that all agents hold answers. Raises TopicSettingsError, as else producers would be answered too early."""
+def _not_durable(names: "Iterable[str]", before: "Mapping[str, TopicSettings]") -> list[str]:
+    """Return the topics, or patterns, that are not durable before the change."""
+    return [name for name in names if name not in before or not before[name].is_durable]
+
+
+def _check_durable(
+    names: "Collection[str]",
+    agents: "Mapping[int, AgentRegistration]",
+    client: "KafkaClientConfig",
+    *,
+    are_patterns: bool = False,
+) -> None:
+    """Check that all agents hold answers, and that no transaction is open in these topics, or what the patterns match.
+
+    Raises TopicSettingsError, as else producers would be answered too early, and KafkaClusterError.
+    """
     from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.topic_settings import DURABLE_KEY, why_not_durable
 
-    brokers = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).brokers()
-    reason = why_not_durable(agents, [one.broker_id for one in brokers])
+    cluster = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S)
+    reason = why_not_durable(agents, [one.broker_id for one in cluster.brokers()])
     if reason is not None:
         hint = "first have all agents hold answers: remote-wal gateway plan --durable prints the lines"
         raise TopicSettingsError("enable", DURABLE_KEY, reason, hint)
+    if names and (found := _open_transactions(names, cluster, are_patterns=are_patterns)):
+        reason = f"a transaction is open in {', '.join(found)}, and durable topics take none"
+        raise TopicSettingsError("enable", DURABLE_KEY, reason, "stop its producer, and try again when it has ended")
+
+
+def _open_transactions(names: "Collection[str]", cluster: "KafkaCluster", *, are_patterns: bool) -> list[str]:
+    """Return the partitions of these topics in which a transaction is open. Raises KafkaClusterError."""
+    from kafka_cluster.cluster import LATEST
+    from metadata_topic.settings.patterns import is_match
+    from metadata_topic.settings.topic_settings import INTERNAL_TOPICS
+
+    listed = cluster.listing().topics
+    if are_patterns:
+        found = [one for one in listed if one not in INTERNAL_TOPICS and any(is_match(name, one) for name in names)]
+    else:
+        found = [one for one in names if one in listed]  # a topic that is not there is refused when it is set
+    where = [(topic, one.partition) for topic in found for one in listed[topic].partitions]
+    ends = cluster.offsets(where, LATEST).get_all()
+    stable = cluster.offsets(where, LATEST, is_stable=True).get_all()
+    return [f"{topic}-{partition}" for topic, partition in where if stable[topic, partition] < ends[topic, partition]]
 
 
 def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:

@@ -7,16 +7,14 @@ connection ends, held answers are dropped: nobody can say any more whether their
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
 from gateway.deadline_timer import DeadlineTimer
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.durable_metrics import DurableMetrics
-from gateway.durable.ended_transactions import EndedTransactions
 from gateway.durable.held_answers import HeldAnswers, ProduceRefusedError
-from gateway.durable.held_transactions import Markers
 from gateway.durable.pipelined_acks import ReplicationLimits
 from kafka_log.crc32c import Buffer
 from replication.wire.framed_connection import FramedConnection
@@ -30,7 +28,6 @@ class HoldingContext:
     """Shared state of all connections of one agent."""
 
     logs: DurableLogs
-    markers: Markers
     metrics: DurableMetrics
     requests_budget: MemoryBudget
     """For clients' frames."""
@@ -38,7 +35,6 @@ class HoldingContext:
     """For brokers' answers as they pass."""
     held_budget: MemoryBudget
     """For held answers. It is separate, because a large answer that waits for memory would wait for them in vain."""
-    ended: EndedTransactions = field(default_factory=EndedTransactions)
     replication: ReplicationLimits | None = None
     """None: acks=all goes on unchanged."""
 
@@ -50,9 +46,7 @@ class AnswerGate:
         self._context = context
         self._broker = broker
         self._clock = asyncio.get_running_loop().time
-        self._core = HeldAnswers(
-            context.logs, context.markers, context.ended, self._wake, context.metrics, context.replication
-        )
+        self._core = HeldAnswers(context.logs, self._wake, context.metrics, context.replication)
         self._in_turn: deque[Buffer] = deque()
         """The client's frames that wait for held answers before they go to the broker."""
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
@@ -66,7 +60,8 @@ class AnswerGate:
 
         Raises ProduceRefusedError if the broker must not get it; then its connection ends. Raises ConnectionError.
         """
-        if not self._core.may_hold:
+        if not self._core.may_hold and not self._in_turn:
+            self._core.passed(buffers[0])
             self._broker.write_frame(*buffers)
             return
         self._in_turn.append(buffers[0] if len(buffers) == 1 else b"".join(buffers))

@@ -100,10 +100,12 @@ class DurableLogs:
         name, topic_id = (topic, self._ids.get(topic)) if isinstance(topic, str) else (self._names.get(topic), topic)
         return (name, topic_id) if name is not None and topic_id is not None else None
 
-    @property
-    def durable(self) -> frozenset[str] | None:
-        """The durable topics; None: not read yet."""
-        return self._durable
+    def is_durable(self, topic: TopicId | str) -> bool | None:
+        """Return whether a topic is durable; None: not known yet."""
+        if not self._durable:
+            return None if self._durable is None else False
+        name = topic if isinstance(topic, str) else self._names.get(topic)
+        return None if name is None else name in self._durable
 
     @property
     def waiting(self) -> int:
@@ -143,17 +145,14 @@ class DurableLogs:
 
     def _fate(self, held: Hold) -> Verdict | TopicIdPartition | None:
         """Return how a hold ends, if that is known now, else the log that it waits for; None: neither is known."""
-        if self._durable is None:
+        is_durable = self.is_durable(held.topic)
+        if is_durable is None:
             return None
-        if not self._durable:
-            return Verdict.STORED
-        name = held.topic if isinstance(held.topic, str) else self._names.get(held.topic)
-        if name is None:
-            return None
-        if name not in self._durable:
+        if not is_durable:
             return Verdict.STORED
         if held.end_offset is None:
             return Verdict.TIMED_OUT
+        name = held.topic if isinstance(held.topic, str) else self._names[held.topic]
         led = self._led.get((name, held.partition))
         if led is not None and (held.topic not in (name, led.topic_id) or not self.is_same_log(led)):
             return None

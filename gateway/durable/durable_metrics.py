@@ -16,7 +16,8 @@ class DurableMetrics:
         """Whether the last wait ended because its time was over; waits that ended with NOT_LED do not count."""
         self._answers = Counter(
             "remote_wal_gateway_durable_answers",
-            "Partitions of Produce answers that were held, by how that ended; `refused`: requests not understood",
+            "Partitions of Produce answers that were held, by how that ended; requests that were refused: `refused`, "
+            "not understood; `transactional`, of a transaction",
             ["outcome"],
             registry=registry,
         )
@@ -38,52 +39,28 @@ class DurableMetrics:
             ["way"],
             registry=registry,
         )
-        self._transactions = Counter(
-            "remote_wal_gateway_durable_transactions",
-            "EndTxn answers that were held, by how that ended; `not_led`: another coordinator has the transaction",
-            ["outcome"],
-            registry=registry,
-        )
-        self._transactions_held = Histogram(
-            "remote_wal_gateway_durable_transaction_held_seconds",
-            "For how long EndTxn answers were held until all markers in durable topics were stored",
-            buckets=_BUCKETS_S,
-            registry=registry,
-        )
-        self._unasked = Counter(
-            "remote_wal_gateway_durable_markers_unasked",
-            "Times that markers were not waited for, as the agent beside a leader holds no answers, or is older",
-            registry=registry,
-        )
         Gauge(
             "remote_wal_gateway_durable_waiting",
-            "Partitions of Produce answers that are held now, and of transactions that wait for markers",
+            "Partitions of Produce answers that are held now",
             registry=registry,
         ).set_function(lambda: logs.waiting)
 
     def ended(self, verdict: Verdict, held_s: float) -> None:
         """Count how waiting for a partition ended."""
-        self._ended(verdict, held_s, self._answers, self._held if verdict is Verdict.STORED else self._replicated)
+        self._answers.labels(verdict.value).inc()
+        if verdict.is_kept:
+            (self._held if verdict is Verdict.STORED else self._replicated).observe(held_s)
+            self.are_refused_late = False
+        elif verdict is Verdict.TIMED_OUT:
+            self.are_refused_late = True
 
     def pipelined(self, way: Way) -> None:
         """Count a request with acks=all by how it went on."""
         self._requests.labels(way.value).inc()
 
-    def transaction_ended(self, verdict: Verdict, held_s: float) -> None:
-        """Count how waiting for an EndTxn ended."""
-        self._ended(verdict, held_s, self._transactions, self._transactions_held)
-
-    def _ended(self, verdict: Verdict, held_s: float, outcomes: Counter, held: Histogram) -> None:
-        outcomes.labels(verdict.value).inc()
-        if verdict.is_kept:
-            held.observe(held_s)
-            self.are_refused_late = False
-        elif verdict is Verdict.TIMED_OUT:
-            self.are_refused_late = True
-
-    def markers_unasked(self) -> None:
-        """Count that the markers in one leader's logs were not waited for."""
-        self._unasked.inc()
+    def transaction_refused(self) -> None:
+        """Count a transactional request to a durable topic."""
+        self._answers.labels("transactional").inc()
 
     def refused(self) -> None:
         """Count a connection that ends because a request's answer could not be held."""

@@ -1,4 +1,4 @@
-"""One connection's answers to Produce and EndTxn, held until what they acknowledge is kept. Sans-IO.
+"""One connection's answers to Produce, held until what they acknowledge is kept. Sans-IO.
 
 Frames that go to the broker, its answers and the time go in; answers come out, in the order in which they came.
 
@@ -7,21 +7,23 @@ Kept means one thing or both: *stored*, for durable topics, and *replicated*, fo
 
 Holds true:
 
+- Answers belong to requests by the order of the connection (`RequestOrder`), the agent's own questions included.
 - An answer that acknowledges records of a durable topic goes on once they are in object storage and published. Else it
   says REQUEST_TIMED_OUT, or NOT_LEADER_OR_FOLLOWER if the log was truncated or is not led here any more. On both, a
   client retries, as on a broker's. Other partitions of the answer stay as they are.
 - The broker says where the records stand: from its base offset on, as many as the request had. So a duplicate, which is
   answered with the offset of the original, waits for that. DUPLICATE_SEQUENCE_NUMBER, which clients take for success,
-  has no offset, and is refused.
+  has no offset. It is refused for a durable topic. For acks=all that went on as acks=1 it goes on once all is
+  replicated that the log had then.
+- A request of a transaction for a durable topic never reaches the broker: it is answered with POLICY_VIOLATION. While
+  it is not known which topics are durable, it is answered with NOT_LEADER_OR_FOLLOWER, on which clients retry.
 - The throttle time of an answer is shortened by the time for which it was held: brokers count from their own answer on.
 - An answer is held for at most a share of the request's time-out, so that the client gets it in time.
 - All answers behind a held one wait: clients rely on Kafka's order.
-- A Produce or EndTxn request that is not understood is refused while any topic is durable; so is an answer. The caller
-  then closes the connection.
-- The agent's own questions have correlation ids below 0, far from those of a client that wrapped around.
+- A Produce request that is not understood is refused while any topic is durable; so is an answer. The caller then
+  closes the connection.
 - A broker that got SaslHandshake reads only SaslAuthenticate next. So a client that logs in again waits until none of
   the agent's questions is open, and the agent asks none until the login is over.
-- Answers to EndTxn are held as `HeldTransactions` says, which asks the broker for more.
 
 What is held is bounded (`is_full`: read no more answers; `is_busy`: read no more requests).
 """
@@ -33,19 +35,17 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from gateway.durable.durable_logs import DurableLogs, Hold, Verdict
-from gateway.durable.ended_transactions import EndedTransactions
-from gateway.durable.held_transactions import Ending, HeldTransactions, Markers
+from gateway.durable.leader_questions import OWN_ID, OwnRequest
 from gateway.durable.pipelined_acks import Forwarded, PipelinedAcks, ReplicationHold, ReplicationLimits
 from gateway.durable.produce_answer import (
     AnsweredPartition,
     ProduceAnswerView,
-    correlation_id_of,
     refuse,
+    refuse_all,
     scan_produce_answer,
     set_throttle_ms,
     throttle_ms,
 )
-from gateway.durable.transaction_frames import is_end_txn, scan_end_txn
 from gateway.produce.produce_frame import (
     ACKS_ALL,
     ACKS_NONE,
@@ -57,6 +57,7 @@ from gateway.produce.produce_frame import (
     scan_produce_request,
     with_acks_of_leader,
 )
+from gateway.request_order import RequestOrder
 from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import CorruptBatchError, scan_batches
 from kafka_log.topic_partition import TopicId
@@ -65,6 +66,7 @@ from replication.wire.kafka_frame import MalformedFrameError
 _NONE: Final = 0
 _NOT_LEADER_OR_FOLLOWER: Final = 6
 _REQUEST_TIMED_OUT: Final = 7
+_POLICY_VIOLATION: Final = 44
 _DUPLICATE_SEQUENCE_NUMBER: Final = 46
 _ERRORS: Final = {Verdict.NOT_LED: _NOT_LEADER_OR_FOLLOWER, Verdict.TIMED_OUT: _REQUEST_TIMED_OUT}
 
@@ -73,18 +75,25 @@ HELD_SHARE: Final = 0.9
 MAX_ANSWERS: Final = 1000
 MAX_BYTES: Final = 256 * 1024
 MAX_REQUESTS: Final = 1000
-_IDS: Final = 2**20
-"""More than the requests that are ever under way on one connection."""
 _SASL: Final = frozenset({17, 36})
 """API keys of SaslHandshake and SaslAuthenticate."""
-_REQUEST_HEAD = struct.Struct(">hhi")  # API key, version, correlation id
+_API_KEY = struct.Struct(">h")
+_NO_TRANSACTIONS: Final = (
+    "this topic has remote.wal.durable.enable, and durable topics take no transactions (remote-wal gateway)"
+)
 
 PartitionKey = tuple[TopicId | str, int]
 """A partition as a Produce request names it: by topic id from version 13 on, by topic name before."""
 
 
 class ProduceRefusedError(ConnectionError):
-    """A Produce or EndTxn request whose answer could not be held."""
+    """A Produce request whose answer could not be held."""
+
+
+class _Refused(NamedTuple):
+    """A request that the broker did not get, with the answer that it gets in its turn."""
+
+    answer: bytes
 
 
 class _Asked(NamedTuple):
@@ -107,13 +116,9 @@ class _Answer:
     view: ProduceAnswerView | None = None
     """For Produce only."""
     holds: list[tuple[AnsweredPartition, Hold | ReplicationHold]] = field(default_factory=list)
-    ending: Ending | None = None
-    """For EndTxn only."""
 
     @property
     def is_settled(self) -> bool:
-        if self.ending is not None:
-            return self.ending.verdict is not None
         return all(held.verdict is not None for _, held in self.holds)
 
 
@@ -123,8 +128,8 @@ class Told(Protocol):
     def ended(self, verdict: Verdict, held_s: float) -> None:
         """Note how waiting for a partition of a Produce answer ended."""
 
-    def transaction_ended(self, verdict: Verdict, held_s: float) -> None:
-        """Note how waiting for an EndTxn answer ended."""
+    def transaction_refused(self) -> None:
+        """Note a transactional request to a durable topic."""
 
 
 class HeldAnswers:
@@ -133,35 +138,25 @@ class HeldAnswers:
     def __init__(
         self,
         logs: DurableLogs,
-        markers: Markers,
-        ended: EndedTransactions,
         woken: Callable[[], object],
         told: Told,
         replication: ReplicationLimits | None = None,
     ) -> None:
-        """`ended` and `replication` are shared by all connections; without the latter acks=all goes on unchanged.
+        """`replication` is shared by all connections; without it acks=all goes on unchanged.
 
         `woken` is called when answers may have become `ready`.
         """
         self._logs = logs
         self._woken = woken
         self._told = told
-        self._questions = self._client_id = 0
-        """How many correlation ids were used here; the correlation id of the client's latest request."""
         self._is_login = False
-        self._transactions = HeldTransactions(logs, markers, ended, woken, self._next_id)
         self._acks: PipelinedAcks | None = None
         if replication is not None:
-            self._acks = PipelinedAcks(replication, logs, self._next_id, woken)
-        self._asked: dict[int, _Asked] = {}
-        """By correlation id."""
+            self._acks = PipelinedAcks(replication, logs, woken)
+        self._order: RequestOrder[_Asked | _Refused | OwnRequest | None] = RequestOrder()
+        """None: an answer that is not held."""
         self._answers: deque[_Answer] = deque()
         self._bytes = 0
-
-    def _next_id(self) -> int:
-        self._questions += 1
-        begin = 2 * _IDS if abs(self._client_id) > 4 * _IDS else 2**30
-        return -begin + self._questions % _IDS
 
     @property
     def may_hold(self) -> bool:
@@ -176,7 +171,7 @@ class HeldAnswers:
     @property
     def is_asking(self) -> bool:
         """Whether a held answer waits for the broker's answer to one of the agent's questions."""
-        return self._transactions.is_asking or (self._acks is not None and self._acks.is_asking)
+        return self._acks is not None and self._acks.is_asking
 
     @property
     def _has_much(self) -> bool:
@@ -187,7 +182,7 @@ class HeldAnswers:
         """Whether no more requests are to be sent to the broker."""
         if self._acks is not None and self._acks.is_full:
             return True
-        return self._has_much or len(self._asked) + len(self._transactions) >= MAX_REQUESTS
+        return self._has_much or len(self._order) >= MAX_REQUESTS
 
     @property
     def held_bytes(self) -> int:
@@ -198,11 +193,13 @@ class HeldAnswers:
     def deadline_s(self) -> float | None:
         """When to look for `ready` and `to_broker` at the latest; None: not before something happens."""
         deadlines = [self._answers[0].deadline_s] if self._answers else []
-        if self._is_login:
-            return min(deadlines, default=None)
-        polls = [self._transactions.next_poll_s, self._acks.next_poll_s if self._acks is not None else None]
-        deadlines += [one for one in polls if one is not None]
+        if not self._is_login and self._acks is not None and self._acks.next_poll_s is not None:
+            deadlines.append(self._acks.next_poll_s)
         return min(deadlines, default=None)
+
+    def passed(self, frame: Buffer) -> None:
+        """Note a client's frame that goes to the broker next as it is, by its beginning; nothing may be held."""
+        self._order.asked(frame, None)
 
     def asked(self, frame: Buffer, now_s: float) -> list[Buffer] | None:
         """Return what goes to the broker for the client's next frame; None: ask again when something has changed.
@@ -210,51 +207,39 @@ class HeldAnswers:
         Raises ProduceRefusedError if nothing may be sent.
         """
         if not self.may_hold:
+            self.passed(frame)
             return [frame]
-        api_key, _, client_id = _REQUEST_HEAD.unpack_from(frame) if len(frame) >= _REQUEST_HEAD.size else (None, 0, 0)
-        self._client_id, is_login = client_id, api_key in _SASL
         view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
-        if isinstance(view, Unread):
-            is_waiting = self._acks is not None and self._acks.is_waiting
-            if is_waiting or (is_login and (self.is_asking or len(self._transactions))):
-                return None
-            self._is_login = is_login
-            if is_end_txn(frame) and self._logs.may_hold:
-                return [self._asked_to_end(frame, now_s), frame]
-            if view is not Unread.OTHER_API and self._logs.may_hold:
-                raise ProduceRefusedError(f"a Produce request that is not understood ({view.value})")
-            return [frame]
-        self._is_login = False
-        asked = self._asked_to_produce(frame, view, now_s)
-        return None if asked is None else [asked]
-
-    def _asked_to_end(self, frame: Buffer, now_s: float) -> bytes:
-        try:
-            request = scan_end_txn(frame)
-        except MalformedFrameError as error:
-            raise ProduceRefusedError(f"an EndTxn request that is not understood ({error})") from error
-        if request is None:
-            raise ProduceRefusedError("an EndTxn request that is not understood (version)")
-        self._check_id(request.correlation_id)
-        return self._transactions.asked(request, now_s)
-
-    def _check_id(self, correlation_id: int) -> None:
-        if correlation_id in self._asked or self._transactions.is_asked(correlation_id):
-            raise ProduceRefusedError("two requests with one correlation id")
+        if not isinstance(view, Unread):
+            self._is_login = False
+            return self._asked_to_produce(frame, view, now_s)
+        is_login = len(frame) >= _API_KEY.size and _API_KEY.unpack_from(frame)[0] in _SASL
+        if self._acks is not None and (self._acks.is_waiting or (is_login and self.is_asking)):
+            return None
+        self._is_login = is_login
+        if view is not Unread.OTHER_API and self._logs.may_hold:
+            raise ProduceRefusedError(f"a Produce request that is not understood ({view.value})")
+        self.passed(frame)
+        return [frame]
 
     def to_broker(self, now_s: float) -> list[bytes]:
         """Return the agent's own frames that go to the broker now, besides the client's."""
-        if self._is_login:
+        if self._is_login or self._acks is None:
             return []
-        asked = self._acks.to_broker(now_s) if self._acks is not None else []
-        return self._transactions.polls(now_s) + asked
+        questions = self._acks.to_broker(now_s)
+        for question in questions:
+            self._order.add(OWN_ID, question)
+        return [question.frame for question in questions]
 
-    def _asked_to_produce(self, frame: Buffer, view: ProduceRequestView, now_s: float) -> Buffer | None:
+    def _asked_to_produce(self, frame: Buffer, view: ProduceRequestView, now_s: float) -> list[Buffer] | None:
+        if view.is_transactional and (refusal := self._refuse_transaction(view)) is not None:
+            self._order.add(view.correlation_id, refusal)
+            self._take_refusals(now_s)
+            return []
         if view.acks != ACKS_ALL:
             self._came_freely(view, {(_topic(one), one.partition) for one in view.fields})
         if view.acks == ACKS_NONE:
-            return frame
-        self._check_id(view.correlation_id)
+            return [frame]
         records = {(_topic(one), one.partition): _offsets(frame, one) for one in view.fields}
         forwarded: dict[PartitionKey, Forwarded] | None = {}
         if self._acks is not None and view.acks == ACKS_ALL:
@@ -262,9 +247,33 @@ class HeldAnswers:
         if forwarded is None:
             return None
         self._came_freely(view, forwarded.keys())
-        deadline_s = _deadline_s(view, now_s)
-        self._asked[view.correlation_id] = _Asked(view.api_version, deadline_s, view.acks, records, forwarded)
-        return with_acks_of_leader(frame, view) if forwarded else frame
+        asked = _Asked(view.api_version, _deadline_s(view, now_s), view.acks, records, forwarded)
+        self._order.add(view.correlation_id, asked)
+        return [with_acks_of_leader(frame, view) if forwarded else frame]
+
+    def _refuse_transaction(self, view: ProduceRequestView) -> _Refused | None:
+        """Return the refusal of a transactional request; None: none of its topics is durable."""
+        are_durable = {self._logs.is_durable(_topic(one)) for one in view.fields}
+        if are_durable <= {False}:
+            return None
+        if view.acks == ACKS_NONE:
+            raise ProduceRefusedError("a request of a transaction with acks=0 for a topic that may be durable")
+        if True in are_durable:
+            self._told.transaction_refused()
+            return _Refused(refuse_all(view, _POLICY_VIOLATION, _NO_TRANSACTIONS))
+        self._logs.ask_anew()
+        return _Refused(refuse_all(view, _NOT_LEADER_OR_FOLLOWER, "it is not known yet which topics are durable"))
+
+    def _take_refusals(self, now_s: float) -> None:
+        """Let the answers of refused requests come in their turn."""
+        while isinstance(refused := next(iter(self._order), None), _Refused):
+            self._order.pop_first()
+            self._take(_Answer(refused.answer, now_s, now_s))
+            self._woken()
+
+    def _take(self, answer: _Answer) -> None:
+        self._answers.append(answer)
+        self._bytes += len(answer.frame)
 
     def _came_freely(self, view: ProduceRequestView, free: Container[PartitionKey]) -> None:
         """Report records in `free` partitions to the write path, which links them wherever that pays.
@@ -277,32 +286,42 @@ class HeldAnswers:
 
     def answered(self, frame: Buffer, now_s: float) -> None:
         """Take in the broker's next answer. Raises MalformedFrameError."""
-        answer = _Answer(frame, now_s, now_s)
-        correlation_id = correlation_id_of(frame)
-        if self._transactions.take_answer(correlation_id, frame, now_s):
-            return
-        if self._acks is not None and self._acks.take_answer(correlation_id, frame, now_s):
-            return
-        if (ending := self._transactions.answered(correlation_id, frame, now_s)) is not None:
-            answer.ending, answer.deadline_s = ending, ending.deadline_s
-        asked = self._asked.get(correlation_id) if correlation_id is not None else None
-        if asked is not None and correlation_id is not None:
-            answer.deadline_s = asked.deadline_s
-            answer.view = scan_produce_answer(frame, asked.api_version)
-            del self._asked[correlation_id]  # only now: else `close` gives nothing back after a malformed answer
-            if self._acks is not None and (throttled_ms := throttle_ms(frame, answer.view)):
-                self._acks.note_throttle(throttled_ms, now_s)
-            was_forwarded = bool(asked.forwarded)
-            for found in answer.view.partitions:
-                answer.holds += [(found, held) for held in self._holds(asked, found, now_s)]
+        what = self._order.answered(frame)
+        if isinstance(what, OwnRequest):
+            what.take(frame)
             if self._acks is not None:
-                for left_out in asked.forwarded.values():
-                    self._acks.refused(left_out)
-                if asked.acks == ACKS_ALL and not was_forwarded:
-                    kept = ((one.topic, one.partition) for one in answer.view.partitions if one.error == _NONE)
-                    self._acks.acknowledged(kept)
-        self._answers.append(answer)
-        self._bytes += len(frame)
+                self._acks.answered(now_s)
+        else:
+            answer = _Answer(frame, now_s, now_s)
+            if isinstance(what, _Asked):
+                self._read(answer, what, now_s)
+            self._take(answer)
+        self._take_refusals(now_s)
+
+    def _read(self, answer: _Answer, asked: _Asked, now_s: float) -> None:
+        """Begin all holds that an answer to Produce waits for."""
+        answer.deadline_s = asked.deadline_s
+        try:
+            answer.view = scan_produce_answer(answer.frame, asked.api_version)
+        except MalformedFrameError:
+            self._let_go_of(asked)
+            raise
+        if self._acks is not None and (throttled_ms := throttle_ms(answer.frame, answer.view)):
+            self._acks.note_throttle(throttled_ms, now_s)
+        was_forwarded = bool(asked.forwarded)
+        for found in answer.view.partitions:
+            answer.holds += [(found, held) for held in self._holds(asked, found, now_s)]
+        self._let_go_of(asked)
+        if self._acks is not None and asked.acks == ACKS_ALL and not was_forwarded:
+            kept = ((one.topic, one.partition) for one in answer.view.partitions if one.error == _NONE)
+            self._acks.acknowledged(kept)
+
+    def _let_go_of(self, asked: _Asked) -> None:
+        """Give back what of a request is not held."""
+        for forwarded in asked.forwarded.values():
+            if self._acks is not None:
+                self._acks.refused(forwarded)
+        asked.forwarded.clear()
 
     def _holds(self, asked: _Asked, found: AnsweredPartition, now_s: float) -> list[Hold | ReplicationHold]:
         """Begin the holds that this partition of the answer waits for, and return them."""
@@ -334,10 +353,6 @@ class HeldAnswers:
         return self._settled(first, now_s)
 
     def _settled(self, answer: _Answer, now_s: float) -> Buffer:
-        if answer.ending is not None:
-            frame, verdict = self._transactions.settle(answer.ending, answer.frame)
-            self._told.transaction_ended(verdict, now_s - answer.came_s)
-            return frame
         held_s = now_s - answer.came_s
         refused: list[tuple[AnsweredPartition, Verdict]] = []
         for found, held in answer.holds:
@@ -367,15 +382,12 @@ class HeldAnswers:
         for answer in self._answers:
             for _, held in answer.holds:
                 self._let_go(held)
-        for asked in self._asked.values():
-            for forwarded in asked.forwarded.values():
-                if self._acks is not None:
-                    self._acks.refused(forwarded)
+        while len(self._order):
+            if isinstance(what := self._order.pop_first(), _Asked):
+                self._let_go_of(what)
         if self._acks is not None:
             self._acks.close()
-        self._transactions.close()
         self._answers.clear()
-        self._asked.clear()
         self._bytes = 0
 
 

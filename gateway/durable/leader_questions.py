@@ -49,6 +49,18 @@ FENCED_LEADER_EPOCH: Final = 74
 _OFFSET_NOT_AVAILABLE: Final = 78
 
 
+OWN_ID: Final = -1
+"""Correlation id of the agent's own requests, whose answers are known by their place."""
+
+
+class OwnRequest(NamedTuple):
+    """A question that goes to the broker on the client's connection."""
+
+    frame: bytes
+    take: Callable[[Buffer], object]
+    """Takes the broker's answer. Raises MalformedFrameError."""
+
+
 class LedPartition(NamedTuple):
     """A partition with the topic id and leader epoch that the broker told, by which its answers are held."""
 
@@ -70,8 +82,6 @@ class Question:
     """Epochs that ListOffsets insists on."""
     histories: Mapping[TopicPartition, int]
     """Epochs whose ends OffsetForLeaderEpoch asks for."""
-    open: int = 0
-    """Answers that have not come."""
     watermarks: dict[TopicPartition, HighWatermark] = field(default_factory=dict)
     ends: dict[TopicPartition, EpochEnd] = field(default_factory=dict)
     topics: dict[str, NamedTopic] = field(default_factory=dict)
@@ -86,15 +96,13 @@ class Question:
 class LeaderQuestions:
     """Asks one question at a time, and first of all whether the broker answers such questions."""
 
-    def __init__(self, next_id: Callable[[], int]) -> None:
-        """`next_id` gives correlation ids that no client has."""
-        self._next_id = next_id
+    def __init__(self) -> None:
         self.are_answered: bool | None = None
         """Whether the broker answers them; None: not known yet."""
         self.client_id = b"\xff\xff"
         """The client id as in the client's frames."""
-        self._asked: dict[int, Callable[[Buffer], object]] = {}
-        """Readers of the broker's answers, by correlation id."""
+        self._open = 0
+        """Answers that have not come."""
         self._question: Question | None = None
         self._turn = 0
         """Position of the topic that the next question begins with, if there are too many for one."""
@@ -102,9 +110,9 @@ class LeaderQuestions:
     @property
     def is_open(self) -> bool:
         """Whether an answer has not come."""
-        return bool(self._asked)
+        return self._open > 0
 
-    def ask_whether(self) -> bytes:
+    def ask_whether(self) -> OwnRequest:
         """Ask the broker which questions it knows."""
 
         def take(frame: Buffer) -> None:
@@ -112,8 +120,8 @@ class LeaderQuestions:
 
         return self._ask(ask_api_versions, take)
 
-    def ask(self, epochs: Mapping[TopicPartition, int], histories: Mapping[TopicPartition, int]) -> list[bytes]:
-        """Ask about as many of these partitions as one question may have; return its frames.
+    def ask(self, epochs: Mapping[TopicPartition, int], histories: Mapping[TopicPartition, int]) -> list[OwnRequest]:
+        """Ask about as many of these partitions as one question may have; return its parts.
 
         `epochs` has the epochs to insist on, `histories` those whose ends are asked for.
         """
@@ -138,37 +146,30 @@ class LeaderQuestions:
         if question.histories:
             frames.append(self._ask(lambda asker: ask_epoch_ends(asker, question.histories), take_ends))
         frames += [self._ask_topic(topic, question) for topic in topics]
-        question.open, self._question = len(frames), question
+        self._question = question
         return frames
 
-    def _ask_topic(self, topic: str, question: Question) -> bytes:
+    def _ask_topic(self, topic: str, question: Question) -> OwnRequest:
         def take(frame: Buffer) -> None:
             question.topics[topic] = scan_topic_id(frame)
             question.was_throttled(throttle_ms(frame, is_flexible=True))
 
         return self._ask(lambda asker: ask_topic_id(asker, topic), take)
 
-    def _ask(self, encode: Callable[[Asker], bytes], take: Callable[[Buffer], object]) -> bytes:
-        asker = Asker(self._next_id(), self.client_id)
-        self._asked[asker.correlation_id] = take
-        return encode(asker)
+    def _ask(self, encode: Callable[[Asker], bytes], take: Callable[[Buffer], object]) -> OwnRequest:
+        self._open += 1
 
-    def take_answer(self, correlation_id: int | None, frame: Buffer) -> bool:
-        """Take an answer to a question. False: it is for the client. Raises MalformedFrameError."""
-        take = self._asked.pop(correlation_id, None) if correlation_id is not None else None
-        if take is None:
-            return False
-        take(frame)
-        if self._question is not None:
-            self._question.open -= 1
-        return True
+        def taken(frame: Buffer) -> None:
+            self._open -= 1
+            take(frame)
+
+        return OwnRequest(encode(Asker(OWN_ID, self.client_id)), taken)
 
     def concluded(self) -> Question | None:
         """Return the question once, when its last answer has come."""
-        question = self._question
-        if question is None or question.open:
+        if self.is_open:
             return None
-        self._question = None
+        question, self._question = self._question, None
         return question
 
 

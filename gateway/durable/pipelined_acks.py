@@ -37,10 +37,10 @@ from gateway.durable.leader_questions import (
     KnownLeaders,
     LeaderQuestions,
     LedPartition,
+    OwnRequest,
     Question,
 )
-from gateway.durable.watermark_frames import ANY_EPOCH, HighWatermark, NamedTopic, TopicPartition
-from kafka_log.crc32c import Buffer
+from gateway.durable.watermark_frames import ANY_EPOCH, EpochEnd, HighWatermark, NamedTopic, TopicPartition
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
 
@@ -146,11 +146,11 @@ class ReplicationHold:
 
     __slots__ = ("end_offset", "epoch", "forwarded", "since_s", "verdict")
 
-    def __init__(self, forwarded: Forwarded, end_offset: int, since_s: float) -> None:
+    def __init__(self, forwarded: Forwarded, end_offset: int | None, since_s: float) -> None:
         self.forwarded = forwarded
         self.epoch = forwarded.led.epoch
         self.end_offset = end_offset
-        """Exclusive."""
+        """Exclusive; None: the broker did not say, so it is where the log ends when the leader is asked."""
         self.since_s = since_s
         self.verdict: Verdict | None = None
 
@@ -162,17 +162,16 @@ class PipelinedAcks:
         self,
         shared: ReplicationLimits,
         logs: DurableLogs,
-        next_id: Callable[[], int],
         woken: Callable[[], object],
     ) -> None:
-        """`logs` knows the topics that have a directory here, `next_id` gives correlation ids that no client has.
+        """`logs` knows the topics that have a directory here.
 
         `woken` is called when there is something to ask.
         """
         self._shared = shared
         self._logs = logs
         self._woken = woken
-        self._questions = LeaderQuestions(next_id)
+        self._questions = LeaderQuestions()
         self._leaders = KnownLeaders()
         self._holds: dict[TopicPartition, list[ReplicationHold]] = {}
         self._fenced: set[TopicPartition] = set()
@@ -262,15 +261,19 @@ class PipelinedAcks:
 
     def hold(self, forwarded: Forwarded, end_offset: int | None, now_s: float) -> ReplicationHold:
         """Hold the answer for records that the broker appended up to `end_offset`; None: it did not say where."""
-        held = ReplicationHold(forwarded, end_offset if end_offset is not None else -1, now_s)
-        if end_offset is None:
-            self._end(held, Verdict.TIMED_OUT)
-            return held
+        held = ReplicationHold(forwarded, end_offset, now_s)
         self._holds.setdefault(forwarded.led.name, []).append(held)
         if self._next_poll_s is None:
             self._next_poll_s = now_s + self._poll_s
-        self._shared.followers.wait(forwarded.led.log, end_offset, self._due)
+        self._watch(held)
         return held
+
+    def _watch(self, held: ReplicationHold) -> None:
+        """Ask the leader again as soon as followers have fetched what is held; at once if it is not known."""
+        if held.end_offset is None:
+            self._due()
+        else:
+            self._shared.followers.wait(held.forwarded.led.log, held.end_offset, self._due)
 
     def refused(self, forwarded: Forwarded) -> None:
         """Note that the broker has not appended these records."""
@@ -321,7 +324,7 @@ class PipelinedAcks:
     def _has_questions(self) -> bool:
         return bool(self._holds or self._leaders.wanted)
 
-    def to_broker(self, now_s: float) -> list[bytes]:
+    def to_broker(self, now_s: float) -> list[OwnRequest]:
         """Return the questions that go to the broker now."""
         self._suspect(now_s)
         is_late = self._next_poll_s is not None and now_s >= self._next_poll_s
@@ -335,7 +338,11 @@ class PipelinedAcks:
         self._poll_s = _POLL_AGAIN_S if self._is_due else min(2 * self._poll_s, _POLL_MAX_S)
         self._is_due, self._next_poll_s = False, now_s + self._poll_s
         names = {**self._leaders.wanted, **dict.fromkeys(self._holds)}
-        histories = {one: min(held.epoch for held in self._holds[one]) for one in self._fenced & self._holds.keys()}
+        histories = {
+            name: min(held.epoch for held in holds)
+            for name, holds in self._holds.items()
+            if name in self._fenced or any(held.end_offset is None for held in holds)
+        }
         return self._questions.ask({one: self._insisted_epoch(one) for one in names}, histories)
 
     def _suspect(self, now_s: float) -> None:
@@ -348,16 +355,13 @@ class PipelinedAcks:
             return ANY_EPOCH
         return min(held.epoch for held in self._holds[name])
 
-    def take_answer(self, correlation_id: int | None, frame: Buffer, now_s: float) -> bool:
-        """Take an answer to one of the agent's questions. False: it is for the client. Raises MalformedFrameError."""
-        if not self._questions.take_answer(correlation_id, frame):
-            return False
+    def answered(self, now_s: float) -> None:
+        """Note that one of the agent's questions was answered."""
         if (question := self._questions.concluded()) is not None:
             if question.throttle_ms:
                 self.note_throttle(question.throttle_ms, now_s)
             self._conclude(question, now_s)
         self._woken()
-        return True
 
     # What the answers say.
 
@@ -387,14 +391,26 @@ class PipelinedAcks:
             self._leaders.forget(name)
             self._is_due = True
         elif told.error == topic.error == NONE:
-            if name in question.histories:
+            if name in self._fenced and name in question.histories:
                 self._judge_history(name, told.leader_epoch, question)
             elif insisted != ANY_EPOCH:
                 self._shared.moved(log, told.offset)
-                passed = [one for one in holds if one.epoch == told.leader_epoch and one.end_offset <= told.offset]
+                current = [one for one in holds if one.epoch == told.leader_epoch]
+                self._learn_end(current, question.ends.get(name))
+                passed = [one for one in current if one.end_offset is not None and one.end_offset <= told.offset]
                 self._settle(name, passed, Verdict.REPLICATED)
         if name not in self._holds:
             self._fenced.discard(name)
+
+    def _learn_end(self, holds: Iterable[ReplicationHold], end: EpochEnd | None) -> None:
+        """Let holds of the present epoch whose end is not known wait for all that the log had when this was asked.
+
+        The broker has answered their requests before the question, so the records lie below.
+        """
+        for one in holds:
+            if one.end_offset is None and end is not None and (end.error, end.leader_epoch) == (NONE, one.epoch):
+                one.end_offset = end.end_offset
+                self._watch(one)
 
     def _judge_history(self, name: TopicPartition, new_epoch: int, question: Question) -> None:
         """Continue holds of the old epoch under the new one if the log still has their records; refuse the others.
@@ -411,7 +427,7 @@ class PipelinedAcks:
         lost = []
         for one in self._holds[name]:
             if one.epoch == old_epoch:
-                if is_next or one.end_offset <= reached:
+                if is_next or (one.end_offset is not None and one.end_offset <= reached):
                     one.epoch = new_epoch
                 else:
                     lost.append(one)
@@ -429,8 +445,7 @@ class PipelinedAcks:
             self._end(held, verdict)
             self._forget(held)
         if name in self._holds:
-            led = self._holds[name][0].forwarded.led
-            self._shared.followers.wait(led.log, self._holds[name][0].end_offset, self._due)
+            self._watch(self._holds[name][0])
 
     def close(self) -> None:
         """Drop all holds: the connection ended."""

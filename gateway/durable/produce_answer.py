@@ -6,20 +6,22 @@ Source: Kafka's message definitions ResponseHeader and ProduceResponse; KIP-482,
 """
 
 import struct
+from functools import partial
 from typing import Final, NamedTuple
+from uuid import UUID
 
-from gateway.produce.produce_frame import MIN_PRODUCE_VERSION, TOPIC_ID_VERSION
+from gateway.produce.produce_frame import MIN_PRODUCE_VERSION, TOPIC_ID_VERSION, ProduceRequestView
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId
 from replication.wire.kafka_frame import FrameCursor
 
-_CORRELATION_ID = struct.Struct(">i")
 _OUTCOME = struct.Struct(">hq")  # error, base offset
 _REFUSAL = struct.Struct(">hqq")  # error, base offset, log append time
 _LOG_START_OFFSET_VERSION: Final = 5
 _RECORD_ERRORS_VERSION: Final = 8
 _THROTTLE = struct.Struct(">i")
 _APPEND_TIME_BYTES = _LOG_START_BYTES = 8
+_CORRELATION_BYTES: Final = 4
 _MIN_PARTITION_BYTES: Final = 22
 _MIN_TOPIC_BYTES: Final = 2
 
@@ -38,11 +40,6 @@ class AnsweredPartition(NamedTuple):
     """Where error, base offset and log append time stand in the frame."""
 
 
-def correlation_id_of(answer: Buffer) -> int | None:
-    """Return an answer's correlation id; None: it is too short to have one."""
-    return _CORRELATION_ID.unpack_from(answer, 0)[0] if len(answer) >= _CORRELATION_ID.size else None
-
-
 class ProduceAnswerView(NamedTuple):
     """A Produce answer's partitions, in the order of the frame."""
 
@@ -54,7 +51,7 @@ class ProduceAnswerView(NamedTuple):
 def scan_produce_answer(answer: Buffer, api_version: int) -> ProduceAnswerView:
     """Find what an answer says of each partition. Raises MalformedFrameError."""
     cursor = FrameCursor(answer)
-    cursor.skip(_CORRELATION_ID.size)
+    cursor.skip(_CORRELATION_BYTES)
     is_flexible = api_version >= MIN_PRODUCE_VERSION
     if is_flexible:
         cursor.skip_tagged_fields()
@@ -86,6 +83,33 @@ def set_throttle_ms(answer: bytearray, view: ProduceAnswerView, throttle_ms: int
 def refuse(answer: bytearray, found: AnsweredPartition, error: int) -> None:
     """Replace a partition's success by this error."""
     _REFUSAL.pack_into(answer, found.outcome_at, error, NO_OFFSET, NO_OFFSET)
+
+
+def refuse_all(request: ProduceRequestView, error: int, message: str) -> bytes:
+    """Encode an answer by which all partitions of a request are refused, with a message from version 8 on."""
+    from kafka.protocol.producer import ProduceResponse
+
+    kind = ProduceResponse.TopicProduceResponse
+    refused = partial(
+        kind.PartitionProduceResponse,
+        error_code=error,
+        base_offset=NO_OFFSET,
+        log_append_time_ms=NO_OFFSET,
+        log_start_offset=NO_OFFSET,
+        record_errors=[],
+        error_message=message,
+    )
+    topics = [
+        kind(
+            name=one.topic_name or "",
+            topic_id=UUID(bytes=one.topic_id or bytes(16)),
+            partition_responses=[refused(index=one.partition)],
+        )
+        for one in request.fields
+    ]
+    answer = ProduceResponse(responses=topics, throttle_time_ms=0, version=request.api_version)
+    answer.with_header(correlation_id=request.correlation_id)
+    return bytes(answer.encode(header=True))
 
 
 def _topic(cursor: FrameCursor, api_version: int) -> TopicId | str:

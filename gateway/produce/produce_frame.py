@@ -71,6 +71,7 @@ class ProduceRequestView:
     acks_position: int
     """Position of `acks` in the frame, a 16-bit integer."""
     timeout_ms: int
+    is_transactional: bool
     fields: tuple[ProducedRecords, ...]
 
 
@@ -95,6 +96,25 @@ def scan_produce_request(frame: Buffer, min_version: int = MIN_PRODUCE_VERSION) 
         return Unread.MALFORMED
 
 
+def is_answered(frame: Buffer) -> bool:
+    """Return whether a broker answers this request: all but Produce with acks=0. Its beginning is enough."""
+    if len(frame) < _API.size or _API.unpack_from(frame, 0)[0] != PRODUCE_API_KEY:
+        return True
+    cursor = FrameCursor(frame)
+    try:
+        cursor.skip(_INT16.size)
+        api_version = cursor.int16()
+        cursor.skip(_API.size - 2 * _INT16.size)
+        cursor.skip(max(cursor.int16(), 0))  # client id
+        if api_version >= MIN_PRODUCE_VERSION:
+            cursor.skip_tagged_fields()
+        if api_version >= MIN_TRANSACTIONAL_VERSION:
+            _skip_transactional_id(cursor, api_version)
+        return cursor.int16() != ACKS_NONE
+    except MalformedFrameError:
+        return True
+
+
 def client_id_of(frame: Buffer) -> bytes:
     """Copy the client id of a request that was scanned, with its length in front."""
     size = max(_INT16.unpack_from(frame, _API.size)[0], 0)
@@ -112,7 +132,7 @@ def _scan(cursor: FrameCursor, api_version: int, correlation_id: int) -> Produce
     cursor.skip(_API.size)
     cursor.skip(max(cursor.int16(), 0))  # client id
     cursor.skip_tagged_fields()
-    cursor.skip(max(cursor.unsigned_varint() - 1, 0))  # transactional id
+    is_transactional = _skip_transactional_id(cursor, api_version)
     acks_position = cursor.position
     acks, timeout_ms = cursor.fields(_PARAMETERS)
     by_id = api_version >= TOPIC_ID_VERSION
@@ -128,14 +148,15 @@ def _scan(cursor: FrameCursor, api_version: int, correlation_id: int) -> Produce
         cursor.skip_tagged_fields()
     cursor.skip_tagged_fields()
     cursor.expect_end()
-    return ProduceRequestView(api_version, correlation_id, acks, acks_position, timeout_ms, tuple(fields))
+    parameters = acks, acks_position, timeout_ms, is_transactional
+    return ProduceRequestView(api_version, correlation_id, *parameters, tuple(fields))
 
 
 def _scan_inflexible(cursor: FrameCursor, api_version: int, correlation_id: int) -> ProduceRequestView:
     """Scan a version before KIP-482: lengths and counts have fixed sizes, null is -1, and nothing has tags."""
     cursor.skip(_API.size)
     cursor.skip(max(cursor.int16(), 0))  # client id
-    cursor.skip(max(cursor.int16(), 0))  # transactional id
+    is_transactional = _skip_transactional_id(cursor, api_version)
     acks_position = cursor.position
     acks, timeout_ms = cursor.fields(_PARAMETERS)
     fields: list[ProducedRecords] = []
@@ -146,4 +167,12 @@ def _scan_inflexible(cursor: FrameCursor, api_version: int, correlation_id: int)
             start = cursor.skip(max(cursor.int32(), 0))
             fields.append(ProducedRecords(None, name, partition, start, cursor.position))
     cursor.expect_end()
-    return ProduceRequestView(api_version, correlation_id, acks, acks_position, timeout_ms, tuple(fields))
+    parameters = acks, acks_position, timeout_ms, is_transactional
+    return ProduceRequestView(api_version, correlation_id, *parameters, tuple(fields))
+
+
+def _skip_transactional_id(cursor: FrameCursor, api_version: int) -> bool:
+    """Skip the transactional id. Returns whether there is one."""
+    size = cursor.unsigned_varint() - 1 if api_version >= MIN_PRODUCE_VERSION else cursor.int16()
+    cursor.skip(max(size, 0))
+    return size >= 0

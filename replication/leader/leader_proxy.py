@@ -55,10 +55,9 @@ _APART = (
     PeerCapabilities.CLIENTS,
     PeerCapabilities.PRESENCE,
     PeerCapabilities.RANGES,
-    PeerCapabilities.STORED_LOGS,
     PeerCapabilities.VISIBLE,
 )
-_READ_OUR_HELLO = (PeerCapabilities.STORED_LOGS, PeerCapabilities.VISIBLE)
+_READ_OUR_HELLO = (PeerCapabilities.VISIBLE,)
 """For these the other agent reads in our hello whether they are served, and leaves."""
 """What connections can be for, besides replication."""
 _IDLE_PLACE = 1

@@ -28,8 +28,6 @@ rest is packed, see `replication.wire.packed_message`):
     RANGE_REQUEST   a range of an object that the neighbour reads              asker to neighbour
     RANGE           its bytes                                                  neighbour to asker
     RANGE_REFUSED   they are to be read from the store                         neighbour to asker
-    STORED_REQUEST  are these logs stored and published up to these offsets?   asker to leader
-    STORED          they are, or ask anew who leads them                       leader to asker
 
 What READ_AHEAD, LINKED_OLD and READ_ARCHIVE_AHEAD name is read within the quota for such reads. All agents of one
 protocol version understand all of this; a peer is sent only what its hello asks for (`PeerCapabilities`).
@@ -38,10 +36,9 @@ One peer connection stands for one connection of a broker's replica fetcher, so 
 hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages, but for
 KAFKA and, where both have ROUTED_PRODUCE, ZONE_ROUTE_REQUEST, ORIGINAL and ROUTE_INLINE_REQUEST, with ADOPTED_RECORDS
 ROUTE_OUTCOME as well; where both have LINKED_FETCH, LINKED, INLINE_REQUEST, LINKS_PAUSED and LINKS_RESUMED. One whose
-hello asks for RANGES is between two agents of a zone, and carries RANGE_REQUEST, RANGE and RANGE_REFUSED alone; one
-whose hello asks for STORED_LOGS carries STORED_REQUEST and STORED. One whose hello asks for VISIBLE carries KAFKA, with
-Fetch requests of the gateway itself, and what LINKED_FETCH adds. One whose hello asks for PRESENCE carries hellos
-alone: each is answered by one, for as long as the agent lives.
+hello asks for RANGES is between two agents of a zone, and carries RANGE_REQUEST, RANGE and RANGE_REFUSED alone. One
+whose hello asks for VISIBLE carries KAFKA, with Fetch requests of the gateway itself, and what LINKED_FETCH adds. One
+whose hello asks for PRESENCE carries hellos alone: each is answered by one, for as long as the agent lives.
 """
 
 import struct
@@ -88,11 +85,6 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """ANNOUNCE_SHARED: one agent of a zone reads an object for all of them."""
     RANGES = 1024
     """The connection is for ranges of objects, not for replication: requested, or, in the answer, granted."""
-
-    STORED_LOGS = 2048
-    """The connection is for questions about durable logs, not for replication: requested, or, in the answer,
-    granted.
-    """
     PRESENCE = 4096
     """The connection asks only whether the agent is there: requested, or, in the answer, granted."""
     VISIBLE = 8192
@@ -131,8 +123,6 @@ class MessageKind(IntEnum):
     RANGE_REQUEST = 14
     RANGE = 15
     RANGE_REFUSED = 16
-    STORED_REQUEST = 17
-    STORED = 18
 
 
 class PeerRefusedError(Exception):

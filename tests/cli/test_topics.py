@@ -1,8 +1,10 @@
 """`remote-wal topics enable`: what is written for a topic."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +14,7 @@ from cli import main as main_module
 from cli.fleet import agents as agents_module
 from cli.fleet import topics as topics_module
 from cli.fleet.topics import _measured
-from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.answers import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
@@ -117,7 +119,7 @@ def test_a_setting_is_changed_and_the_others_stay(
     written: list[object] = []
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
-    monkeypatch.setattr(topics_module, "_check_durable", lambda _agents, _client: None)
+    monkeypatch.setattr(topics_module, "_check_durable", lambda _names, _agents, _client: None)
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "set", *arguments, "--bootstrap-server", "nowhere:1"]
     )
@@ -219,11 +221,59 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings(enabled, {}, known))
     brokers = [DescribedBroker(1, None), DescribedBroker(2, None)]
     monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: brokers)
+    monkeypatch.setattr(KafkaCluster, "listing", lambda _self: ClusterListing("id", {}, {}))
     words = ["topics", *command, "--durable", "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), words)
     assert bool(written) is (told is None), result.output
     assert (result.exit_code == 0) is (told is None)
     assert told is None or told in f"{result.output}{result.exception}"
+
+
+class WithTransaction(KafkaCluster):
+    """orders-1 has an open transaction."""
+
+    def brokers(self) -> list[DescribedBroker]:
+        return [DescribedBroker(1, None)]
+
+    def listing(self, topic: str | None = None) -> ClusterListing:
+        partitions = tuple(DescribedPartition(one, 1, (1,), (1,)) for one in range(2))
+        names = ("orders", "payments", "__consumer_offsets")
+        return ClusterListing("id", {}, {name: DescribedTopic(name, 0, partitions=partitions) for name in names})
+
+    def offsets(self, partitions: Iterable[tuple[str, int]], at: int, *, is_stable: bool = False) -> Any:
+        ends = {where: 7 if is_stable and where == ("orders", 1) else 10 for where in partitions}
+        return SimpleNamespace(get_all=lambda: ends)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        (["enable", "orders", "--durable"], True),
+        (["enable", "payments", "orders", "--durable"], True),
+        (["set", "orders", "--durable"], True),
+        (["enable", "ord.*", "--durable", "--pattern"], True),
+        (["enable", "pay.*", "--durable", "--pattern"], False),
+        (["enable", "payments", "--durable"], False),
+        (["enable", "orders", "--no-durable"], False),
+        (["enable", "kept", "--durable"], False),
+    ],
+)
+def test_no_topic_becomes_durable_while_a_transaction_is_open_in_it(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], is_refused: bool
+) -> None:
+    written: list[object] = []
+    enabled = {"orders": TopicSettings(True), "kept": TopicSettings(True, durable=True)}
+    for writer in ("_set", "_set_patterns"):
+        monkeypatch.setattr(topics_module, writer, lambda wanted, _client: written.append(wanted))
+    monkeypatch.setattr(connection, "reach", lambda _servers: None)
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (enabled, {1: HOLDING}))
+    known = KnownSettings(enabled, {}, {1: HOLDING})
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
+    monkeypatch.setattr("kafka_cluster.cluster.KafkaCluster", WithTransaction)
+    result = CliRunner().invoke(main_module.build_app(), ["topics", *words, "--bootstrap-server", "nowhere:1"])
+    assert bool(written) is not is_refused, result.output
+    told = f"{result.output}{result.exception}"
+    assert ("a transaction is open in orders-1, and durable topics take none" in told) is is_refused
 
 
 def test_only_agents_of_brokers_that_are_still_there_are_asked_what_they_measured(

@@ -12,14 +12,16 @@ from functools import partial
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from cli.exit_code import ExitCode
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import set_topics
+from local_cluster.kafka_tools import KafkaToolError
 from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneGateways
 from metadata_topic.settings.topic_settings import TopicSettings
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
-from tests.cluster.recovery_commands import run_command
+from tests.cluster.recovery_commands import ask_cluster, run_command
 from tests.cluster.script import PATIENCE_S, Script
 
 GATEWAYS = ZoneGateways(THREE_ZONES, durable=True)
@@ -116,19 +118,12 @@ def read(cluster: LocalCluster, topic: str) -> list[str]:
 
 
 def produced_by_others(cluster: LocalCluster, topic: str) -> list[str]:
-    """The log once Java's producer, which knows topics by their ids, and a transaction were acknowledged."""
+    """The log once Java's producer, which knows topics by their ids, was acknowledged."""
     own = GATEWAYS.own_zone_address(cluster.layout, LEADER)
     for acks in ("1", "all"):
         assert cluster.runtime.tools(own).produce(topic, records=FEW, config={"acks": acks}).records == FEW
-    other = GATEWAYS.bootstrap_servers(cluster.layout, "az1")
-    producer = Producer({"bootstrap.servers": other, "transactional.id": topic})
-    producer.init_transactions(PATIENCE_S)
-    producer.begin_transaction()
-    for number in range(FEW):
-        producer.produce(topic, f"transaction-{number}")
-    producer.commit_transaction(PATIENCE_S)
     found = read(cluster, topic)
-    assert len(found) == 3 * FEW
+    assert len(found) == 2 * FEW
     return found
 
 
@@ -194,3 +189,34 @@ def test_while_the_store_is_away_producers_are_told_to_try_again(cluster: LocalC
     for one in patient:
         mine = [value for value in values if value.startswith(f"{one.name}-")]
         assert mine[: len(one.acknowledged)] == one.acknowledged, "in order, and each once"
+
+
+def test_transactions_are_refused_for_durable_topics_and_durability_while_one_is_open(
+    cluster: LocalCluster, topic: str
+) -> None:
+    durable, other = f"{topic}-durable", f"{topic}-other"
+    begin(cluster, {durable: DURABLE, other: TopicSettings(enable=True)})
+    counters = AgentCounters(cluster)
+    addresses = GATEWAYS.own_zone_address(cluster.layout, LEADER), GATEWAYS.bootstrap_servers(cluster.layout, "az1")
+    for number, address in enumerate(addresses):
+        producer = Producer({"bootstrap.servers": address, "transactional.id": f"{topic}-{number}", "log_level": 0})
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce(other, "before")
+        assert not producer.flush(PATIENCE_S)
+        ask_cluster(cluster, "topics", "enable", other, "--durable", exit_code=ExitCode.UNKNOWN)
+        errors: list[KafkaError | None] = []
+        producer.produce(durable, "refused", on_delivery=lambda error, _, errors=errors: errors.append(error))
+        assert not producer.flush(PATIENCE_S)
+        assert [error and error.code() for error in errors] == [KafkaError.POLICY_VIOLATION]
+        producer.abort_transaction(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce(other, f"kept-{number}")
+        producer.commit_transaction(PATIENCE_S)
+    java = cluster.runtime.tools(addresses[0])
+    with pytest.raises(KafkaToolError, match=r"PolicyViolationException.*durable topics take no transactions"):
+        java.produce(durable, records=1, config={"transactional.id": f"{topic}-java", "enable.idempotence": "true"})
+    assert counters.growth(ANSWERS, outcome="transactional") >= 3
+    assert read(cluster, durable) == []
+    assert read(cluster, other) == ["kept-0", "kept-1"]
+    ask_cluster(cluster, "topics", "enable", other, "--durable")

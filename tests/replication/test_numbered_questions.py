@@ -12,7 +12,7 @@ from replication.wire.peer_channel import NumberedQuestions, PeerChannel
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import MessageKind
 
-KIND, PATIENCE_S = MessageKind.STORED_REQUEST, 60
+KIND, PATIENCE_S = MessageKind.RANGE_REQUEST, 60
 REFUSED = b"refused"
 
 
@@ -45,14 +45,14 @@ class Asked:
 
 
 def read(kind: MessageKind, body: memoryview) -> tuple[int, bytes | Exception]:
-    if kind is not MessageKind.STORED:
+    if kind is not MessageKind.RANGE:
         raise MalformedFrameError(0, f"{kind.name}")
     number, _, told = bytes(body).partition(b" ")
     return int(number), ValueError(told.decode()) if told == REFUSED else told
 
 
 def answer(channel: PeerChannel, number: int, told: bytes) -> None:
-    channel.send(MessageKind.STORED, b"%d %s" % (number, told))
+    channel.send(MessageKind.RANGE, b"%d %s" % (number, told))
 
 
 @asynccontextmanager

@@ -65,9 +65,10 @@ class Load:
         is_durable = bool(agents and agents.gateways and agents.gateways.durable)
         if is_durable:
             set_topics(cluster.bootstrap_servers, [LEDGER_TOPIC], replace(LINKED_AND_KEPT, durable=True))
+        plans = [one for one in _PLANS if one.transaction is None or not is_durable]  # durable topics take none
         zones = [bootstrap_servers(cluster, broker_id) for broker_id in cluster.broker_ids]
         self._verifiable = VerifiableClients(cluster, zones[0], VERIFIABLE_TOPIC, directory)
-        self._ledger = LedgerWorkload(zones[1], LEDGER_TOPIC, _PLANS, seed=seed)
+        self._ledger = LedgerWorkload(zones[1], LEDGER_TOPIC, plans, seed=seed)
         self.changed = ChangedTopics(cluster, zones[1], is_durable=is_durable)
         self._copier: TransactionalCopier | None = None
         if copies:

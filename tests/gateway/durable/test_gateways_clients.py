@@ -39,7 +39,7 @@ class Broker:
 @asynccontextmanager
 async def running(held: Rig, broker: Broker, is_routed: bool) -> AsyncIterator[GatewayRig]:
     metrics = DurableMetrics(CollectorRegistry(), held.logs)
-    holding = HoldingContext(held.logs, held, metrics, MemoryBudget(), MemoryBudget(), MemoryBudget())
+    holding = HoldingContext(held.logs, metrics, MemoryBudget(), MemoryBudget(), MemoryBudget())
     if not is_routed:
         async with started(GatewayRig(broker.serve, holding=holding)) as rig:
             yield rig

@@ -1,7 +1,6 @@
 """When a connection's Produce answers go on, with kafka-python's codec as the client and the broker."""
 
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,7 @@ import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
-from gateway.durable.ended_transactions import EndedTransactions, Partitions
 from gateway.durable.held_answers import HELD_SHARE, MAX_ANSWERS, HeldAnswers, ProduceRefusedError
-from gateway.durable.held_transactions import LetGo
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
@@ -27,7 +24,7 @@ IDS = {TOPIC: TOPIC_ID, OTHER: OTHER_ID}
 NAMES = {id_: name for name, id_ in IDS.items()}
 TIMEOUT_MS = 30_000
 LATE_S = TIMEOUT_MS / 1000 * HELD_SHARE
-NO_ERROR, NOT_LEADER, TIMED_OUT, TOO_LARGE, DUPLICATE = 0, 6, 7, 10, 46
+NO_ERROR, NOT_LEADER, TIMED_OUT, TOO_LARGE, POLICY_VIOLATION, DUPLICATE = 0, 6, 7, 10, 44, 46
 LOG = TopicIdPartition(TOPIC_ID, 0)
 
 
@@ -44,10 +41,7 @@ class Rig:
         self.asked_for: list[TopicIdPartition] = []
         self.woken = self.asked_anew = 0
         self.verdicts: list[Verdict] = []
-        self.transaction_verdicts: list[Verdict] = []
-        self.waits: list[tuple[Partitions | None, Callable[[], object]]] = []
-        self.let_go: list[Callable[[], object]] = []
-        self.ended_transactions = EndedTransactions()
+        self.refused = 0
         self.logs = DurableLogs(self._ask_anew)
         if is_known:
             self.logs.topics_known(frozenset({TOPIC}), NAMES)
@@ -57,21 +51,15 @@ class Rig:
         self.sent = 0
 
     def connection(self) -> HeldAnswers:
-        return HeldAnswers(self.logs, self, self.ended_transactions, self._wake, self)
-
-    # Markers.
-
-    def wait(self, partitions: Partitions | None, tell: Callable[[], object]) -> LetGo:
-        self.waits.append((partitions, tell))
-        return lambda: self.let_go.append(tell)
+        return HeldAnswers(self.logs, self._wake, self)
 
     # Told.
 
     def ended(self, verdict: Verdict, _held_s: float) -> None:
         self.verdicts.append(verdict)
 
-    def transaction_ended(self, verdict: Verdict, _held_s: float) -> None:
-        self.transaction_verdicts.append(verdict)
+    def transaction_refused(self) -> None:
+        self.refused += 1
 
     def _ask_anew(self) -> None:
         self.asked_anew += 1
@@ -95,7 +83,9 @@ class Rig:
     def ask(self, number: int, *topics: str, records: int = 5, acks: int = 1, now_s: float = 0.0) -> None:
         self.answers.asked(self.request(number, *topics, records=records, acks=acks), now_s)
 
-    def request(self, number: int, *topics: str, records: int = 5, acks: int = 1) -> bytes:
+    def request(
+        self, number: int, *topics: str, records: int = 5, acks: int = 1, transactional_id: str | None = None
+    ) -> bytes:
         produced = [
             ProduceRequest.TopicProduceData(
                 name=name,
@@ -107,7 +97,11 @@ class Rig:
             for name in topics or (TOPIC,)
         ]
         message = ProduceRequest(
-            transactional_id=None, acks=acks, timeout_ms=TIMEOUT_MS, topic_data=produced, version=self.version
+            transactional_id=transactional_id,
+            acks=acks,
+            timeout_ms=TIMEOUT_MS,
+            topic_data=produced,
+            version=self.version,
         )
         return encode(message, number, "producer")
 
@@ -236,6 +230,7 @@ def test_what_comes_behind_a_held_answer_waits_for_it() -> None:
     first = rig.answer(1, (TOPIC, NO_ERROR, 100))
     rig.ask(2)
     second = rig.answer(2, (TOPIC, TOO_LARGE, -1))
+    rig.answers.asked(b"\0\3" + bytes(2) + (3).to_bytes(4, "big"), 0.0)
     of_metadata = (3).to_bytes(4, "big") + b"something"
     rig.answers.answered(of_metadata, 0.0)
     assert rig.ready() is None
@@ -312,7 +307,8 @@ def test_where_no_topic_is_durable_nothing_is_held_or_refused() -> None:
     rig = Rig(is_known=False)
     rig.logs.topics_known(frozenset(), {})
     assert not rig.logs.may_hold
-    rig.answers.asked(b"\x00\x00\x00\x63" + bytes(20), 0.0)
+    assert rig.answers.asked(unknown := b"\x00\x00\x00\x63" + bytes(20), 0.0) == [unknown]
+    rig.answers.close()
     rig.ask(1)
     frame = rig.answer(1, (TOPIC, NO_ERROR, 100))
     assert rig.ready() == frame
@@ -347,8 +343,54 @@ def test_an_answer_that_is_cut_off_is_refused() -> None:
 def test_requests_with_acks_0_have_no_answer() -> None:
     rig = Rig()
     rig.ask(1, acks=0)
-    frame = rig.answer(1, (TOPIC, NO_ERROR, 100))
+    rig.ask(1, OTHER)
+    frame = rig.answer(1, (OTHER, NO_ERROR, 100))
     assert rig.ready() == frame
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_of_a_transaction_for_a_durable_topic_is_refused_in_its_turn(version: int) -> None:
+    rig = Rig(version)
+    rig.ask(1)
+    refused = rig.request(2, OTHER, TOPIC, acks=-1, transactional_id="t")
+    assert rig.answers.asked(refused, 0.0) == [], "the broker does not get it"
+    rig.ask(3, OTHER)
+    first = rig.answer(1, (TOPIC, TOO_LARGE, -1))
+    assert rig.ready() == first
+    told = rig.ready()
+    assert rig.told(told) == [(OTHER, POLICY_VIOLATION, -1), (TOPIC, POLICY_VIOLATION, -1)]
+    assert (b"durable topics take no transactions" in (told or b"")) is (version >= 8)
+    third = rig.answer(3, (OTHER, NO_ERROR, 7))
+    assert rig.ready() == third
+    assert rig.answers.asked(refused, 0.0) == []
+    assert rig.told(rig.ready()) == rig.told(told), "at once, as nothing is before it"
+    assert (rig.refused, rig.logs.waiting, rig.answers.held_bytes) == (2, 0, 0)
+
+
+def test_a_request_of_a_transaction_goes_to_the_broker_if_its_topics_are_known_not_to_be_durable() -> None:
+    rig = Rig()
+    asked = rig.request(1, OTHER, acks=-1, transactional_id="t")
+    assert rig.answers.asked(asked, 0.0) == [asked]
+    frame = rig.answer(1, (OTHER, NO_ERROR, 7))
+    assert rig.ready() == frame
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_request_of_a_transaction_is_to_be_tried_again_while_its_topic_or_the_settings_are_not_known(
+    is_known: bool,
+) -> None:
+    rig = Rig(is_known=is_known)
+    if is_known:
+        rig.logs.topics_known(frozenset({TOPIC}), {})
+    assert rig.answers.asked(rig.request(1, OTHER, acks=-1, transactional_id="t"), 0.0) == []
+    assert rig.told(rig.ready()) == [(OTHER, NOT_LEADER, -1)]
+    assert (rig.asked_anew, rig.refused) == (1, 0)
+
+
+def test_a_request_of_a_transaction_that_cannot_be_answered_ends_the_connection() -> None:
+    rig = Rig()
+    with pytest.raises(ProduceRefusedError):
+        rig.answers.asked(rig.request(1, acks=0, transactional_id="t"), 0.0)
 
 
 def test_what_is_held_is_bounded() -> None:

@@ -41,7 +41,7 @@ class Connected:
         self.rig = Rig()
         self.registry = CollectorRegistry()
         budgets = MemoryBudget(requests_bytes), MemoryBudget(answers_bytes), MemoryBudget()
-        self.holding = HoldingContext(self.rig.logs, self.rig, DurableMetrics(self.registry, self.rig.logs), *budgets)
+        self.holding = HoldingContext(self.rig.logs, DurableMetrics(self.registry, self.rig.logs), *budgets)
         self.broker: asyncio.Queue[Stream] = asyncio.Queue()
 
     @asynccontextmanager
@@ -89,8 +89,9 @@ async def test_an_answer_reaches_the_client_once_its_records_are_published() -> 
     rig = connected.rig
     async with connected.running() as (client, broker):
         asked = rig.request(1)
-        client[1].write(framed(asked))
+        client[1].write(framed(asked) + framed(other := b"\0\3\0\0\0\0\0\x02"))
         assert await read_frame(broker[0]) == asked
+        assert await read_frame(broker[0]) == other
         answer = rig.made(1, (TOPIC, NO_ERROR, 100))
         broker[1].write(framed(answer) + framed(b"\0\0\0\x02other"))
         await connected.until(lambda: rig.logs.waiting == 1)
@@ -114,6 +115,8 @@ async def test_a_large_answer_reaches_its_client_while_others_answers_are_held()
         broker[1].write(framed(rig.made(1, (TOPIC, NO_ERROR, 100))))
         await connected.until(lambda: rig.logs.waiting == 1)
         consumer, its_broker = await connected.connect()
+        consumer[1].write(framed(b"\0\1\0\0\0\0\0\x07"))
+        await read_frame(its_broker[0])
         fetched = b"\0\0\0\x07" + bytes(1024 * 1024)
         its_broker[1].write(framed(fetched))
         assert await read_frame(consumer[0]) == fetched

@@ -2,7 +2,8 @@
 
 import struct
 import uuid
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
-from gateway.durable.ended_transactions import EndedTransactions, Partitions
 from gateway.durable.held_answers import HELD_SHARE, HeldAnswers
-from gateway.durable.held_transactions import LetGo
 from gateway.durable.leader_questions import MAX_TOPICS
 from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, PipelinedAcks, ReplicationLimits, Way
 from gateway.durable.produce_answer import scan_produce_answer
@@ -43,6 +42,8 @@ class Leader:
     high_watermark: int = 0
     ends: dict[int, int] = field(default_factory=dict)
     """Of epochs before this one."""
+    log_end: int = -1
+    """-1: nothing of this epoch is known."""
     error: int = NO_ERROR
     """Of ListOffsets, whatever is asked."""
     describe_error: int = NO_ERROR
@@ -79,8 +80,9 @@ class Leader:
         return head + throttle + topics
 
     def _end(self, partition: int, _current_epoch: int, epoch: int) -> bytes:
-        known = max((one for one in self.ends if one <= epoch), default=-1)
-        return struct.pack(">hiiq", NO_ERROR, partition, known, self.ends.get(known, -1))
+        ends = self.ends if self.log_end < 0 else {**self.ends, self.epoch: self.log_end}
+        known = max((one for one in ends if one <= epoch), default=-1)
+        return struct.pack(">hiiq", NO_ERROR, partition, known, ends.get(known, -1))
 
     def _watermark(self, partition: int, epoch: int, timestamp: int) -> bytes:
         assert timestamp == -1
@@ -122,22 +124,21 @@ class Rig:
         self.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
         self.replication = ReplicationLimits(self.followers, self.ways.append)
         self.answers = self.connection()
+        self.unread: deque[bytes | int] = deque()
+        """What the broker has not answered, in its order: the agent's questions, and requests by their ids."""
         self.now_s = 0.0
         self.woken = 0
 
     def connection(self) -> HeldAnswers:
-        return HeldAnswers(self.logs, self, EndedTransactions(), self._wake, self, self.replication)
+        return HeldAnswers(self.logs, self._wake, self, self.replication)
 
     def _wake(self) -> None:
         self.woken += 1
 
-    def wait(self, _partitions: Partitions | None, _tell: Callable[[], object]) -> LetGo:
-        raise AssertionError("no transaction here")
-
     def ended(self, verdict: Verdict, _held_s: float) -> None:
         self.verdicts.append(verdict)
 
-    def transaction_ended(self, _verdict: Verdict, _held_s: float) -> None:
+    def transaction_refused(self) -> None:
         raise AssertionError("no transaction here")
 
     def send(
@@ -147,6 +148,8 @@ class Rig:
         frames = self.answers.asked(self.request(number, records, acks, size, partitions), self.now_s)
         if frames is None:
             return None
+        if acks:
+            self.unread.append(number)
         return int(ProduceRequest.decode(bytes(frames[0]), version=self.version, header=True).acks)
 
     def request(self, number: int, records: int, acks: int, size: int, partitions: Sequence[int] = (0,)) -> bytes:
@@ -173,17 +176,27 @@ class Rig:
         topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_responses=parts)
         message = ProduceResponse(responses=[topic], throttle_time_ms=throttle_ms, version=self.version)
         message.with_header(correlation_id=number)
+        assert self.unread.popleft() == number
         self.answers.answered(bytes(message.encode(header=True)), self.now_s)
+        self._answer_questions()
 
     def ask(self, passed_s: float = 1e-3) -> int:
-        """Let the agent ask what it wants to, until nothing is left to ask now; how many frames it sent."""
+        """Let the agent ask what it wants to, until nothing is left to ask now; how many frames it sent.
+
+        The broker answers those that it has no request before.
+        """
         self.now_s += passed_s
         asked = 0
         while frames := self.answers.to_broker(self.now_s):
             asked += len(frames)
-            for frame in frames:
-                self.answers.answered(self.leader.answer(frame), self.now_s)
+            self.unread += frames
+            self._answer_questions()
         return asked
+
+    def _answer_questions(self) -> None:
+        while self.unread and isinstance(frame := self.unread[0], bytes):
+            self.unread.popleft()
+            self.answers.answered(self.leader.answer(frame), self.now_s)
 
     def told(self) -> tuple[int, int] | None:
         """Error and throttle time of the answer that goes to the client now."""
@@ -196,8 +209,8 @@ class Rig:
     def known(self) -> "Rig":
         """After a first request, which went to the broker as it was, and some time."""
         assert self.send(100) == -1
-        self.ask()
         self.append(100, 0)
+        self.ask()
         assert self.told() == (NO_ERROR, 0)
         self.leader.high_watermark = 5
         return self
@@ -390,8 +403,8 @@ def test_a_client_that_may_not_describe_the_topic_gets_acks_all() -> None:
     rig = Rig(leader=Leader(error=NOT_AUTHORIZED))
     for number in range(3):
         assert rig.send(number) == -1
-        rig.ask()
         rig.append(number, 5 * number)
+        rig.ask()
         assert rig.told() == (NO_ERROR, 0)
     assert rig.ways == [Way.UNKNOWN, Way.NO_RIGHT, Way.NO_RIGHT]
 
@@ -460,7 +473,7 @@ def test_a_request_that_waits_in_turn_wakes_nobody_by_trying_again() -> None:
     assert rig.woken == woken
 
 
-def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_is_refused() -> None:
+def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_for_all_that_the_log_has() -> None:
     rig = Rig().known()
     assert rig.send(1) == 1
     rig.append(1, 0)
@@ -468,6 +481,35 @@ def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_i
     assert rig.told() == (NO_ERROR, 0)
     assert rig.send(2) == 1
     rig.append(2, -1, DUPLICATE)
+    rig.ask(0.1)
+    assert rig.told() is None, "the leader did not say where the log ends"
+    rig.leader.log_end, rig.leader.high_watermark = 30, 29
+    rig.ask(0.1)
+    rig.leader.log_end = 50
+    rig.ask(0.1)
+    assert rig.told() is None
+    rig.leader.high_watermark = 30
+    rig.ask(0.1)
+    assert rig.told() == (DUPLICATE, 0)
+
+
+@pytest.mark.parametrize(("epoch", "told"), [(6, DUPLICATE), (7, NOT_LEADER)])
+def test_a_duplicate_without_an_offset_counts_only_while_the_log_can_have_lost_nothing(epoch: int, told: int) -> None:
+    rig = Rig().known()
+    assert rig.send(1) == 1
+    rig.append(1, -1, DUPLICATE)
+    rig.leader.epoch, rig.leader.ends, rig.leader.log_end, rig.leader.high_watermark = epoch, {5: 40}, 40, 40
+    rig.ask(0.1)
+    assert rig.told() == (told, 0)
+
+
+def test_a_duplicate_without_an_offset_is_refused_for_a_durable_topic() -> None:
+    rig = Rig().known()
+    rig.logs.topics_known(frozenset({TOPIC}), {TOPIC_ID: TOPIC})
+    assert rig.send(1) == 1
+    rig.append(1, -1, DUPLICATE)
+    rig.leader.log_end = rig.leader.high_watermark = 5
+    rig.ask(0.1)
     assert rig.told() == (TIMED_OUT, 0)
 
 
@@ -483,14 +525,14 @@ def test_of_a_request_that_failed_in_part_what_was_appended_waits(version: int, 
     rig.append(2, 10, TOO_LARGE, errors=(NO_ERROR, DUPLICATE))
     rig.ask()
     assert rig.answers.ready(rig.now_s) is None
-    rig.leader.high_watermark = 15 if is_replicated else 14
+    rig.leader.log_end, rig.leader.high_watermark = 15, 15 if is_replicated else 14
     rig.ask(0.1)
     rig.now_s += 0.0 if is_replicated else TIMEOUT_MS / 1000
     frame = rig.answers.ready(rig.now_s)
     assert frame is not None
     found = scan_produce_answer(frame, version).partitions
-    appended = (NO_ERROR, 10) if is_replicated else (TIMED_OUT, -1)
-    assert [(one.error, one.base_offset) for one in found] == [(TOO_LARGE, -1), appended, (TIMED_OUT, -1)]
+    kept = [(NO_ERROR, 10), (DUPLICATE, -1)] if is_replicated else [(TIMED_OUT, -1)] * 2
+    assert [(one.error, one.base_offset) for one in found] == [(TOO_LARGE, -1), *kept]
     assert not rig.replication.waiting_bytes
 
 
@@ -523,8 +565,8 @@ def test_what_is_not_replicated_is_bounded_and_given_back() -> None:
     other = rig.connection()
     first, rig.answers = rig.answers, other
     rig.send(1)
-    rig.ask()
     rig.append(1, 100)
+    rig.ask()
     assert rig.told() is not None
     sent = 0
     while rig.send(2 + sent, records=1, size=size) == 1:
@@ -601,19 +643,18 @@ def test_more_topics_than_a_question_has_are_asked_about_in_turn_and_without_a_b
     topics = [f"topic-{number:03}" for number in range(3 * MAX_TOPICS)]
     ids = {TopicId(number.to_bytes(16, "big")): topic for number, topic in enumerate(topics)}
     rig.logs.topics_known(frozenset(), ids)
-    known = PipelinedAcks(rig.replication, rig.logs, iter(range(-2, -(2**20), -1)).__next__, lambda: None)
+    known = PipelinedAcks(rig.replication, rig.logs, lambda: None)
     for topic in topics:
         assert known.admit({(topic, 0): 100}, b"\xff\xff", 0.0) == {}
     asked: set[str] = set()
     for step in range(8):
         questions = 0
-        while frames := known.to_broker(step * 0.1):
+        while own := known.to_broker(step * 0.1):
             questions += 1
-            asked |= {topic for topic in topics for frame in frames if topic.encode() in frame}
-            for frame in frames:
-                number = struct.unpack_from(">i", frame, 4)[0]
-                answer = rig.leader.answer(frame) if frame[1] == API_VERSIONS else nothing(frame)
-                known.take_answer(number, answer, step * 0.1)
+            asked |= {topic for topic in topics for one in own if topic.encode() in one.frame}
+            for one in own:
+                one.take(rig.leader.answer(one.frame) if one.frame[1] == API_VERSIONS else nothing(one.frame))
+                known.answered(step * 0.1)
         assert questions <= 2
     assert asked == set(topics)
 
@@ -635,27 +676,28 @@ def test_the_clients_own_questions_are_its_own() -> None:
     assert rig.answers.ready(0.0) == struct.pack(">i", 7) + b"whatever"
 
 
-@pytest.mark.parametrize("first", [2**31 - 3, -(2**31), -(2**30) - 3, -(2**20) - 3, -3])
-def test_ids_of_clients_that_wrap_around_are_held_as_well_and_never_meet_those_of_questions(first: int) -> None:
-    rig = Rig()
-    asked: set[int] = set()
-    to_broker = rig.answers.to_broker
+@pytest.mark.parametrize("number", [7, 0, -1, 2**31 - 1, -(2**31)])
+def test_answers_belong_to_requests_by_their_order_whatever_correlation_ids_a_client_chose(number: int) -> None:
+    rig = Rig().known()
+    for step in range(3):
+        appended(rig, number, 5 + 5 * step)
+    rig.leader.high_watermark = 15
+    rig.ask(0.1)
+    assert [rig.told() for _ in range(4)] == [(NO_ERROR, 0)] * 2 + [None] * 2
+    rig.leader.high_watermark = 20
+    rig.ask(0.1)
+    assert rig.told() == (NO_ERROR, 0)
 
-    def noting(now_s: float) -> list[bytes]:
-        frames = to_broker(now_s)
-        asked.update(struct.unpack_from(">i", frame, 4)[0] for frame in frames)
-        return frames
 
-    rig.answers.to_broker = noting  # type: ignore[method-assign]
-    numbers = [(first + step + 2**31) % 2**32 - 2**31 for step in range(6)]
-    for step, number in enumerate(numbers):
-        assert rig.send(number) == (1 if step else -1)
-        rig.append(number, 5 * step)
-        rig.leader.high_watermark = 5 * step + 5
-        rig.ask(0.1)
-        assert rig.told() == (NO_ERROR, 0)
-    assert rig.ways.count(Way.PIPELINED) == 5
-    assert all(abs(one - number) > 2**16 and one < 0 for one in asked for number in numbers)
+@pytest.mark.parametrize("frame", [struct.pack(">i", 8), b"\0\0\0"])
+def test_an_answer_to_another_request_than_the_next_one_is_not_understood(frame: bytes) -> None:
+    rig = Rig().known()
+    assert rig.send(7) == 1
+    assert rig.send(8) == 1
+    with pytest.raises(MalformedFrameError, match="does not belong to the next request"):
+        rig.answers.answered(frame, rig.now_s)
+    rig.answers.close()
+    assert not rig.replication.waiting_bytes
 
 
 @pytest.mark.parametrize("version", [9, 13])
@@ -686,14 +728,15 @@ def test_a_login_meets_no_question() -> None:
     assert rig.send(1) == -1
     (asked,) = rig.answers.to_broker(0.0)
     assert rig.answers.asked(handshake, 0.0) is None, "while something is asked"
+    rig.append(1, 0)
+    assert rig.told() == (NO_ERROR, 0)
+    assert rig.answers.asked(handshake, 0.0) is None
     rig.answers.answered(rig.leader.answer(asked), 0.0)
     assert rig.answers.asked(handshake, 0.0) == [handshake]
     assert rig.answers.to_broker(1.0) == []
     assert rig.answers.deadline_s is None, "or the agent would look for something to ask again and again"
     assert rig.answers.asked(authenticate, 1.0) == [authenticate]
     assert rig.answers.to_broker(1.0) == []
-    rig.append(1, 0)
-    assert rig.told() == (NO_ERROR, 0)
     assert rig.send(2) == -1
     assert rig.answers.to_broker(2.0)
 

@@ -1,0 +1,68 @@
+"""Pairs a broker's answers with the requests of a connection by their order. Sans-IO.
+
+A broker answers the requests of one connection in the order in which they came; it never answers Produce with acks=0.
+Correlation ids are the client's choice: it may use one twice, so they name no request. They only have to match.
+
+After SaslHandshake of version 0 a client sends tokens that are no Kafka requests, each of which is answered by one. So
+until it produces, nothing is matched.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+from gateway.produce.produce_frame import PRODUCE_API_KEY, is_answered
+from kafka_log.crc32c import Buffer
+from replication.wire.kafka_frame import MalformedFrameError
+
+T = TypeVar("T")
+
+_REQUEST: Final = struct.Struct(">hhi")  # API key, version, correlation id
+_ANSWER: Final = struct.Struct(">i")
+_SASL_HANDSHAKE: Final = 17
+
+
+class RequestOrder(Generic[T]):
+    """The requests of one connection that wait for their answers, each with what is known of it."""
+
+    def __init__(self) -> None:
+        self._sent: deque[tuple[int | None, T]] = deque()
+        """Correlation ids, None where they are not matched."""
+        self._has_tokens = False
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def __iter__(self) -> Iterator[T]:
+        return (what for _, what in self._sent)
+
+    def asked(self, frame: Buffer, what: T) -> None:
+        """Note a request, which goes to the broker next; its beginning is enough."""
+        if len(frame) < _REQUEST.size:
+            self._sent.append((None, what))
+            return
+        api_key, version, correlation_id = _REQUEST.unpack_from(frame)
+        self._has_tokens = self._has_tokens and api_key != PRODUCE_API_KEY
+        if is_answered(frame):
+            self._sent.append((None if self._has_tokens else correlation_id, what))
+        self._has_tokens = self._has_tokens or (api_key, version) == (_SASL_HANDSHAKE, 0)
+
+    def add(self, correlation_id: int, what: T) -> None:
+        """Note a request that is answered with this correlation id."""
+        self._has_tokens = False
+        self._sent.append((correlation_id, what))
+
+    def answered(self, frame: Buffer) -> T:
+        """Return what is known of the request that this answer is for.
+
+        Raises MalformedFrameError if it is not an answer to the next request: then nobody knows what belongs to what.
+        """
+        correlation_id = _ANSWER.unpack_from(frame)[0] if len(frame) >= _ANSWER.size else None
+        if not self._sent or self._sent[0][0] not in (None, correlation_id):
+            raise MalformedFrameError(0, "an answer that does not belong to the next request of the connection")
+        return self.pop_first()
+
+    def pop_first(self) -> T:
+        """Take out the first request, which is answered otherwise."""
+        return self._sent.popleft()[1]
