@@ -106,5 +106,5 @@ def _headers(body: bytes, position: int, count: int) -> tuple[Headers, int]:
     for _ in range(count):
         key, position = _nullable(body, position)
         value, position = _nullable(body, position)
-        found.append(((key or b"").decode(), value))
+        found.append(((key or b"").decode(errors="replace"), value))  # as Java's clients do
     return tuple(found), position

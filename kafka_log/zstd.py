@@ -13,6 +13,7 @@ if sys.version_info >= (3, 14):
         ZstdCompressor,
         ZstdDecompressor,
         ZstdError,
+        ZstdFile,
         compress,
         decompress,
     )
@@ -23,6 +24,7 @@ else:
         ZstdCompressor,
         ZstdDecompressor,
         ZstdError,
+        ZstdFile,
         compress,
         decompress,
     )
@@ -33,6 +35,7 @@ __all__ = [
     "ZstdCompressor",
     "ZstdDecompressor",
     "ZstdError",
+    "ZstdFile",
     "compress",
     "decompress",
 ]

@@ -9,61 +9,55 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from recovery.errors import RecoveryError
-from topic_reader.stored_log import StoredBatch
+from topic_reader.stored_log import LostRange, StoredBatch
 
 MEMORY_BYTES = 64 * 1024 * 1024
 
-_ABORT, _COMMIT = b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"
-"""Keys of the markers: version 0, then the type."""
+_ABORTS, _COMMITS = b"\x00\x00", b"\x00\x01"
+"""Types of the markers, behind the version in their keys. As in Kafka, a newer version has the same types."""
 
-
-class UndecidedTransactionError(RecoveryError):
-    """A transaction has no marker, though the range to read ends where none was open."""
+Undecided = Callable[[int, int, LostRange | None], None]
+"""Is told of transactions without a marker: where the first one begins, how many records they have, and what is lost
+where the marker may have been; None: what is stored ends before it.
+"""
 
 
 @dataclass(slots=True)
 class _Waiting:
     base_offset: int
+    record_count: int
     batch: StoredBatch | None
     """None: to be read once more."""
     counts: bool | None
     """Whether its records are committed; None: not known yet."""
 
 
-def uncommitted(batches: Iterable[StoredBatch]) -> Iterator[StoredBatch]:
-    """Yield all batches except for markers."""
-    return (batch for batch in batches if not batch.header.is_control)
-
-
 def committed(
-    batches: Iterable[StoredBatch],
+    pieces: Iterable[StoredBatch | LostRange],
     read_again: Callable[[int], Iterator[StoredBatch]],
     end: int,
-    name: str,
-    *,
-    is_end_stable: bool,
+    undecided: Undecided,
 ) -> Iterator[StoredBatch]:
-    """Yield the committed batches that begin below `end`, up to the first one whose marker is missing.
+    """Yield the committed batches that begin below `end`, up to the first one whose marker is not stored yet.
 
-    `batches` go on behind `end`, for the markers there; they are read only as far as needed. `read_again` reads from an
-    offset on. `is_end_stable`: whoever chose `end` found no open transaction below it, and reads the next range from
-    there on. So a missing marker raises UndecidedTransactionError, with the log's `name`.
+    `pieces` go on behind `end`, for the markers there; they are read only as far as needed. `read_again` reads from an
+    offset on. What is lost may have held a marker. So no later marker decides about the transactions that are open
+    there: `undecided` is told, and if it does not raise, their records are left out.
     """
     queue = _Queue(read_again)
-    for batch in batches:
-        is_behind = batch.header.base_offset >= end
-        if is_behind and not queue.open_batches:
-            break
-        if batch.header.is_control:
-            queue.decide(batch)
-        elif not is_behind:
-            queue.put(batch)
+    for piece in pieces:
+        if isinstance(piece, LostRange):
+            queue.leave_out_open(undecided, piece)
+        else:
+            is_behind = piece.header.base_offset >= end
+            if is_behind and not queue.open_batches:
+                break
+            if piece.header.is_control:
+                queue.decide(piece)
+            elif not is_behind:
+                queue.put(piece)
         yield from queue.decided()
-    if is_end_stable and queue.open_batches:
-        first = min(waiting[0].base_offset for waiting in queue.open_batches.values())
-        hint = "retry when it has ended; to continue without its marker, read with read_uncommitted"
-        raise UndecidedTransactionError("read", name, f"the transaction at offset {first} has no marker yet", hint)
+    queue.leave_out_open(undecided, None)
 
 
 class _Queue:
@@ -74,6 +68,8 @@ class _Queue:
         """By producer id."""
         self._read_again = read_again
         self._again: Iterator[StoredBatch] | None = None
+        self._newest: StoredBatch | None = None
+        """That it gave."""
         self._waiting: deque[_Waiting] = deque()
         self._held_bytes = 0
 
@@ -81,7 +77,8 @@ class _Queue:
         header = batch.header
         fits = self._held_bytes < MEMORY_BYTES
         self._held_bytes += header.size_bytes if fits else 0
-        one = _Waiting(header.base_offset, batch if fits else None, None if header.is_transactional else True)
+        counts = None if header.is_transactional else True
+        one = _Waiting(header.base_offset, header.record_count, batch if fits else None, counts)
         self._waiting.append(one)
         if header.is_transactional:
             self.open_batches.setdefault(header.producer_id, []).append(one)
@@ -91,33 +88,51 @@ class _Queue:
             for one in self.open_batches.pop(marker.header.producer_id, ()):
                 one.counts = fate
 
+    def leave_out_open(self, undecided: Undecided, lost: LostRange | None) -> None:
+        left_out = [one for batches in self.open_batches.values() for one in batches]
+        self.open_batches.clear()
+        if left_out:
+            undecided(min(one.base_offset for one in left_out), sum(one.record_count for one in left_out), lost)
+        for one in left_out:
+            one.counts = False
+
     def decided(self) -> Iterator[StoredBatch]:
         while self._waiting and self._waiting[0].counts is not None:
             one = self._waiting.popleft()
             if one.batch is not None:
                 self._held_bytes -= one.batch.header.size_bytes
-            if one.counts:
-                yield one.batch if one.batch is not None else self._found_again(one.base_offset)
+            if one.counts and (batch := one.batch or self._found_again(one.base_offset)) is not None:
+                yield batch
 
-    def _found_again(self, offset: int) -> StoredBatch:
+    def _found_again(self, offset: int) -> StoredBatch | None:
+        """Return the batch at the offset; None if it was lost meanwhile, which the reader has reported."""
         if self._again is None:
             self._again = self._read_again(offset)
-        return next(batch for batch in self._again if batch.header.base_offset == offset)
+        while self._newest is None or self._newest.header.base_offset < offset:
+            if (newest := next(self._again, None)) is None:
+                return None
+            self._newest = newest
+        return self._newest if self._newest.header.base_offset == offset else None
 
 
-def stable_end(batches: Iterable[StoredBatch], end: int) -> int:
-    """Return the last stable offset: where the first transaction without a marker begins, else `end`."""
+def stable_end(pieces: Iterable[StoredBatch | LostRange], end: int) -> int:
+    """Return the last stable offset: where the first transaction without a marker begins, else `end`.
+
+    What is lost may have held the marker of each that is open there. Nobody can wait for it, so they count as ended.
+    """
     begun: dict[int, int] = {}
-    for batch in batches:
-        producer_id = batch.header.producer_id
-        if batch.header.is_transactional and not batch.header.is_control:
-            begun.setdefault(producer_id, batch.header.base_offset)
-        elif batch.header.is_control and _fate(batch) is not None:
-            begun.pop(producer_id, None)
+    for piece in pieces:
+        if isinstance(piece, LostRange):
+            begun.clear()
+        elif piece.header.is_control:
+            if _fate(piece) is not None:
+                begun.pop(piece.header.producer_id, None)
+        elif piece.header.is_transactional:
+            begun.setdefault(piece.header.producer_id, piece.header.base_offset)
     return min(begun.values(), default=end)
 
 
 def _fate(marker: StoredBatch) -> bool | None:
     """Return whether the marker commits; None if it is none of a transaction's."""
-    keys = [record.key for record in marker.records()]
-    return True if _COMMIT in keys else False if _ABORT in keys else None
+    types = [(record.key or b"")[2:4] for record in marker.records()]
+    return True if _COMMITS in types else False if _ABORTS in types else None

@@ -1,21 +1,25 @@
 """Reads one partition's records in Python: `remote_wal.read`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
 from kafka_log.plain_records import PlainRecord
-from recovery.logs.log_plan import Extent
-from topic_reader.isolation import committed, uncommitted
+from recovery.errors import RecoveryError
+from topic_reader.isolation import committed
 from topic_reader.sources import Source, StoredTopics
-from topic_reader.stored_log import StoredBatch, StoredLog
+from topic_reader.stored_log import LostRange, RangePlan, StoredBatch, StoredLog, report_loss
 
 Position = int | datetime | None
 """An offset; a time: the first record with this timestamp or a younger one; None: where what is stored begins, or
 ends.
 """
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
+
+
+class UndecidedTransactionError(RecoveryError):
+    """A transaction has no marker, though the range to read ends where none was open."""
 
 
 def read(
@@ -33,8 +37,11 @@ def read(
     Raises DataLossError for offsets that are in no readable object, unless `fail_on_data_loss` is False: then they are
     left out. Raises RemoteStorageError when the store fails, UnknownClusterError when the topic is not found.
     """
-    with _opened(topic, partition, source) as log:
+    if isolation_level not in get_args(IsolationLevel):
+        raise ValueError(f"isolation_level: {isolation_level!r} is none of {', '.join(get_args(IsolationLevel))}")
+    with _opened(topic, partition, source, fail_on_data_loss=fail_on_data_loss) as log:
         begin, behind = _range(log, start, end)
+        log.check_range(begin, behind, fail_on_data_loss=fail_on_data_loss)
         for batch in visible_batches(
             log, begin, behind, is_committed=isolation_level == "read_committed", fail_on_data_loss=fail_on_data_loss
         ):
@@ -54,15 +61,17 @@ def read_batches(
 
     The first and the last may reach beyond the range. Raises like `read`.
     """
-    with _opened(topic, partition, source) as log:
-        yield from log.batches(*_range(log, start, end), fail_on_data_loss=fail_on_data_loss)
+    with _opened(topic, partition, source, fail_on_data_loss=fail_on_data_loss) as log:
+        begin, behind = _range(log, start, end)
+        log.check_range(begin, behind, fail_on_data_loss=fail_on_data_loss)
+        yield from log.batches(begin, behind, fail_on_data_loss=fail_on_data_loss)
 
 
 def visible_batches(
     log: StoredLog,
     start: int,
     end: int,
-    planned: tuple[Sequence[Extent], Sequence[Extent]] | None = None,
+    planned: tuple[RangePlan, RangePlan] | None = None,
     *,
     is_committed: bool,
     fail_on_data_loss: bool,
@@ -70,41 +79,55 @@ def visible_batches(
 ) -> Iterator[StoredBatch]:
     """Yield the batches of records that consumers see at offsets [start, end); the first and last may reach beyond.
 
-    `planned`: what holds them, and what is behind them. `is_end_stable`: with `is_committed`, a transaction below `end`
-    without a marker raises UndecidedTransactionError.
+    `planned`: what holds them, and what is behind them. `is_end_stable`: whoever chose `end` found no open transaction
+    below it, and reads the next range from there on. So with `is_committed` one without a marker raises
+    UndecidedTransactionError.
     """
     within, behind = planned if planned is not None else (None, None)
-    batches = log.batches(start, end, within, fail_on_data_loss=fail_on_data_loss)
+    pieces = log.pieces(start, end, within, fail_on_data_loss=fail_on_data_loss)
 
-    def and_behind() -> Iterator[StoredBatch]:
-        yield from batches
-        log_end = behind[-1].last_offset + 1 if behind else end if planned is not None else log.bounds()[1]
-        rest = log.batches(end, log_end, behind, fail_on_data_loss=False)
-        yield from (batch for batch in rest if batch.header.base_offset >= end)
+    def and_behind() -> Iterator[StoredBatch | LostRange]:
+        yield from pieces
+        log_end = log.bounds()[1] if behind is None else max((end, *(one.last_offset + 1 for one in behind.extents)))
+        for piece in log.pieces(end, log_end, behind, fail_on_data_loss=False):
+            if isinstance(piece, LostRange) or piece.header.base_offset >= end:
+                yield piece
 
     def again(offset: int) -> Iterator[StoredBatch]:
         return log.batches(offset, end, fail_on_data_loss=fail_on_data_loss)
 
-    if not is_committed:
-        return uncommitted(batches)
-    return committed(and_behind(), again, end, log.name, is_end_stable=is_end_stable)
+    def undecided(first: int, _records: int, lost: LostRange | None) -> None:
+        if lost is not None:
+            why = f"are in no readable object, and there the transaction at offset {first} may have ended"
+            report_loss(log.name, [lost], why, fail_on_data_loss=fail_on_data_loss)
+        elif is_end_stable:
+            hint = "retry when it has ended; to continue without its marker, read with read_uncommitted"
+            raise UndecidedTransactionError(
+                "read", log.name, f"the transaction at offset {first} has no marker yet", hint
+            )
+
+    if is_committed:
+        return committed(and_behind(), again, end, undecided)
+    return (piece for piece in pieces if isinstance(piece, StoredBatch) and not piece.header.is_control)
 
 
 @contextmanager
-def _opened(topic: str, partition: int, source: Source) -> Iterator[StoredLog]:
+def _opened(topic: str, partition: int, source: Source, *, fail_on_data_loss: bool) -> Iterator[StoredLog]:
     with StoredTopics.find(source, [topic]).opened() as topics:
+        topics.check_complete(fail_on_data_loss=fail_on_data_loss)
+        topics.checked_partitions(topic, [partition])
         yield topics.log(topic, partition)
 
 
 def _range(log: StoredLog, start: Position, end: Position) -> tuple[int, int]:
     """Return the offsets. Raises ValueError for a time without a zone."""
 
-    def offset(position: Position, default: int) -> int:
+    def offset(position: Position, default: int, *, is_start: bool) -> int:
         if isinstance(position, datetime):
             if position.tzinfo is None:
                 raise ValueError(f"{position} has no time zone")
-            return log.offset_at(int(position.timestamp() * 1000))
+            return log.offset_at(int(position.timestamp() * 1000), is_start=is_start)
         return default if position is None else position
 
     begin, behind = log.bounds()
-    return offset(start, begin), offset(end, behind)
+    return offset(start, begin, is_start=True), offset(end, behind, is_start=False)

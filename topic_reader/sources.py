@@ -7,7 +7,7 @@ topic is given by its id.
 
 import random
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,7 @@ from typing import Self, cast
 from agent.settings_file import read_settings_file
 from agent.stores import StoreSettings
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
-from kafka_log.topic_partition import TopicIdPartition, topic_id_from_text
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
 from metadata_topic.store.archive.archive_recovery import record_from_object
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
@@ -31,7 +31,7 @@ from recovery.metadata.inventory import Inventory, from_metadata, from_objects, 
 from recovery.metadata.metadata_notes import NotedMetadata, read_metadata
 from recovery.metadata.topic_rebuild import read_snapshots
 from recovery.patience import Patience
-from topic_reader.stored_log import KnownLog, StoredLog
+from topic_reader.stored_log import KnownLog, StoredLog, report
 
 _METADATA_TIMEOUT_S = 300.0
 _PATIENCE_S = 300.0
@@ -54,6 +54,13 @@ class Source:
     """Needed where nothing else says it."""
     from_objects: bool = False
     """Whether to do without snapshots too: the footers of all objects are read."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what would have no effect."""
+        if self.command_config is not None and self.bootstrap_servers is None:
+            raise ValueError("a command config is for a living cluster: give its bootstrap servers")
+        if self.from_objects and self.bootstrap_servers is not None:
+            raise ValueError("either a living cluster is asked, or objects alone are read")
 
 
 @dataclass(frozen=True)
@@ -94,20 +101,23 @@ class OpenTopics:
     """Topics whose stores are open. For one thread."""
 
     def __init__(self, topics: StoredTopics, storage: RemoteWalStorageManager, archive: ArchiveStorage | None) -> None:
-        self._topics = topics
+        self.topics = topics
+        """May be replaced by what is found later, of the same stores."""
         self._storage = cast(RemoteWalStorageManager, _RemembersFooters(storage))
         self._archive = archive
         self._patience = Patience(threading.Event().wait, random.uniform, total_s=_PATIENCE_S)
         self._inventory: Inventory | None = None
+        self._logs: dict[tuple[TopicId, int, int | None], KnownLog] = {}
 
     def look(self) -> Inventory:
         """Find out what is stored now. Raises RemoteStorageError, MetadataTopicError."""
-        is_asked = self._topics.client is not None  # a snapshot is always older than the listing
+        is_asked = self.topics.client is not None  # a snapshot is always older than the listing
         self._inventory = look_until_steady(self._taken) if is_asked else self._taken()
+        self._logs = {}
         return self._inventory
 
     def _taken(self) -> Inventory:
-        topics, storage, archive, patience = self._topics, self._storage, self._archive, self._patience
+        topics, storage, archive, patience = self.topics, self._storage, self._archive, self._patience
         if topics.client is not None:
             noted, archived = read_metadata(topics.client, _METADATA_TIMEOUT_S)
         elif topics.from_objects:
@@ -124,24 +134,50 @@ class OpenTopics:
                         continue  # a log that needs it has a gap
         return from_metadata(noted, archived, storage, archive, patience=patience)
 
-    def partitions(self, topic: str) -> list[int]:
-        """Return the topic's partitions, by the cluster if that is known, else those of which anything is stored."""
-        view = self._topics.topics[topic]
-        stored = {one.partition for one in self._looked().partitions() if one.topic_id == view.topic_id}
-        return sorted(view.partitions or stored)
+    def check_complete(self, *, fail_on_data_loss: bool) -> None:
+        """Raise DataLossError, or log it, if there are buckets or objects whose content is not known."""
+        inventory = self._looked()
+        unreadable = (one.key for one in inventory.unreadable if not one.is_gone)
+        if unknown := [*sorted(inventory.unanswered), *unreadable]:
+            what = f"{len(unknown)} buckets or objects cannot be read and may hold records: {', '.join(unknown[:3])}"
+            report("topics", what, fail_on_data_loss=fail_on_data_loss)
 
-    def log(self, topic: str, partition: int, settled_ms: int | None = None) -> StoredLog:
-        """Return the log. `settled_ms`: without combined segments that were written later."""
+    def partitions(self, topic: str) -> list[int]:
+        """Return the topic's partitions, as the cluster knows them and as they are stored; either may be older."""
+        view = self.topics.topics[topic]
+        stored = {one.partition for one in self._looked().partitions() if one.topic_id == view.topic_id}
+        return sorted(stored.union(view.partitions))
+
+    def checked_partitions(self, topic: str, partitions: Sequence[int] = ()) -> Sequence[int]:
+        """Return these partitions, or all. Raises UnknownClusterError for what is neither known nor stored."""
+        known = self.partitions(topic)
+        if missing := [str(one) for one in partitions if one not in known]:
+            raise UnknownClusterError("read topics", topic, f"it has no partition {', '.join(missing)}")
+        if not known:
+            raise UnknownClusterError("read topics", topic, "nothing of it is stored", "is it this cluster's?")
+        return partitions or known
+
+    def log(self, topic: str, partition: int, settled_ms: int | None = None, topic_id: str | None = None) -> StoredLog:
+        """Return the log. `settled_ms`: without combined segments that were written later.
+
+        `topic_id`: of the topic that had the name, if it may have been made again since.
+        """
+        view = self.topics.topics[topic]
+        if topic_id is not None and view.topic_id != (wanted := topic_id_from_text(topic_id)):
+            view = TopicView(topic, wanted, {}, {})
 
         def known(again: bool) -> KnownLog:
             if again:
                 self.look()
-            return self._known(topic, partition, settled_ms)
+            key = view.topic_id, partition, settled_ms
+            if key not in self._logs:
+                self._logs[key] = self._known(view, partition, settled_ms)
+            return self._logs[key]
 
         return StoredLog(f"{topic}-{partition}", known, RunReader(self._storage, self._archive, self._patience))
 
-    def _known(self, topic: str, partition: int, settled_ms: int | None) -> KnownLog:
-        inventory, view = self._looked(), self._topics.topics[topic]
+    def _known(self, view: TopicView, partition: int, settled_ms: int | None) -> KnownLog:
+        inventory = self._looked()
         one = TopicIdPartition(view.topic_id, partition)
         runs = inventory.log_runs(one)
         if settled_ms is not None:
@@ -157,7 +193,7 @@ class OpenTopics:
             is_compacted="compact" in (view.config.get("cleanup.policy") or ""),
             log_start=None if replicas is None else replicas.log_start,
         )
-        return KnownLog(f"{topic}-{partition}", runs, rules)
+        return KnownLog(f"{view.name}-{partition}", runs, rules)
 
     def _looked(self) -> Inventory:
         return self.look() if self._inventory is None else self._inventory

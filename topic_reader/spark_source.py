@@ -8,53 +8,36 @@ lacks it by then is out of sync (`replica.lag.time.max.ms`).
 The classes are pickled by the name `remote_wal`, which is installed where tasks run and brings the rooms along.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from kafka_log.broker_files.leader_epoch_checkpoint import UNKNOWN_EPOCH
+from kafka_log.topic_partition import topic_id_to_text
 from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.wall_clock import wall_ms
 from recovery.logs.log_plan import Extent
 from topic_reader.columns import DecompressedBatch, RecordColumns, decode_columns
 from topic_reader.decompression import decompressed
 from topic_reader.isolation import stable_end
+from topic_reader.options import COLUMNS, EARLIEST, LATEST, Bound, ReaderOptions
 from topic_reader.read import visible_batches
-from topic_reader.sources import OpenTopics, Source, StoredTopics
-from topic_reader.stored_log import StoredBatch, StoredLog, report_loss
+from topic_reader.sources import OpenTopics, StoredTopics
+from topic_reader.stored_log import RangePlan, StoredBatch, StoredLog, report_loss
+from topic_reader.stream_offsets import Json, LogName, ReadTo, StreamOffsets, from_json, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-COLUMNS: Final = {
-    "key": "BINARY",
-    "value": "BINARY",
-    "topic": "STRING",
-    "partition": "INT",
-    "offset": "LONG",
-    "timestamp": "TIMESTAMP",
-    "timestampType": "INT",
-}
-"""Spark's types of the Kafka source's columns."""
-HEADERS: Final = "headers"
-_HEADERS_TYPE: Final = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
-EARLIEST, LATEST = -2, -1
-"""Kafka's numbers for them in options."""
-
 _SPLIT_BYTES = 64 * 1024 * 1024
 _ARROW_BYTES = 4 * 1024 * 1024
 _ARROW_ROWS = 16_384
-_SETTLED_MS = "30000"
-"""Kafka's default of `replica.lag.time.max.ms`."""
 _LONGEST_TRANSACTION_MS = 900_000
 """Kafka's default of `transaction.max.timeout.ms`. A stream's first look goes back so far for open transactions."""
-
-Offsets = dict[str, dict[str, int]]
-"""By topic and partition, as in the Kafka source's options and checkpoints."""
 
 
 class RemoteWalDataSource(DataSource):
@@ -67,19 +50,15 @@ class RemoteWalDataSource(DataSource):
         return "remote_wal"
 
     def schema(self) -> str:
-        known = {**COLUMNS, HEADERS: _HEADERS_TYPE}
-        default = [*COLUMNS, HEADERS] if _is_true(self.options, "includeHeaders") else [*COLUMNS]
-        names = _names(self.options.get("columns", "")) or default
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"columns: there is no {', '.join(unknown)}")
-        return ", ".join(f"{name} {known[name]}" for name in names)
+        return ", ".join(f"{name} {COLUMNS[name]}" for name in ReaderOptions.parse(self.options).columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
-        kind = _FilteringReader if _is_true(self.options, "pushFilters") else _BatchReader
-        return kind(self.options, schema)
+        options = ReaderOptions.parse(self.options, without_effect=["settledMs"])
+        return (_FilteringReader if options.pushes_filters else _BatchReader)(options, schema)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
-        return _StreamReader(self.options, schema)
+        without_effect = ["endingOffsets", "endingTimestamp", "pushFilters"]
+        return _StreamReader(ReaderOptions.parse(self.options, without_effect=without_effect), schema)
 
 
 class _Reader:
@@ -88,75 +67,59 @@ class _Reader:
     _is_end_stable = False
     """Whether ranges to read with read_committed end where no transaction is open."""
 
-    def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
-        """Raises ValueError for a wrong option, UnknownClusterError for an unknown topic."""
+    def __init__(self, options: ReaderOptions, schema: "StructType") -> None:
+        """Raises UnknownClusterError for an unknown topic."""
         self._schema = schema
-        self._assigned: dict[str, list[int]] = json.loads(options.get("assign", "{}"))
-        names = list(self._assigned) or _names(options.get("subscribe", ""))
-        if not names or "brokerConfig" not in options:
-            raise ValueError("the options brokerConfig, and subscribe or assign, are needed")
-        source = Source(
-            options["brokerConfig"],
-            options.get("kafka.bootstrap.servers"),
-            options.get("commandConfig"),
-            options.get("clusterMetadata"),
-            options.get("clusterId"),
-            _is_true(options, "fromObjects"),
-        )
-        self._topics = StoredTopics.find(source, names)
-        self._is_committed = options.get("kafka.isolation.level", "read_uncommitted") == "read_committed"
-        self._fails = options.get("failOnDataLoss", "true").lower() == "true"
         self._options = options
+        self._fails = options.fails_on_data_loss
+        self._topics = StoredTopics.find(options.source, options.topics)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one split, in a task."""
-        topic, number, start, end, within, behind = partition.value
+        topic, number, start, end, topic_id, *planned = partition.value
         with self._topics.opened() as topics:
             batches = visible_batches(
-                topics.log(topic, number),
+                topics.log(topic, number, topic_id=topic_id),
                 start,
                 end,
-                (within, behind),
-                is_committed=self._is_committed,
+                (planned[0], planned[1]),
+                is_committed=self._options.is_committed,
                 fail_on_data_loss=self._fails,
                 is_end_stable=self._is_end_stable,
             )
             yield from _arrow_batches(batches, (start, end), self._topics.topics[topic].name, number, self._schema)
 
-    def _partitions(self, topics: OpenTopics) -> Iterator[tuple[str, int]]:
-        for topic in self._topics.topics:
-            for number in self._assigned.get(topic) or topics.partitions(topic):
-                yield topic, number
+    def _logs(self, topics: OpenTopics) -> Iterator[LogName]:
+        for topic, view in self._topics.topics.items():
+            for bound in (self._options.starting, self._options.ending):
+                topics.checked_partitions(topic, bound.partitions_of(topic))
+            for number in topics.checked_partitions(topic, self._options.assigned.get(topic, ())):
+                yield LogName(topic, topic_id_to_text(view.topic_id), number)
 
-    def _bound(
-        self, log: StoredLog, topic: str, partition: int, prefix: str, default: int, latest: int | None = None
-    ) -> int:
-        """Return the offset that the options with this prefix, `starting` or `ending`, name.
-
-        `latest`: where the log ends for the reader, if not where what is stored ends.
-        """
+    def _offset(self, log: StoredLog, name: LogName, bound: Bound, default: int, latest: int | None = None) -> int:
+        """Return the offset of a bound. `latest`: where the log ends for the reader, if not with what is stored."""
+        if bound.timestamp_ms is not None:
+            return log.offset_at(bound.timestamp_ms, is_start=bound is self._options.starting)
         begin, end = log.bounds()
-        end = end if latest is None else latest
-        if time_ms := self._options.get(f"{prefix}Timestamp"):
-            return log.offset_at(int(time_ms))
-        text = self._options.get(f"{prefix}Offsets", "")
-        words = {"": default, "earliest": EARLIEST, "latest": LATEST}
-        offset = words[text] if text in words else json.loads(text).get(topic, {}).get(str(partition), default)
-        return begin if offset == EARLIEST else end if offset == LATEST else int(offset)
+        offset = bound.offset_of(name.topic, name.partition, default)
+        return begin if offset == EARLIEST else offset if offset != LATEST else end if latest is None else latest
 
-    def _splits(self, log: StoredLog, topic: str, partition: int, start: int, end: int) -> list[InputPartition]:
+    def _splits(self, log: StoredLog, name: LogName, start: int, end: int) -> list[InputPartition]:
         """Cut a range into splits; with read_committed it stays one, as a transaction may span all of it."""
         if start >= end:
             return []
-        within = log.extents(start, end, fail_on_data_loss=self._fails)
-        if self._is_committed:
-            behind = log.extents(end, log.bounds()[1], fail_on_data_loss=False)
-            return [InputPartition((topic, partition, start, end, within, behind))]
+
+        def split(first: int, last: int, within: RangePlan, behind: RangePlan) -> InputPartition:
+            return InputPartition((name.topic, name.partition, first, last, name.topic_id, within, behind))
+
+        within = log.plan(start, end, fail_on_data_loss=self._fails)
+        if self._options.is_committed:
+            return [split(start, end, within, log.plan(end, log.bounds()[1], fail_on_data_loss=False))]
         splits = []
-        for number, group in enumerate(groups := list(_grouped(within))):
+        for number, group in enumerate(groups := list(_grouped(within.extents))):
             first = start if number == 0 else group[0].first_offset
             last = end if number == len(groups) - 1 else group[-1].last_offset + 1
-            splits.append(InputPartition((topic, partition, first, last, group, ())))
+            splits.append(split(first, last, RangePlan(group, ()), RangePlan((), ())))
         return splits
 
 
@@ -166,11 +129,13 @@ class _BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         splits: list[InputPartition] = []
         with self._topics.opened() as topics:
-            for topic, number in self._partitions(topics):
-                log = topics.log(topic, number)
-                start = self._bound(log, topic, number, "starting", EARLIEST)
-                end = self._bound(log, topic, number, "ending", LATEST)
-                splits += self._splits(log, topic, number, *self._narrowed(number, start, end))
+            topics.check_complete(fail_on_data_loss=self._fails)
+            for name in self._logs(topics):
+                log = topics.log(name.topic, name.partition)
+                start = self._offset(log, name, self._options.starting, EARLIEST)
+                end = self._offset(log, name, self._options.ending, LATEST)
+                log.check_range(start, end, fail_on_data_loss=self._fails)
+                splits += self._splits(log, name, *self._narrowed(name.partition, start, end))
         return splits
 
     def _narrowed(self, _partition: int, start: int, end: int) -> tuple[int, int]:
@@ -214,92 +179,121 @@ class _StreamReader(_Reader, DataSourceStreamReader):
     Spark first asks for the end, writes it to the checkpoint as the first batch's, and only then asks for the start. So
     both come from one look. After a restart Spark tells the newest end of the checkpoint: `partitions(end, end)`. With
     the trigger `availableNow` it asks for a new end before that.
+
+    Each look finds the topics anew: one that was made again, or has more partitions, is read from its beginning. What a
+    log does not have any more is reported before the batch is read.
     """
 
     __module__ = "remote_wal"
     _is_end_stable = True
 
-    def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
+    def __init__(self, options: ReaderOptions, schema: "StructType") -> None:
         super().__init__(options, schema)
-        self._settled_ms = int(options.get("settledMs", _SETTLED_MS))
-        self._start: Offsets | None = None
-        self._latest: Offsets = {}
+        self._start: StreamOffsets | None = None
+        self._latest: StreamOffsets = {}
         """Ends that Spark was given, in this run or the one before."""
-        self._resumed: Offsets = {}
+        self._resumed: StreamOffsets = {}
         """The newest end of the checkpoint, if Spark told it."""
         self._open: tuple[ExitStack, OpenTopics] | None = None
 
-    def initialOffset(self) -> Offsets:
+    def initialOffset(self) -> Json:
         """Return where the stream starts, never behind the first batch's end, which may be of the run before."""
         start = self._look() if self._start is None else self._start
-        return {
-            topic: {
-                number: min(offset, self._resumed.get(topic, {}).get(number, offset))
-                for number, offset in offsets.items()
-            }
-            for topic, offsets in start.items()
-        }
+        return to_json({name: min(read_to, self._resumed.get(name, read_to)) for name, read_to in start.items()})
 
-    def latestOffset(self) -> Offsets:
+    def latestOffset(self) -> Json:
+        self._topics = StoredTopics.find(self._options.source, self._options.topics)
+        self._opened().topics = self._topics
         self._opened().look()
         self._look()
-        return self._latest
+        return to_json(self._latest)
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        begun, ends = from_json(start), from_json(end)
         if start == end:
-            self._resumed = end
-            self._latest = self._latest or end
+            self._resumed = ends
+            self._latest = self._latest or ends
+            return []
         splits: list[InputPartition] = []
-        for topic, ends in end.items():
-            for number, last in ends.items():
-                log = self._opened().log(topic, int(number))
-                first = start.get(topic, {}).get(number)
-                first = log.bounds()[0] if first is None else first
-                if first > last:
-                    report_loss(log.name, [(last, first)], fail_on_data_loss=self._fails)
-                splits += self._splits(log, topic, int(number), first, last)
+        for name, read_to in ends.items():
+            log = self._log(name)
+            splits += self._splits(log, name, self._first(log, name, begun, read_to.offset), read_to.offset)
         return splits
 
-    def commit(self, end: Offsets) -> None:
+    def commit(self, end: Json) -> None:
         """Do nothing: the checkpoint is Spark's."""
 
     def stop(self) -> None:
         if self._open is not None:
             self._open[0].close()
 
-    def _look(self) -> Offsets:
+    def _first(self, log: StoredLog, name: LogName, begun: StreamOffsets, end: int) -> int:
+        """Return where a batch begins that the stream has read up to `begun`. Raises DataLossError."""
+        if (read_to := begun.get(name)) is None:
+            first = log.bounds()[0]
+            before = {one.topic_id for one in begun if one.topic == name.topic} - {name.topic_id}
+            if before:
+                why = f"are of a topic that was made again: the stream has read the one with the id {min(before)}"
+                report_loss(log.name, [(first, end)], why, fail_on_data_loss=self._fails)
+            elif first:
+                report_loss(log.name, [(0, first)], fail_on_data_loss=self._fails)
+            return first
+        if (replaced := log.replaced_from(read_to)) is not None:
+            why = "are others than those that the stream has read: an election replaced them"
+            report_loss(log.name, [(replaced, read_to.offset)], why, fail_on_data_loss=self._fails)
+            return replaced
+        if read_to.offset > end:
+            why = "are not in the log any more, which is shorter than what the stream has read"
+            report_loss(log.name, [(end, read_to.offset)], why, fail_on_data_loss=self._fails)
+        return read_to.offset
+
+    def _look(self) -> StreamOffsets:
         """Find up to where the stream may read, and the first time where it starts, which is returned."""
-        settled_ms = wall_ms() - self._settled_ms
-        start: Offsets = {}
-        ends: Offsets = {}
-        for topic, number in self._partitions(self._opened()):
-            log = self._opened().log(topic, number, settled_ms)
-            before = self._latest.get(topic, {}).get(str(number))
-            end = self._end(log, before)
+        settled_ms = wall_ms() - self._options.settled_ms
+        start: dict[LogName, ReadTo] = {}
+        ends: dict[LogName, ReadTo] = {}
+        found = dict.fromkeys(self._logs(self._opened()))
+        ids = {(name.topic, name.topic_id) for name in found}
+        # A partition may be known only by its objects, and have none any more.
+        for name in found | {one: None for one in self._latest if one[:2] in ids}:
+            log = self._log(name, settled_ms)
+            before = self._latest.get(name)
+            end = log.read_to(self._end(log, name, before))
             if self._start is None:
-                first = self._bound(log, topic, number, "starting", LATEST, end)
-                start.setdefault(topic, {})[str(number)] = first
+                first = self._offset(log, name, self._options.starting, LATEST, end.offset)
+                start[name] = log.read_to(first)
                 # An offset or a time may name a start that is not stored yet, or in an open transaction.
-                end = max(end, first) if before is None else end
-            ends.setdefault(topic, {})[str(number)] = end
+                end = max(end, start[name]) if before is None else end
+            ends[name] = before if before is not None and before.offset == end.offset else end
         self._latest = ends
         self._start = start if self._start is None else self._start
         return self._start
 
-    def _end(self, log: StoredLog, before: int | None) -> int:
-        """Return up to where the stream may read, never less than before."""
+    def _end(self, log: StoredLog, name: LogName, before: ReadTo | None) -> int:
+        """Return up to where the stream may read: less than before only if the log is shorter."""
         begin, end = log.bounds()
-        if self._is_committed:
-            first = self._first_look(log, begin, end) if before is None else before
-            end = stable_end(log.batches(first, end, fail_on_data_loss=False), end)
-        return end if before is None else max(end, before)
+        if before is not None and end < before.offset:
+            if before.leader_epoch == UNKNOWN_EPOCH:
+                return before.offset  # the options name a start that is not stored yet
+            begin, stored_end = self._log(name).bounds()  # with what is not settled
+            return min(stored_end, before.offset) if begin < stored_end else before.offset
+        if self._options.is_committed:
+            if before is not None:
+                begin = before.offset
+            elif self._start is None:
+                begin = self._first_look(log, begin, end)
+            return stable_end(log.pieces(begin, end, fail_on_data_loss=False), end)
+        return end
 
     def _first_look(self, log: StoredLog, begin: int, end: int) -> int:
         """Return from where to look for open transactions, if it is not known up to where there are none."""
-        extents = log.extents(begin, end, fail_on_data_loss=False)
+        extents = log.plan(begin, end, fail_on_data_loss=False).extents
         newest_ms = max((one.run.stored_in.written_ms for one in extents), default=0)
         young = (one for one in extents if one.run.stored_in.written_ms >= newest_ms - _LONGEST_TRANSACTION_MS)
         return next((one.first_offset for one in young), end)
+
+    def _log(self, name: LogName, settled_ms: int | None = None) -> StoredLog:
+        return self._opened().log(name.topic, name.partition, settled_ms, name.topic_id)
 
     def _opened(self) -> OpenTopics:
         if self._open is None:
@@ -336,7 +330,7 @@ def _arrow_batch(records: RecordColumns, topic: str, partition: int, schema: "St
         "offset": lambda: records.offsets,
         "timestamp": lambda: records.timestamps_ms.cast(pa.timestamp("ms", "UTC")),
         "timestampType": lambda: records.timestamp_types,
-        HEADERS: lambda: records.headers,
+        "headers": lambda: records.headers,
     }
     types = to_arrow_schema(schema)
     yield pa.RecordBatch.from_arrays([columns[one.name]().cast(one.type) for one in types], schema=types)
@@ -354,11 +348,3 @@ def _grouped(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
         size_bytes += extent.run.size_bytes
     if group:
         yield group
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _is_true(options: Mapping[str, str], name: str) -> bool:
-    return options.get(name, "false").lower() == "true"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import structlog
 
-from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.broker_files.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs
 from kafka_log.plain_records import PlainRecord, decode_records
 from kafka_log.record_batch import RecordBatchHeader
 from metadata_topic.records.declared_gaps import GapReason
@@ -26,12 +26,18 @@ from recovery.logs.run_reader import FailedExtent, ReadExtent, RunReader
 from recovery.logs.stored_run import StoredRun
 from recovery.logs.timestamp_bound import first_that_begins_later
 from topic_reader.decompression import decompressed
+from topic_reader.stream_offsets import ReadTo
 
 log = structlog.get_logger(__name__)
 
 _THREADS = 4
 _WINDOW_BYTES = 32 * 1024 * 1024
 """Read ahead by each reader."""
+
+
+_NOT_THERE = "are in no readable object"
+_INLINE = (GapReason.NOT_WANTED, GapReason.BEFORE_UPLOAD)
+_WENT_INLINE = "went inline and were never stored; from now on they are, with remote-wal topics set --wal-retention-ms"
 
 
 class DataLossError(RecoveryError):
@@ -50,6 +56,26 @@ class StoredBatch(NamedTuple):
         return decode_records(self.header, decompressed(self.header, self.data))
 
 
+class LostRange(NamedTuple):
+    """Offsets [begin, end) that are in no readable object and that compaction did not remove."""
+
+    begin: int
+    end: int
+
+
+class RangePlan(NamedTuple):
+    """What to read for a range of offsets, in order, and what of it is lost."""
+
+    extents: Sequence[Extent]
+    lost: Sequence[OffsetRange]
+
+    def lost_between(self, begin: int, end: int) -> Iterator[LostRange]:
+        """Yield what is lost of [begin, end)."""
+        return (
+            LostRange(max(first, begin), min(last, end)) for first, last in self.lost if first < end and last > begin
+        )
+
+
 @dataclass(frozen=True)
 class KnownLog:
     """What is known of one partition's log."""
@@ -59,38 +85,52 @@ class KnownLog:
     runs: LogRuns
     rules: PlanRules
 
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """Where each leader epoch begins, of those that are stored."""
+        return LeaderEpochs(self.runs.lineage)
+
     def bounds(self) -> OffsetRange:
         """Return where what is stored begins, and the offset behind it."""
         start = self.runs.plan(self.rules).start_offset
         plan = self.runs.plan(self._with_holes(start))
         return start, plan.end_offset if plan.gap is None else plan.gap.to_offset
 
-    def extents(self, start: int, end: int, *, fail_on_data_loss: bool) -> list[Extent]:
-        """Return what to read for offsets [start, end), in order. Raises DataLossError."""
+    def plan(self, start: int, end: int, *, fail_on_data_loss: bool) -> RangePlan:
+        """Return what to read for offsets [start, end). Raises DataLossError."""
         plan = self.runs.plan(self._with_holes(start))
         found = [one for one in plan.extents if one.first_offset < end and one.last_offset >= start]
-        epochs = LeaderEpochs(self.runs.lineage)
+        epochs = self.epochs
         compacted = (gap for gap in self.rules.declared_gaps if gap.reason is GapReason.COMPACTED)
         held = [
             *((one.first_offset, one.last_offset + 1) for one in found),
             *((gap.from_offset, gap.end_in(epochs)) for gap in compacted),
         ]
-        report_loss(self.name, ranges_missing(held, (start, end)), fail_on_data_loss=fail_on_data_loss)
-        return found
+        lost = ranges_missing(held, (start, end))
+        declared = (*self.rules.declared_gaps, *self.rules.before_upload)
+        inline = [(gap.from_offset, gap.end_in(epochs)) for gap in declared if gap.reason in _INLINE]
+        is_inline = not any(ranges_missing(inline, one) for one in lost)
+        report_loss(self.name, lost, _WENT_INLINE if is_inline else _NOT_THERE, fail_on_data_loss=fail_on_data_loss)
+        return RangePlan(found, lost)
 
     def _with_holes(self, start: int) -> PlanRules:
         return replace(self.rules, may_have_holes=True, start_offset=start)
 
 
-def report_loss(name: str, missing: Sequence[OffsetRange], *, fail_on_data_loss: bool) -> None:
+def report_loss(name: str, missing: Sequence[OffsetRange], why: str = _NOT_THERE, *, fail_on_data_loss: bool) -> None:
     """Raise DataLossError if anything is missing, or log it."""
-    if not missing:
-        return
-    told = ", ".join(f"{begin} to {end - 1}" for begin, end in missing[:5])
+    if missing:
+        ranges = ", ".join(f"{begin} to {end - 1}" for begin, end in missing[:5])
+        more = f" and {len(missing) - 5} ranges more" if len(missing) > 5 else ""
+        report(name, f"offsets {ranges}{more} {why}", fail_on_data_loss=fail_on_data_loss)
+
+
+def report(name: str, what: str, *, fail_on_data_loss: bool) -> None:
+    """Raise DataLossError, or log it."""
     if fail_on_data_loss:
-        hint = "where this is known, read the rest with fail_on_data_loss=False"
-        raise DataLossError("read", name, f"offsets {told} are in no readable object", hint)
-    log.warning("topic_reader_data_loss", log=name, offsets=told, ranges=len(missing))
+        hint = "where this is known, read the rest with fail_on_data_loss=False, in Spark with failOnDataLoss=false"
+        raise DataLossError("read", name, what, hint)
+    log.warning("topic_reader_data_loss", log=name, reason=what)
 
 
 class StoredLog:
@@ -103,29 +143,38 @@ class StoredLog:
         self._reader = reader
 
     def batches(
-        self, start: int, end: int, planned: Sequence[Extent] | None = None, *, fail_on_data_loss: bool = True
+        self, start: int, end: int, planned: RangePlan | None = None, *, fail_on_data_loss: bool = True
     ) -> Iterator[StoredBatch]:
         """Yield the batches with offsets of [start, end), control batches too; the first may begin before `start`.
 
-        `planned` are the extents, if they are known. Raises DataLossError, and RemoteStorageError when the store fails.
+        `planned` is what to read, if it is known. Raises DataLossError, and RemoteStorageError when the store fails.
         """
+        pieces = self.pieces(start, end, planned, fail_on_data_loss=fail_on_data_loss)
+        return (piece for piece in pieces if isinstance(piece, StoredBatch))
+
+    def pieces(
+        self, start: int, end: int, planned: RangePlan | None = None, *, fail_on_data_loss: bool = True
+    ) -> Iterator[StoredBatch | LostRange]:
+        """Yield the batches like `batches`, and in their place what is lost."""
         overtaken: dict[StoredRun, int] = {}
         unusable: set[StoredRun] = set()
         position, known = start, None
         if planned is None:
-            planned = self._known(False).extents(start, end, fail_on_data_loss=fail_on_data_loss)
+            planned = self._known(False).plan(start, end, fail_on_data_loss=fail_on_data_loss)
         while True:
             failed = None
-            for found in self._read(planned):
+            for found in self._read(planned.extents):
                 if isinstance(found, FailedExtent):
                     failed = found
                     break
                 for span in found.batches:
                     if position <= span.last_offset and span.base_offset < end:
+                        yield from planned.lost_between(position, span.base_offset)
                         position = span.last_offset + 1
                         header = RecordBatchHeader.parse(found.records, span.start)
                         yield StoredBatch(header, found.records[span.start : span.end])
             if failed is None:
+                yield from planned.lost_between(position, end)
                 return
             log.warning("topic_reader_copy_unusable", log=self.name, error=str(failed.error))
             if isinstance(failed.error, OvertakenRunError):
@@ -134,7 +183,7 @@ class StoredLog:
                 unusable.add(failed.extent.run)
             known = self._known(True) if known is None else known
             rest = replace(known, runs=known.runs.cut_off(overtaken).mark_unreadable(unusable))
-            planned = rest.extents(position, end, fail_on_data_loss=fail_on_data_loss)
+            planned = rest.plan(position, end, fail_on_data_loss=fail_on_data_loss)
 
     def _read(self, extents: Sequence[Extent]) -> Iterator[ReadExtent | FailedExtent]:
         reads = group_reads(LogExtent(0, extent) for extent in extents)
@@ -145,23 +194,48 @@ class StoredLog:
         """Return where what is stored begins, and the offset behind it."""
         return self._known(False).bounds()
 
-    def extents(self, start: int, end: int, *, fail_on_data_loss: bool = True) -> list[Extent]:
+    def plan(self, start: int, end: int, *, fail_on_data_loss: bool = True) -> RangePlan:
         """Return what is to be read for offsets [start, end). Raises DataLossError."""
-        return self._known(False).extents(start, end, fail_on_data_loss=fail_on_data_loss)
+        return self._known(False).plan(start, end, fail_on_data_loss=fail_on_data_loss)
 
-    def offset_at(self, timestamp_ms: int) -> int:
+    def read_to(self, offset: int) -> ReadTo:
+        """Return the offset with the leader epoch of the record before it."""
+        known = self._known(False)
+        epoch = known.epochs.epoch_for(offset - 1) if 0 < offset <= known.bounds()[1] else UNKNOWN_EPOCH
+        return ReadTo(offset, epoch)
+
+    def replaced_from(self, read_to: ReadTo) -> int | None:
+        """Return from which offset on a newer leader has written what was read otherwise; None if from none."""
+        end = self._known(False).epochs.end_offset_for(read_to.leader_epoch)
+        return end if end is not None and read_to.leader_epoch >= 0 and end < read_to.offset else None
+
+    def check_range(self, start: int, end: int, *, fail_on_data_loss: bool) -> None:
+        """Raise ValueError if it ends before it starts, DataLossError if it starts where nothing is stored yet."""
+        if start > end:
+            if end < self.bounds()[1]:
+                raise ValueError(f"{self.name}: a range from {start} to {end} ends before it starts")
+            report_loss(self.name, [(end, start)], fail_on_data_loss=fail_on_data_loss)
+
+    def offset_at(self, timestamp_ms: int, *, is_start: bool) -> int:
         """Return the first offset whose record has this timestamp or a younger one; the log's end if none has.
 
-        It is found by bisection, so it is exact if timestamps do not decrease along the log.
+        It is found by bisection, so it is exact if timestamps do not decrease along the log. What is lost just before
+        it may be as young: a range that starts here starts there, so that the loss is reported.
         """
         known = self._known(False)
         start, end = known.bounds()
-        extents = known.extents(start, end, fail_on_data_loss=False)
+        extents, lost = known.plan(start, end, fail_on_data_loss=False)
         extents = extents[max(first_that_begins_later(extents, self._reader, timestamp_ms - 1) - 1, 0) :]
         begin = extents[0].first_offset if extents else end
-        for batch in self.batches(begin, end, extents, fail_on_data_loss=False):
-            if batch.header.max_timestamp_ms >= timestamp_ms:
-                for record in () if batch.header.is_control else batch.records():
+        lost_from = None
+        for piece in self.pieces(begin, end, RangePlan(extents, lost), fail_on_data_loss=False):
+            if isinstance(piece, LostRange):
+                lost_from = piece.begin if lost_from is None else lost_from
+            elif piece.header.max_timestamp_ms < timestamp_ms:
+                lost_from = None
+            else:
+                for record in () if piece.header.is_control else piece.records():
                     if record.timestamp_ms >= timestamp_ms:
-                        return record.offset
-        return end
+                        return lost_from if is_start and lost_from is not None else record.offset
+                    lost_from = None
+        return lost_from if is_start and lost_from is not None else end

@@ -26,6 +26,8 @@ app = command_group("Records that a log lost, and object storage still holds.")
 _TIMEOUT_S = 30.0
 _PRODUCED_WITHIN_S = 600.0
 _IN_FLIGHT = 10_000
+_REPLACED = "\ufffd"
+"""Stands in a decoded header key for bytes that are not UTF-8."""
 
 Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topic)]
 Partition = Annotated[int, typer.Argument(help="The partition.", min=0)]
@@ -66,17 +68,23 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
     """Append the held records to the log, in their old order: they get new offsets, behind what was written since.
 
     They stay held. Look at the log, then give them up. Run twice, it appends them twice. Records compressed with
-    snappy or lz4 need remote-wal[report]; nothing is appended unless all can be decoded.
+    snappy or lz4 need remote-wal[report]; nothing is appended unless all can be decoded. Exits with 1 if records
+    were left out or changed: of transactions whose end is not held, or with header keys that are not UTF-8.
     """
-    from recovery.held_records import held_records
-    from topic_reader.decompression import decompressed
+    from topic_reader.held_records import held_records
 
+    undecided: list[int] = []
     with _opened(topic, partition, where) as held:
-        records = held_records(held.stores.storage, held.runs, decompressed)
-        appended, faults = _produce(held.stores.client, topic, partition, records)
+        records = held_records(held.stores.storage, held.runs, undecided.append)
+        appended, odd_keys, faults = _produce(held.stores.client, topic, partition, records)
     typer.echo(f"{appended:,} records were appended to {topic}-{partition}")
     if faults:
         typer.echo(f"{len(faults):,} were not: {faults[0]}", err=True)
+    if undecided:
+        typer.echo(f"{sum(undecided):,} were left out: the end of their transaction is not held", err=True)
+    if odd_keys:
+        typer.echo(f"{odd_keys:,} have U+FFFD in header keys, for what is not UTF-8", err=True)
+    if faults or undecided or odd_keys:
         raise typer.Exit(ExitCode.FINDINGS)
     if appended:
         typer.echo(f"when they are as you want them: remote-wal held give-up {topic} {partition}")
@@ -84,8 +92,8 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
 
 def _produce(
     client: "KafkaClientConfig", topic: str, partition: int, records: "Iterator[PlainRecord]"
-) -> tuple[int, list[str]]:
-    """Return how many were acknowledged, and the outcome of each other one."""
+) -> tuple[int, int, list[str]]:
+    """Return how many were acknowledged, how many have odd header keys, and the outcome of each that failed."""
     from confluent_kafka import Producer
 
     from kafka_cluster.flushing import flush
@@ -97,16 +105,17 @@ def _produce(
     def told(error: object, _message: object) -> None:
         answers.append(None if error is None else str(error))
 
-    sent = 0
+    sent = odd_keys = 0
     for record in records:
         sent += 1
+        odd_keys += any(_REPLACED in key for key, _ in record.headers)
         message: dict[str, Any] = {"key": record.key, "value": record.value, "headers": list(record.headers)}
         while len(producer) >= _IN_FLIGHT:
             producer.poll(1.0)
         producer.produce(topic, partition=partition, timestamp=record.timestamp_ms, on_delivery=told, **message)
     flush(producer, _PRODUCED_WITHIN_S)
     faults = [answer for answer in answers if answer is not None]
-    return answers.count(None), faults + ["no answer in time"] * (sent - len(answers))
+    return answers.count(None), odd_keys, faults + ["no answer in time"] * (sent - len(answers))
 
 
 @app.command("give-up")
@@ -114,7 +123,7 @@ def _produce(
 def give_up_held(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
     """Give up what is held of the partition: nobody can have these records from object storage any more."""
     from plugin.wall_clock import wall_ms
-    from recovery.held_records import give_up
+    from topic_reader.held_records import give_up
 
     with _opened(topic, partition, where) as held:
         runs = give_up(held.session.store, held.partition, held.stores.broker.node_id, wall_ms(), held.session.publish)

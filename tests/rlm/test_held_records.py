@@ -11,12 +11,12 @@ from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.held_records import give_up
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import LedGaps
 from rlm.lifecycle.release import ClusterView, Release, ReleaseJudge, Tiers
 from rlm.write_path.core.led_partition import PartitionStatus
 from tests.rlm.test_failover import B1, B2, B3, OTHER, PARTITION, dead, led_by, uploaded
+from topic_reader.held_records import give_up
 
 AGAIN = LeaderEpochs([(0, 0), (2, 300)])
 """The log after the power cut; its broker leads again."""

@@ -23,7 +23,6 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.states import FINISHED
 from plugin.format import entry_column_batches, entry_columns
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.held_records import give_up
 from rlm.write_path.commit import group_commit
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation import agent_events, broker_events, outside_events
@@ -38,6 +37,7 @@ from tests.simulation.replicas.replicated_simulation import ReplicatedSimulation
 from tests.simulation.simulated_run import SimulatedRun
 from tests.simulation.virtual_time import run
 from tests.simulation.world import BROKERS, World
+from topic_reader.held_records import give_up
 
 SETTLED_WITHIN_S = 120.0
 GONE_WITHIN_S, GONE_PER_OBJECT_S = 120.0, 0.5

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -22,8 +23,8 @@ from tests.kafka_log.batches import batch
 from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
 from tests.recovery.stored_objects import records
 from tests.recovery.test_topic_rebuild import TopicInMemory
-from tests.topic_reader.written import BASE_MS, TRANSACTIONAL, Written, marker, written_batch
-from topic_reader import isolation
+from tests.topic_reader.written import BASE_MS, CONTROL, TRANSACTIONAL, Written, marker, written_batch
+from topic_reader import decompression, isolation
 from topic_reader.read import IsolationLevel, Position
 from topic_reader.sources import StoredTopics
 from topic_reader.stored_log import DataLossError, StoredBatch
@@ -144,7 +145,7 @@ def test_an_object_that_is_deleted_before_it_is_read_is_looked_for_elsewhere(rui
     paths = [ruins.upload(number, records(ORDERS, 0, 5 * number, 5 * number + 4)) for number in range(3)]
     with StoredTopics.find(source(ruins), ["orders"]).opened() as topics:
         log = topics.log("orders", 0)
-        planned = log.extents(0, 15)
+        planned = log.plan(0, 15)
         paths[1].unlink()
         with pytest.raises(DataLossError, match="offsets 5 to 9"):
             list(log.batches(0, 15, planned))
@@ -193,6 +194,26 @@ def test_a_range_is_named_by_times(ruins: Ruins) -> None:
         offsets(ruins, start=datetime(2026, 1, 1))
 
 
+def test_a_start_by_time_does_not_hide_that_older_records_may_be_as_young(ruins: Ruins) -> None:
+    for number in (0, 1, 3):
+        sent = [Written(timestamp_ms=BASE_MS + 1000 * (5 * number + each)) for each in range(5)]
+        ruins.upload(number, (ORDERS, 0, 5 * number, written_batch(5 * number, sent)))
+    begin = datetime.fromtimestamp(BASE_MS / 1000 + 12, UTC)
+    with pytest.raises(DataLossError, match="offsets 10 to 14"):
+        offsets(ruins, start=begin)
+    assert offsets(ruins, start=begin, fail_on_data_loss=False) == [15, 16, 17, 18, 19]
+    assert offsets(ruins, start=begin + timedelta(seconds=4)) == [16, 17, 18, 19]
+
+
+def test_an_object_that_may_hold_records_and_cannot_be_read_is_a_loss(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    path = ruins.upload(2, records(ORDERS, 0, 5, 9))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataLossError, match="1 buckets or objects cannot be read and may hold records"):
+        offsets(ruins)
+    assert offsets(ruins, fail_on_data_loss=False) == [0, 1, 2, 3, 4]
+
+
 def transactions() -> list[bytes]:
     """Producer 1 commits 0 to 3, 2 aborts 4 to 7, in between are others' records, and 3 has not ended."""
 
@@ -221,6 +242,76 @@ def test_aborted_and_open_transactions_are_left_out_if_wanted(
     # The marker behind the range decides, and it is looked for there.
     assert offsets(ruins, end=3, isolation_level="read_committed") == [0, 1]
     assert offsets(ruins, start=5, end=9, isolation_level="read_committed") == [5, 6, 7]
+
+
+@pytest.mark.parametrize("memory_bytes", [isolation.MEMORY_BYTES, 1])
+@pytest.mark.parametrize("end", [4, None])
+def test_a_marker_that_is_in_no_object_decides_for_nobody(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch, end: int | None, memory_bytes: int
+) -> None:
+    """Producer 7 aborts 0 and 1, and commits 6 and 7; the object with the abort is missing."""
+    monkeypatch.setattr(isolation, "MEMORY_BYTES", memory_bytes)
+
+    def part(offset: int) -> bytes:
+        return written_batch(offset, [Written()] * 2, attributes=TRANSACTIONAL, producer_id=7)
+
+    raws = {0: part(0), 2: batch(2, 2), 5: batch(5), 6: part(6), 8: marker(8, 7, commits=True), 9: batch(9, 2)}
+    for first, raw in raws.items():
+        ruins.upload(first, (ORDERS, 0, first, raw))
+    told = "offsets 4 to 4 are" + ("" if end is None else ".* there the transaction at offset 0 may have ended")
+    with pytest.raises(DataLossError, match=told):
+        offsets(ruins, end=end, isolation_level="read_committed")
+    assert offsets(ruins, end=3, isolation_level="read_uncommitted") == [0, 1, 2]
+    assert offsets(ruins, start=2, end=4, isolation_level="read_committed") == [2, 3], "no transaction is open there"
+    left = [2, 3] if end == 4 else [2, 3, 5, 6, 7, 9, 10]
+    assert offsets(ruins, end=end, isolation_level="read_committed", fail_on_data_loss=False) == left
+
+
+@pytest.mark.parametrize("version", [b"\x00\x00", b"\x00\x01"])
+def test_markers_of_a_newer_version_decide_as_for_kafkas_clients(ruins: Ruins, version: bytes) -> None:
+    raw = written_batch(0, [Written()], attributes=TRANSACTIONAL, producer_id=7)
+    key = Written(version + b"\x00\x01", bytes(6))
+    end = written_batch(1, [key], attributes=TRANSACTIONAL | CONTROL, producer_id=7)
+    ruins.upload(1, (ORDERS, 0, 0, raw + end))
+    assert offsets(ruins, isolation_level="read_committed") == [0]
+
+
+def test_words_and_ranges_that_cannot_be_meant_are_errors(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    with pytest.raises(ValueError, match="'READ_COMMITTED' is none of read_uncommitted, read_committed"):
+        offsets(ruins, isolation_level=cast(IsolationLevel, "READ_COMMITTED"))
+    with pytest.raises(UnknownClusterError, match="it has no partition 7"):
+        offsets(ruins, partition=7)
+    with pytest.raises(ValueError, match="from 3 to 2 ends before it starts"):
+        offsets(ruins, start=3, end=2)
+    with pytest.raises(DataLossError, match="offsets 5 to 9 are"):
+        offsets(ruins, start=10)
+    assert offsets(ruins, start=5) == []
+
+
+def test_a_header_key_that_is_not_utf_8_is_read_as_by_javas_clients(ruins: Ruins) -> None:
+    raw = written_batch(0, [Written(headers=(("k\udcff", b"1"),)), Written(headers=(("k", None),))])
+    ruins.upload(1, (ORDERS, 0, 0, raw))
+    found = [record.headers for record in remote_wal.read("orders", 0, source(ruins))]
+    assert found == [(("k\ufffd", b"1"),), (("k", None),)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_that_decompresses_to_more_than_the_bound_is_refused(
+    monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    monkeypatch.setattr(decompression, "MAX_BYTES", 2_000_000)
+
+    def read(size: int) -> int:
+        raw = written_batch(7, [Written(value=bytes(size))], codec=codec)
+        return sum(
+            len(one.value or b"") for one in StoredBatch(RecordBatchHeader.parse(raw), memoryview(raw)).records()
+        )
+
+    assert read(1_900_000) == 1_900_000
+    if codec != "none":
+        with pytest.raises(CorruptBatchError, match="longer than 2,000,000 bytes"):
+            read(64_000_000 if codec != "xerial" else 2_100_000)
 
 
 def test_the_last_stable_offset_is_where_the_first_open_transaction_begins() -> None:

@@ -8,13 +8,28 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceStreamReader
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from recovery.errors import RecoveryError
 from tests.kafka_log.batches import batch
+from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
 from tests.recovery.ruins import ORDERS, Ruins
 from tests.topic_reader.test_read import COMMITTED, transactions
 from tests.topic_reader.written import BASE_MS, TRANSACTIONAL, Written, marker, written_batch
 from topic_reader import spark_source
-from topic_reader.isolation import UndecidedTransactionError
+from topic_reader.options import _PARSERS
+from topic_reader.read import UndecidedTransactionError
+from topic_reader.stored_log import DataLossError
+from topic_reader.stream_offsets import Json, LogName, ReadTo, to_json
+
+READ_COMMITTED = {"kafka.isolation.level": "read_committed"}
+ORDERS_ID = topic_id_to_text(ORDERS.topic_id)
+AGAIN = TopicIdPartition(TopicId(b"orders-again".ljust(16)), 0)
+
+
+def at(offset: int, epoch: int | None = None, of: TopicIdPartition = ORDERS) -> Json:
+    """A checkpoint; records up to it are of leader epoch 0."""
+    read_to = ReadTo(offset, epoch if epoch is not None else 0 if offset else -1)
+    return to_json({LogName("orders", topic_id_to_text(of.topic_id), of.partition): read_to})
 
 
 def partition(number: int) -> TopicIdPartition:
@@ -45,6 +60,8 @@ def planned(ruins: Ruins, **more: str) -> list[tuple[int, int, int]]:
 def made(ruins: Ruins, **more: str) -> spark_source.RemoteWalDataSource:
     given = CaseInsensitiveDict()
     given.update({**options(ruins), **more})
+    if "assign" in more:
+        del given["subscribe"]
     return spark_source.RemoteWalDataSource(given)
 
 
@@ -54,11 +71,13 @@ def test_a_log_is_split_at_objects_and_a_transactional_one_is_not(
     monkeypatch.setattr(spark_source, "_SPLIT_BYTES", 1)
     for number in range(3):
         ruins.upload(number, *((partition(each), 0, 5 * number, batch(5 * number, 5)) for each in (0, 1)))
-    assert planned(ruins) == [(0, 0, 5), (0, 5, 10), (0, 10, 15)], "the cluster has one partition"
-    assert planned(ruins, assign='{"orders": [1]}') == [(1, 0, 5), (1, 5, 10), (1, 10, 15)]
-    assert planned(ruins, startingOffsets='{"orders": {"0": 7}}') == [(0, 7, 10), (0, 10, 15)]
+    both = [(each, first, first + 5) for each in (0, 1) for first in (0, 5, 10)]
+    assert planned(ruins) == both, "what is stored is read, even if a copy of the cluster's metadata is older"
+    assert planned(ruins, assign='{"orders": [1]}') == both[3:]
+    zero = {"assign": '{"orders": [0]}'}
+    assert planned(ruins, **zero, startingOffsets='{"orders": {"0": 7}}') == [(0, 7, 10), (0, 10, 15)]
     assert planned(ruins, startingOffsets="latest") == []
-    assert planned(ruins, **{"kafka.isolation.level": "read_committed"}) == [(0, 0, 15)]
+    assert planned(ruins, **zero, **READ_COMMITTED) == [(0, 0, 15)]
 
 
 @dataclass(frozen=True)
@@ -97,17 +116,16 @@ def test_a_stream_with_read_committed_ends_at_the_last_stable_offset(ruins: Ruin
         ruins.upload(number, (ORDERS, 0, int.from_bytes(raw[:8], "big"), raw))
     source = made(ruins, **{"kafka.isolation.level": "read_committed"})
     reader = source.streamReader(StructType())
-    assert reader.latestOffset() == {"orders": {"0": 13}}
+    assert reader.latestOffset() == at(13)
     schema = StructType([StructField("value", BinaryType()), StructField("offset", LongType())])
     reader = made(ruins, **{"kafka.isolation.level": "read_committed"}).streamReader(schema)
-    splits = reader.partitions({"orders": {"0": 0}}, {"orders": {"0": 13}})
+    splits = reader.partitions(at(0), at(13))
     assert [number for split in splits for rows in reader.read(split) for number in rows["offset"].to_pylist()] == (
         COMMITTED
     )
     reader.stop()
 
 
-READ_COMMITTED = {"kafka.isolation.level": "read_committed"}
 OFFSET = StructType([StructField("offset", LongType())])
 
 
@@ -115,7 +133,7 @@ def stream(ruins: Ruins, **more: str) -> DataSourceStreamReader:
     return made(ruins, **more).streamReader(OFFSET)
 
 
-def streamed(reader: DataSourceStreamReader, start: spark_source.Offsets, end: spark_source.Offsets) -> list[int]:
+def streamed(reader: DataSourceStreamReader, start: Json, end: Json) -> list[int]:
     """The offsets that tasks read."""
     splits = reader.partitions(start, end)
     return [number for split in splits for rows in reader.read(split) for number in rows["offset"].to_pylist()]
@@ -147,7 +165,7 @@ def test_a_stream_waits_for_an_open_transaction_however_long_it_lasts(ruins: Rui
         reader = stream(ruins, **READ_COMMITTED)
         assert reader.partitions(first, first) == [], "so Spark tells where the last batch ended"
     second = reader.latestOffset()
-    assert (first, second) == ({"orders": {"0": 0}}, {"orders": {"0": 0}})
+    assert (first, second) == (at(0), at(0))
     commit_transaction(ruins)
     assert streamed(reader, second, reader.latestOffset()) == list(range(15))
     reader.stop()
@@ -156,10 +174,10 @@ def test_a_stream_waits_for_an_open_transaction_however_long_it_lasts(ruins: Rui
 def test_a_stream_fails_at_a_transaction_without_a_marker_and_continues_when_it_has_one(ruins: Ruins) -> None:
     begin_transaction(ruins)
     write_after_the_longest_transaction(ruins)
-    start = {"orders": {"0": 0}}
+    start = at(0)
     reader = stream(ruins, **READ_COMMITTED)
     end = reader.latestOffset()
-    assert end == {"orders": {"0": 15}}, "the first look does not go back to where the transaction began"
+    assert end == at(15), "the first look does not go back to where the transaction began"
     with pytest.raises(UndecidedTransactionError, match="orders-0: the transaction at offset 0"):
         streamed(reader, start, end)
     reader.stop()
@@ -183,7 +201,7 @@ def test_a_stream_that_starts_at_the_end_starts_at_its_first_batchs_end(
     end = reader.latestOffset()
     monkeypatch.setattr(spark_source, "wall_ms", lambda: BASE_MS + 60_100)
     start = reader.initialOffset()
-    assert start == end == {"orders": {"0": 150}}
+    assert start == end == at(150)
     assert streamed(reader, start, end) == []
     assert streamed(reader, end, reader.latestOffset()) == [150, 151, 152, 153, 154]
     reader.stop()
@@ -193,7 +211,7 @@ def test_a_stream_that_starts_at_the_end_starts_before_an_open_transaction(ruins
     begin_transaction(ruins)
     reader = stream(ruins, **READ_COMMITTED)
     end = reader.latestOffset()
-    assert (reader.initialOffset(), end) == ({"orders": {"0": 0}}, {"orders": {"0": 0}})
+    assert (reader.initialOffset(), end) == (at(0), at(0))
     commit_transaction(ruins)
     ruins.upload(1_000_000, (ORDERS, 0, 10, batch(10, 5)))
     assert streamed(reader, end, reader.latestOffset()) == list(range(15))
@@ -211,10 +229,10 @@ def test_a_stream_that_restarts_in_its_first_batch_starts_no_later_than_that_end
     ruins.upload(1000, (ORDERS, 0, 5, batch(5, 5)))
     reader = stream(ruins)
     if is_available_now:  # then Spark asks for the end before it tells where the first batch ended
-        assert reader.latestOffset() == {"orders": {"0": 10}}
+        assert reader.latestOffset() == at(10)
     assert reader.partitions(end, end) == []
     start = reader.initialOffset()
-    assert start == end == {"orders": {"0": 5}}
+    assert start == end == at(5)
     assert streamed(reader, start, end) == []
     assert streamed(reader, end, reader.latestOffset()) == [5, 6, 7, 8, 9]
     reader.stop()
@@ -225,7 +243,7 @@ def test_a_stream_waits_for_an_offset_that_is_not_stored_yet(ruins: Ruins) -> No
     for isolation in ({}, READ_COMMITTED):
         reader = stream(ruins, startingOffsets='{"orders": {"0": 8}}', **isolation)
         end = reader.latestOffset()
-        assert reader.initialOffset() == end == reader.latestOffset() == {"orders": {"0": 8}}
+        assert reader.initialOffset() == end == reader.latestOffset() == at(8, -1)
         reader.stop()
     ruins.upload(1000, (ORDERS, 0, 5, batch(5, 5)))
     reader = stream(ruins, startingOffsets='{"orders": {"0": 8}}')
@@ -239,11 +257,138 @@ def test_a_stream_takes_only_what_is_settled(ruins: Ruins, monkeypatch: pytest.M
     ruins.upload(9000, (ORDERS, 0, 5, batch(5, 5)))
     monkeypatch.setattr(spark_source, "wall_ms", lambda: BASE_MS + 10_000)
     ends = [made(ruins, settledMs=text).streamReader(StructType()).latestOffset() for text in ("5000", "500")]
-    assert ends == [{"orders": {"0": 5}}, {"orders": {"0": 10}}]
+    assert ends == [at(5), at(10)]
 
 
-def test_wrong_options_are_refused(ruins: Ruins) -> None:
-    with pytest.raises(ValueError, match="columns: there is no values"):
-        made(ruins, columns="key,values").schema()
-    with pytest.raises(ValueError, match="brokerConfig"):
-        spark_source.RemoteWalDataSource({"subscribe": "orders"}).reader(StructType())
+def write_cluster_metadata(ruins: Ruins, *partitions: TopicIdPartition) -> None:
+    """A newer copy of the controllers' log, in which these are the topic's."""
+    log = ruins.directory / "controller" / "__cluster_metadata-0" / f"{0:020}.log"
+    records = [partition_record(each.topic_id, each.partition, (1,), (DIRECTORY,)) for each in partitions]
+    log.write_bytes(metadata_batch(0, topic_record("orders", partitions[0].topic_id), *records))
+
+
+def resumed(ruins: Ruins, checkpoint: Json, **more: str) -> tuple[DataSourceStreamReader, Json]:
+    """A stream that starts anew, and its next end."""
+    reader = stream(ruins, **more)
+    assert reader.partitions(checkpoint, checkpoint) == []
+    return reader, reader.latestOffset()
+
+
+@pytest.mark.parametrize("count", [30, 130])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_topic_that_was_made_again_is_a_loss_and_then_read_from_its_beginning(
+    ruins: Ruins, count: int, restarts: bool
+) -> None:
+    ruins.upload(1, (ORDERS, 0, 0, batch(0, 100)))
+    reader = stream(ruins)
+    before = reader.latestOffset()
+    write_cluster_metadata(ruins, AGAIN)
+    ruins.upload(2, (AGAIN, 0, 0, batch(0, count)))
+    reader, now = resumed(ruins, before) if restarts else (reader, reader.latestOffset())
+    with pytest.raises(DataLossError, match=f"the stream has read the one with the id {ORDERS_ID}"):
+        reader.partitions(before, now)
+    reader, now = resumed(ruins, before, failOnDataLoss="false")
+    assert streamed(reader, before, now) == list(range(count))
+    assert resumed(ruins, now)[1] == now
+    # A batch that the first topic had is what it was.
+    assert streamed(reader, at(90), before) == list(range(90, 100))
+
+
+def test_a_log_that_is_shorter_or_was_replaced_is_a_loss(ruins: Ruins) -> None:
+    ruins.upload(1, (ORDERS, 0, 0, batch(0, 50)))
+    for checkpoint, epoch, first in ((at(100), 0, None), (at(50), 1, 30)):
+        if first is not None:
+            ruins.upload(2, (ORDERS, epoch, first, batch(first, 40, leader_epoch=epoch)))
+        reader, now = resumed(ruins, checkpoint)
+        with pytest.raises(DataLossError, match=r"offsets 50 to 99 are not|offsets 30 to 49 are others"):
+            reader.partitions(checkpoint, now)
+        reader, now = resumed(ruins, checkpoint, failOnDataLoss="false")
+        assert streamed(reader, checkpoint, now) == ([] if first is None else list(range(first, 70)))
+    # What is only not settled any more, or was deleted since, is none.
+    for more in ({"settledMs": str(10**15)}, {}):
+        checkpoint = at(70, 1)
+        assert resumed(ruins, checkpoint, **more)[1] == checkpoint
+        for path in ruins.store.rglob("*.rwal"):
+            path.unlink()
+
+
+def test_new_partitions_are_read_with_the_next_trigger(ruins: Ruins) -> None:
+    ruins.upload(1, (ORDERS, 0, 0, batch(0, 50)))
+    reader = stream(ruins)
+    before = reader.latestOffset()
+    write_cluster_metadata(ruins, ORDERS, partition(1))
+    ruins.upload(2, (ORDERS, 0, 50, batch(50, 10)), (partition(1), 0, 0, batch(0, 40)), (partition(2), 0, 7, batch(7)))
+    now = reader.latestOffset()
+    with pytest.raises(DataLossError, match="orders-2: offsets 0 to 6"):
+        reader.partitions(before, now)
+    reader, _ = resumed(ruins, before, failOnDataLoss="false")
+    assert [each.value[1:4] for each in reader.partitions(before, now)] == [(0, 50, 60), (1, 0, 40), (2, 7, 8)]
+    reader.stop()
+
+
+def test_a_checkpoint_of_another_format_is_refused(ruins: Ruins) -> None:
+    for checkpoint in ({"orders": {"0": 100}}, {**at(100), "format": 2}):
+        with pytest.raises(ValueError, match=r"checkpoint is of another format.*new checkpointLocation"):
+            stream(ruins).partitions(checkpoint, checkpoint)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_transaction_whose_marker_may_be_lost_does_not_hold_a_stream_up(ruins: Ruins, fails: str) -> None:
+    raw = written_batch(0, [Written()] * 2, attributes=TRANSACTIONAL, producer_id=7)
+    ruins.upload(1, (ORDERS, 0, 0, raw))
+    ruins.upload(2, (ORDERS, 0, 5, batch(5, 1)))
+    reader = stream(ruins, **READ_COMMITTED, failOnDataLoss=fails)
+    end = reader.latestOffset()
+    assert end == at(6)
+    if fails == "true":
+        with pytest.raises(DataLossError, match="offsets 2 to 4"):
+            reader.partitions(at(0), end)
+    else:
+        assert streamed(reader, at(0), end) == [5]
+    reader.stop()
+
+
+VALUES = {
+    "assign": '{"orders": [0]}', "columns": "key", "endingOffsets": "latest", "startingOffsets": "earliest",
+    "kafka.isolation.level": "read_committed", "subscribe": "orders", "kafka.bootstrap.servers": "b:9092",
+}  # fmt: skip
+FREE_TEXT = {"brokerConfig", "clusterMetadata", "commandConfig", "clusterId", "kafka.bootstrap.servers", "subscribe"}
+"""Whether these exist is known only where they are read."""
+
+
+@pytest.mark.parametrize("name", _PARSERS)
+def test_an_option_with_a_misspelt_name_or_value_is_refused_and_says_what_is_meant(ruins: Ruins, name: str) -> None:
+    value = VALUES.get(name, "true")
+    for misspelt in (name[:-1], name[0] + name[2:], f"{name}s", name.removeprefix("kafka.")[:-1]):
+        with pytest.raises(ValueError, match=f"(?i)there is no option {misspelt}; is {name} meant"):
+            made(ruins, **{misspelt: value}).schema()
+    for wrong in () if name in FREE_TEXT else ("", f"{value}s", value.upper()[:-1], "[", '{"orders": 0}'):
+        with pytest.raises(ValueError, match=f"{name}: "):
+            made(ruins, **{name: wrong}).reader(StructType())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"isolation.level": "read_committed"}, "is kafka.isolation.level meant"),
+        ({"columns": "key,values"}, "there is no values; is value meant"),
+        ({"startingOffsets": '{"order": {"0": 3}}'}, "order is not read; is orders meant"),
+        ({"startingOffsets": '{"orders": {"7": 3}}'}, "no partition 7"),
+        ({"startingOffsets": "latest", "endingOffsets": "earliest"}, "ends before it starts"),
+        ({"startingOffsets": '{"orders": {"0": 1000}}'}, "offsets 10 to 999 are in no readable object"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "give one of"),
+        ({"assign": '{"orders": [3]}'}, "no partition 3"),
+        ({"subscribe": "order"}, "no topic of this name"),
+        ({"commandConfig": "client.properties"}, "bootstrap servers"),
+        ({"settledMs": "1"}, "no effect"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused(ruins: Ruins, more: dict[str, str], said: str) -> None:
+    ruins.upload(1, (ORDERS, 0, 0, batch(0, 10)))
+    with pytest.raises((ValueError, RecoveryError), match=said):
+        planned(ruins, **more)
+
+
+def test_a_stream_refuses_options_that_end_it(ruins: Ruins) -> None:
+    with pytest.raises(ValueError, match="endingOffsets has no effect"):
+        stream(ruins, endingOffsets="latest")

@@ -2,7 +2,7 @@
 
 import gzip
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_log.crc32c import crc32c
+from kafka_log.plain_records import PlainRecord
 from kafka_log.record_batch import CODECS, CorruptBatchError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
@@ -20,9 +21,8 @@ from plugin.segment_metadata import (
     RemoteWalLogSegmentMetadata,
 )
 from recovery.errors import UnusableRunError
-from recovery.held_records import held_records
 from tests.kafka_log.batches import batch, batch_around, record
-from topic_reader.decompression import decompressed
+from topic_reader.held_records import held_records
 
 ORDERS = TopicIdPartition(TopicId(b"o" * 16), 0)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
@@ -46,8 +46,11 @@ class Objects:
 
 
 def restored(objects: Objects, runs: Sequence[RemoteWalLogSegmentMetadata]) -> list[tuple[int, bytes | None]]:
-    found = held_records(cast(RemoteWalStorageManager, objects), runs, decompressed)
-    return [(record.offset, record.value) for record in found]
+    return [(record.offset, record.value) for record in held(objects, runs, [])]
+
+
+def held(objects: Objects, runs: Sequence[RemoteWalLogSegmentMetadata], left_out: list[int]) -> Iterator[PlainRecord]:
+    return held_records(cast(RemoteWalStorageManager, objects), runs, left_out.append)
 
 
 def test_each_lost_record_is_restored_once_and_none_that_the_log_has() -> None:
@@ -58,7 +61,7 @@ def test_each_lost_record_is_restored_once_and_none_that_the_log_has() -> None:
         objects.holds(batch(303, 1, payload=b"c"), 303, 303),
     ]
     assert restored(objects, runs) == [(300, b"a"), (301, b"a"), (302, b"b"), (303, b"c")]
-    first = next(held_records(cast(RemoteWalStorageManager, objects), runs, decompressed))
+    first = next(held(objects, runs, []))
     assert (first.key, first.timestamp_ms, list(first.headers)) == (b"k", 1_700_000_000_000, [])
 
 
@@ -72,6 +75,18 @@ def test_of_a_transaction_only_what_was_committed_is_restored(marker: bytes, exp
         + batch(3, payload=b"open", attributes=TRANSACTIONAL, producer_id=7)
     )
     assert restored(objects, [objects.holds(raw, 0, 3)]) == expected
+
+
+def test_a_transaction_whose_marker_is_not_held_is_left_out_and_told() -> None:
+    """It may have been aborted where nothing is held, and the producer's next marker is about its next transaction."""
+    objects = Objects()
+    runs = [
+        objects.holds(of_transaction(0, b"aborted") + batch(1, payload=b"p"), 0, 1),
+        objects.holds(of_transaction(5, b"committed") + end(6, COMMIT) + of_transaction(7, b"open"), 5, 7),
+    ]
+    left_out: list[int] = []
+    assert [record.offset for record in held(objects, runs, left_out)] == [1, 5]
+    assert left_out == [1, 1]
 
 
 def of_transaction(offset: int, payload: bytes, producer_epoch: int = 0) -> bytes:
@@ -126,7 +141,7 @@ def test_no_record_is_handed_out_before_each_batch_was_decoded() -> None:
     unknown_codec = 5
     runs = [objects.holds(batch(0), 0, 0), objects.holds(batch(1, attributes=unknown_codec), 1, 1)]
     with pytest.raises(CorruptBatchError, match="unknown codec"):
-        next(held_records(cast(RemoteWalStorageManager, objects), runs, decompressed))
+        next(held(objects, runs, []))
 
 
 def test_damaged_bytes_are_an_error_and_not_restored() -> None:
