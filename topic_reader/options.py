@@ -210,7 +210,6 @@ _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 _EXCLUSIVE: Final = (
     ("subscribe", "assign"),
-    ("columns", "includeHeaders"),
     ("startingOffsets", "startingTimestamp"),
     ("endingOffsets", "endingTimestamp"),
 )
