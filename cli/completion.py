@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cli.reachability import reach
-
 if TYPE_CHECKING:
     from kafka_cluster.answers import ClusterListing
     from kafka_cluster.client_config import KafkaClientConfig
@@ -45,10 +43,11 @@ def _metadata(context: typer.Context) -> "ClusterListing":
     """Return what the cluster lists; nothing if it does not answer."""
     from kafka_cluster.answers import ClusterListing
     from kafka_cluster.cluster import KafkaCluster
+    from kafka_cluster.preflight import reach
 
     with _in_silence():
         if (client := _client(context.params)) is not None:
-            reach(client, CONNECT_TIMEOUT_S)
+            reach(client, timeout_s=CONNECT_TIMEOUT_S)
             return KafkaCluster(client, "remote-wal-completion", ANSWER_TIMEOUT_S).listing()
     return ClusterListing("", {}, {})
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.reachability import reach
-
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
     from kafka_cluster.client_config import KafkaClientConfig
@@ -36,24 +34,27 @@ class Connection:
     def client_config(self) -> "KafkaClientConfig":
         """Return the client for a cluster that answers.
 
-        Raises metadata_topic's ClientPropertyError, ClusterUnreachableError.
+        Raises ClientPropertyError, ClusterUnreachableError.
         """
+        from kafka_cluster.preflight import reach
+
         found = client_config(self.bootstrap_server, self.command_config)
-        reach(found)
+        reach(found, f"{self.command_config or 'a file for --command-config'}")
         return found
 
 
 def agents_client(broker: "BrokerProperties", settings: "AgentSettings") -> "KafkaClientConfig":
     """Return the client that the broker's agent uses, if the cluster answers. Raises ClusterUnreachableError."""
     from agent.settings.kafka_client import client_config as of_agent
+    from kafka_cluster.preflight import reach
 
     found = of_agent(broker, settings.client)
-    reach(found)
+    reach(found, f"{settings.client.client_config or 'a file for remote.wal.agent.client.config'}")
     return found
 
 
 def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaClientConfig":
-    """Return the client for these options. Raises metadata_topic's ClientPropertyError."""
+    """Return the client for these options. Raises ClientPropertyError."""
     from kafka_cluster.client_config import read_command_config
 
     return read_command_config(bootstrap_server, command_config)

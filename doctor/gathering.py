@@ -34,6 +34,7 @@ from doctor.host_questions import (
 from doctor.store_probe import probe_store, unopened
 from gateway.zone_proxies import ranked
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.preflight import reach
 from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
@@ -57,7 +58,7 @@ _ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - nothing is bound to them
 
 def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Facts:
     """Gather all facts. Blocks; some tens of seconds when nothing answers."""
-    client = get_fact(lambda: client_config(broker, settings.client))
+    client = get_fact(lambda: _reached(client_config(broker, settings.client)))
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
     topics, agents, registered = _settings_topic(client, cluster, wall_ms, settings.http)
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
@@ -87,6 +88,11 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     )  # fmt: skip
     facts = replace(facts, registered=registered)
     return _with_gateway(facts, client) if settings.gateway.enable else facts
+
+
+def _reached(client: KafkaClientConfig) -> KafkaClientConfig:
+    reach(client, "the file of remote.wal.agent.client.config", _KAFKA_TIMEOUT_S)
+    return client
 
 
 def _ways_past_agents(

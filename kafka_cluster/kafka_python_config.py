@@ -5,6 +5,7 @@ It reads certificates and keys from PEM files, and logs in by PLAIN, SCRAM or Ke
 
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from kafka_cluster.client_config import ConfluentValue, KafkaClientConfig
@@ -44,7 +45,7 @@ def kafka_python_settings(config: KafkaClientConfig) -> dict[str, Any]:
         elif key == _HOSTNAME_CHECK:
             settings["ssl_check_hostname"] = value != "none"
         elif key == _AUTHORITY_PEM:
-            settings["ssl_context"] = _context(config.properties)
+            settings["ssl_context"] = tls_context(config.properties)
         elif key not in _PASSED_OVER:
             raise ClientPropertyError(
                 "translate client property",
@@ -55,14 +56,17 @@ def kafka_python_settings(config: KafkaClientConfig) -> dict[str, Any]:
     return settings
 
 
-def _context(properties: Mapping[str, ConfluentValue]) -> ssl.SSLContext:
-    """Return a context for an authority inside the properties, which kafka-python only takes as a context."""
-    context = ssl.create_default_context(cadata=str(properties[_AUTHORITY_PEM]))
-    context.check_hostname = properties.get(_HOSTNAME_CHECK) != "none"
-    certificate = properties.get("ssl.certificate.location")
-    if certificate is not None:
-        key, password = properties.get("ssl.key.location"), properties.get("ssl.key.password")
-        context.load_cert_chain(
-            str(certificate), None if key is None else str(key), None if password is None else str(password)
-        )
+def tls_context(properties: Mapping[str, ConfluentValue]) -> ssl.SSLContext:
+    """Return the client's TLS. kafka-python takes an authority inside the properties only so. Raises OSError."""
+    found = {key: str(value) for key, value in properties.items()}
+    authority = found.get("ssl.ca.location")
+    of_files, of_directory = (None, authority) if authority and Path(authority).is_dir() else (authority, None)
+    context = ssl.create_default_context(cafile=of_files, capath=of_directory, cadata=found.get(_AUTHORITY_PEM))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # librdkafka and Java are not so strict
+    context.check_hostname = found.get(_HOSTNAME_CHECK) != "none"
+    if found.get("enable.ssl.certificate.verification", "true").lower() != "true":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if (certificate := found.get("ssl.certificate.location")) is not None:
+        # A password that is missing is an error, instead of a question at the terminal.
+        context.load_cert_chain(certificate, found.get("ssl.key.location"), found.get("ssl.key.password", ""))
     return context

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connection import BootstrapServer, CommandConfig, client_config
+from cli.connection import BootstrapServer, CommandConfig, Connection
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.option_groups import grouped
-from cli.reachability import reach
 from cli.tables import show, table
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def report(
     names.
     """
     need_extra("report")
-    reach(client_config(sources.bootstrap_server, sources.command_config))
+    Connection(sources.bootstrap_server, sources.command_config).client_config()
     from cli.costs.report_job import run_report
 
     raise typer.Exit(_show(run_report(sources, run, master, memory), run))

@@ -5,20 +5,15 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsRequest
 from typer.main import get_command
 
-from cli import reachability
 from cli.exit_code import ExitCode
 from cli.main import build_app, json_is_wanted, main
-from cli.reachability import ClusterUnreachableError, reach
-from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster import preflight
 
 pytestmark = pytest.mark.real_connections
 
@@ -109,9 +104,9 @@ def test_where_nobody_answers_json_says_so_and_one_line_for_people(
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2]}]}))
     file = _broker_config(tmp_path, at)
     words = [word.format(at=at, file=file, plan=plan, zone="{zone}") for word in command.split()]
-    monkeypatch.setattr(reachability, "CONNECT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(preflight, "ANSWER_TIMEOUT_S", 0.3)
     answer, err = _failed(words, monkeypatch, capsys)
-    assert re.fullmatch(rf"no broker answers, after \d+\.\d s: {at}: {why}", answer["error"])
+    assert re.fullmatch(rf"reach the cluster: no broker answers, after \d+\.\d s: {at}: {why}", answer["error"])
     assert err.splitlines()[-1].endswith(answer["error"])
 
 
@@ -176,38 +171,3 @@ def test_a_bad_plan_is_refused_before_anybody_is_asked(
 )
 def test_a_file_for_json_leaves_standard_output_to_people(words: str, wanted: bool) -> None:
     assert json_is_wanted(words.split()) is wanted
-
-
-def test_one_broker_that_answers_is_enough_and_otherwise_each_is_named(closed_port: int, mute_port: int) -> None:
-    nowhere = f"127.0.0.1:{closed_port}"
-    with _answering() as at:
-        reach(KafkaClientConfig(f"{nowhere}, {at}"))
-    with pytest.raises(ClusterUnreachableError, match=rf"{nowhere}: .*refused.*; localhost:{mute_port}: no answer"):
-        reach(KafkaClientConfig(f"{nowhere},localhost:{mute_port}"), 0.3)
-
-
-def test_a_listener_with_tls_is_asked_nothing_as_its_broker_would_log_a_failed_login(mute_port: int) -> None:
-    reach(KafkaClientConfig(f"127.0.0.1:{mute_port}", {"security.protocol": "SASL_SSL"}), 0.3)
-
-
-@contextmanager
-def _answering() -> Iterator[str]:
-    """Answers one ApiVersions request, as brokers do before any login."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection:
-                assert connection.recv(1024) == _api_versions()
-                connection.sendall(b"\0\0\0\4\0\0\0\0")
-
-        with ThreadPoolExecutor(1) as pool:
-            answered = pool.submit(answer)
-            yield f"127.0.0.1:{server.getsockname()[1]}"
-            answered.result()
-
-
-def _api_versions() -> bytes:
-    request = ApiVersionsRequest(version=0)
-    request.with_header(0, "remote-wal")
-    return bytes(request.encode(version=0, header=True, framed=True))

@@ -60,7 +60,6 @@ def test_names_are_those_of_the_cluster(
         return CLUSTER
 
     monkeypatch.setattr(KafkaCluster, "listing", listing)
-    monkeypatch.setattr(cli.completion, "reach", lambda _servers, _timeout_s: None)
     assert completed(f"remote-wal {line}", monkeypatch, capfd) == expected
     assert set(asked) == {"b:1"}
 

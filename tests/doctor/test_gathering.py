@@ -344,6 +344,7 @@ def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
     agents = {1: registered(1, 2000), 4: registered(4, 9000, is_gone=True)}
     monkeypatch.setattr(gathering, "ask_cluster", lambda *_: Cluster(frozenset({1}), Unknown("")))
     monkeypatch.setattr(gathering, "read_settings", lambda *_: ({}, agents))
+    monkeypatch.setattr(gathering, "reach", lambda *_: None)
     monkeypatch.setattr(gathering, "ask_topics", described)
     monkeypatch.setattr(gathering, "ask_agent", answer)
     lines = {

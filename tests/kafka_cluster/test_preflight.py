@@ -1,0 +1,181 @@
+"""What is said of an address that speaks something else than the client."""
+
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from types import MappingProxyType
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.sasl import SaslHandshakeRequest
+from prometheus_client import CollectorRegistry
+
+from agent.http.http_endpoint import HttpEndpoint
+from kafka_cluster import preflight
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import ClientPropertyError
+from kafka_cluster.preflight import ClusterUnreachableError, _request, reach
+from local_cluster.security.authority import Authority
+from replication.wire.peer_connection import Address, listening_context
+
+API_VERSIONS = b"\0\0\0\x0a\0\0\0\0\0\0\0\0\0\0"
+
+
+class Listener:
+    """Answers as a broker's listener does: without TLS or with it, with a login or without."""
+
+    def __init__(self, context: ssl.SSLContext | None, mechanisms: tuple[str, ...], proxy: bool = False) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self._context, self._mechanisms, self._proxy = context, mechanisms, proxy
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self.server.getsockname()[1])
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=(self.server.accept()[0],), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError, EOFError), ExitStack() as stack:
+            stack.enter_context(connection)
+            if self._context is not None:
+                connection = stack.enter_context(self._context.wrap_socket(connection, server_side=True))
+            while size := connection.recv(4):
+                if int.from_bytes(size) > 1000:  # as Kafka closes where TLS comes to a plaintext port
+                    return
+                key = connection.recv(int.from_bytes(size))[1]
+                connection.sendall(API_VERSIONS if key == 18 else self._handshake())
+
+    def _handshake(self) -> bytes:
+        if self._proxy:
+            raise EOFError
+        listed = b"".join(struct.pack(">h", len(one)) + one.encode() for one in self._mechanisms)
+        answer = struct.pack(">ihi", 0, 33 if self._mechanisms else 34, len(self._mechanisms)) + listed
+        return struct.pack(">i", len(answer)) + answer
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine changes no answer."""
+    monkeypatch.setattr(preflight, "_OTHER_WAY_S", 30.0)
+    monkeypatch.setattr(preflight, "CONNECT_TIMEOUT_S", 30.0)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def ports(authority: Authority) -> Iterator[dict[str, int]]:
+    """One port of each kind."""
+    tls = authority.tls_for("localhost", ["127.0.0.1"])
+    files = tls.certificate_file, tls.key_file
+    listeners = {
+        "PLAINTEXT": Listener(None, ()),
+        "SASL_PLAINTEXT": Listener(None, ("SCRAM-SHA-512", "PLAIN")),
+        "SSL": Listener(listening_context(*files, None), ()),
+        "SASL_SSL": Listener(listening_context(*files, None), ("PLAIN",)),
+        "mutual": Listener(listening_context(*files, tls.ca_file), ()),
+        "proxy": Listener(None, (), proxy=True),
+    }
+    endpoint = HttpEndpoint(CollectorRegistry(), {})
+    http = endpoint.start(Address("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as mute, socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else gets it
+        others = {"http": http.port, "mute": mute.getsockname()[1], "closed": held.getsockname()[1]}
+        yield {kind: one.port for kind, one in listeners.items()} | others
+    for one in listeners.values():
+        one.server.close()
+    endpoint.close()
+
+
+def said_of(
+    port: int, protocol: str, properties: Mapping[str, str] = MappingProxyType({}), *, timeout_s: float = 60.0
+) -> str:
+    """What is said to a client of this protocol; nothing if it is served."""
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"} if "SASL" in protocol else {}
+    client = KafkaClientConfig(f"127.0.0.1:{port}", {"security.protocol": protocol, **login, **properties})
+    try:
+        reach(client, "FILE", timeout_s)
+    except ClusterUnreachableError as error:
+        return error.reason.partition(f"127.0.0.1:{port}: ")[2]
+    return ""
+
+
+PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
+
+
+@pytest.mark.parametrize("kind", PROTOCOLS)
+def test_a_listener_of_another_protocol_is_told_by_the_key_to_change(
+    ports: dict[str, int], authority: Authority, kind: str
+) -> None:
+    for protocol in PROTOCOLS:
+        said = said_of(ports[kind], protocol, {"ssl.ca.location": str(authority.file)})
+        change = f"it speaks {kind}, and the client {protocol}: change security.protocol in FILE"
+        assert said == ("" if protocol == kind else change)
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "said"),
+    [
+        ("http", "PLAINTEXT", "it speaks HTTP, so it is no broker's port: change the address"),
+        ("http", "SASL_SSL", "it speaks HTTP, so it is no broker's port: change the address"),
+        ("closed", "PLAINTEXT", "connection refused"),
+        ("mute", "PLAINTEXT", "no answer"),
+        ("mute", "SSL", "no answer"),
+        ("proxy", "PLAINTEXT", ""),
+        ("proxy", "SASL_PLAINTEXT", ""),
+        (
+            "mutual",
+            "PLAINTEXT",
+            "it speaks SSL or SASL_SSL, and the client PLAINTEXT: change security.protocol in FILE",
+        ),
+    ],
+)
+def test_what_is_no_listener_of_kafka_is_told_and_what_may_be_one_is_left_to_the_client(
+    ports: dict[str, int], kind: str, protocol: str, said: str
+) -> None:
+    assert said_of(ports[kind], protocol, timeout_s=0.3 if kind == "mute" else 60.0) == said
+
+
+def test_what_is_wrong_with_certificates_and_mechanisms_is_told_by_the_key(
+    ports: dict[str, int], authority: Authority
+) -> None:
+    ca, client = {"ssl.ca.location": str(authority.file)}, authority.tls_for("client")
+    own = {"ssl.certificate.location": str(client.certificate_file), "ssl.key.location": str(client.key_file)}
+    assert said_of(ports["SSL"], "SSL").endswith("see ssl.truststore.location in FILE")
+    assert "as where it wants a client's certificate: see ssl.keystore" in said_of(ports["mutual"], "SSL", ca)
+    assert not said_of(ports["mutual"], "SSL", ca | own)
+    assert not said_of(ports["mutual"], "SSL", ca | {"ssl.keystore.location": "/a.p12"}), "only librdkafka reads it"
+    assert not said_of(ports["SSL"], "SSL", {"enable.ssl.certificate.verification": "false"})
+    said = said_of(ports["SASL_PLAINTEXT"], "SASL_PLAINTEXT", {"sasl.mechanism": "SCRAM-SHA-256"})
+    assert said.startswith(
+        "it takes logins by PLAIN, SCRAM-SHA-512, and the client's is SCRAM-SHA-256: change sasl.mech"
+    )
+
+
+def test_one_broker_that_answers_is_enough_and_otherwise_each_is_named(ports: dict[str, int]) -> None:
+    closed, mute = f"127.0.0.1:{ports['closed']}", f"localhost:{ports['mute']}"
+    reach(KafkaClientConfig(f"{closed}, 127.0.0.1:{ports['PLAINTEXT']}"))
+    with pytest.raises(ClusterUnreachableError, match=rf"{closed}: .*refused.*; {mute}: no answer"):
+        reach(KafkaClientConfig(f"{closed},{mute}"), timeout_s=0.3)
+
+
+@pytest.mark.parametrize("address", ["host:abc", "host", "host:0", "host:65536", ":9092", "", "a:1,", "http://a:1"])
+def test_an_impossible_address_is_a_wrong_word_and_not_an_outage(address: str) -> None:
+    with pytest.raises(ClientPropertyError, match="this is no host:port"):
+        reach(KafkaClientConfig(address))
+
+
+def test_the_questions_are_kafkas() -> None:
+    versions, handshake = ApiVersionsRequest(version=0), SaslHandshakeRequest(mechanism="PLAIN", version=0)
+    for request, ours in ((versions, _request(18)), (handshake, _request(17, b"\0\5PLAIN"))):
+        request.with_header(0, "remote-wal")
+        assert bytes(request.encode(version=0, header=True, framed=True)) == ours
