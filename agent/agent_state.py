@@ -88,6 +88,7 @@ class AgentState:
             "metadata_stalled": system.publication.stalled_because if system is not None else None,
             "enabled_topics": run.kafka.enabled_topics if run is not None else [],
             "partitions": partitions,
+            "packed": relaying.packing.describe(run.kafka.replicas.topic_names if run is not None else {}),
             "paused": [{"scope": scope} | asdict(one) for scope, one in sorted(relaying.pauses.shown.items())],
             "zone": relaying.zones.own,
             "break_even_bytes": None if break_even == NEVER_PAYS else break_even,

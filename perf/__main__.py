@@ -11,10 +11,11 @@ from perf.counts.command import counts
 from perf.defaults import defaults
 from perf.gateway.command import gateway
 from perf.ladder.command import ladder
+from perf.pack import pack
 from tests.soak.command import soak
 
 app = command_group(__doc__)
-for command in (ladder, cost, counts, defaults, gateway, soak):
+for command in (ladder, cost, counts, defaults, gateway, pack, soak):
     app.command()(command)
 
 if __name__ == "__main__":

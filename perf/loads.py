@@ -8,7 +8,7 @@ librdkafka with its defaults sends what a few milliseconds collect, and up to a 
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -81,17 +81,16 @@ def librdkafka_latencies(
     config: Mapping[str, str | int],
     partitions: int,
     flush_s: float = _FLUSH_S,
+    values: Sequence[bytes] = (bytes(RECORD_BYTES),),
 ) -> list[float]:
-    """Return ms from send to acknowledgement, of all but the first records. Raises TimeoutError, KafkaToolError."""
+    """Return ms from send to acknowledgement, of all but the first records. Raises TimeoutError, KafkaToolError.
+
+    `values` are the records, in turn.
+    """
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG, **config})
-    records, value, taken_ms, refused = (
-        round(records_per_s * seconds),
-        bytes(RECORD_BYTES),
-        list[float](),
-        list[object](),
-    )
+    records, taken_ms, refused = round(records_per_s * seconds), list[float](), list[object]()
 
     def send(number: int) -> None:
         sent_s, counts = time.perf_counter(), number >= records * _WARM_UP
@@ -102,7 +101,7 @@ def librdkafka_latencies(
             elif counts:
                 taken_ms.append((time.perf_counter() - sent_s) * 1000)
 
-        producer.produce(topic, value, partition=number % partitions, on_delivery=acknowledged)
+        producer.produce(topic, values[number % len(values)], partition=number % partitions, on_delivery=acknowledged)
 
     with _polled(producer):
         for number in paced(records, records_per_s):

@@ -165,7 +165,7 @@ def status_of(state: AgentState, clocks: Clocks, *, with_why: bool = False) -> S
         relaying.storage.request_counts,
         run.write_path.break_even_bytes if run is not None else None,
         savings.dollars(),
-        by_topic(led, dict(relaying.traffic.by_partition)),
+        by_topic(led, dict(relaying.traffic.by_partition), relaying.packing.ratio_of),
         sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
         _peers(state),
         relaying.leader.broker_unreachable,

@@ -190,6 +190,7 @@ def _topics(status: Status) -> str:
             duration(one.oldest_ms / 1000),
             size(one.linked_bytes),
             size(one.inline_bytes),
+            f"{one.pack_ratio:.1f} times" if one.pack_ratio > 1 else "",
             f"{one.partitions:,}",
         )
         for topic, one in list(status.topics.items())[:MOST_TOPICS]
@@ -204,6 +205,7 @@ def _topics(status: Status) -> str:
         "oldest",
         "linked",
         "inline",
+        "packed",
         "partitions",
     )
     return _table(heads, rows, len(status.topics), "No topic with links is led here.")

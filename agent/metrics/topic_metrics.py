@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.wire.metrics import PartitionTraffic
 from rlm.write_path.core.led_partition import PartitionStatus
 
@@ -27,6 +27,8 @@ class TopicState:
     inline_bytes: int = 0
     unsaved_bytes: int = 0
     """Inline bytes that links could have saved."""
+    pack_ratio: float = 1.0
+    """How many inline bytes cross zones as one."""
 
     @property
     def moved_bytes(self) -> int:
@@ -34,12 +36,15 @@ class TopicState:
         return self.linked_bytes + self.inline_bytes
 
 
-def by_topic(status: Status, traffic: Traffic) -> dict[str, TopicState]:
+def by_topic(
+    status: Status, traffic: Traffic, pack_ratio: Callable[[TopicId], float] = lambda _topic: 1.0
+) -> dict[str, TopicState]:
     """Return the states by topic, sorted by moved bytes, then by waiting bytes."""
     states: defaultdict[str, TopicState] = defaultdict(TopicState)
     for partition, one in status.items():
         state, moved = states[one.topic], traffic.get(partition)
         state.partitions += 1
+        state.pack_ratio = pack_ratio(partition.topic_id)
         state.lag_bytes += one.lag_bytes
         state.oldest_ms = max(state.oldest_ms, one.lag_age_ms)
         if moved is not None:

@@ -155,7 +155,6 @@ def build_relaying(
     hello, limits = _hello(settings, identity), _leader_limits(configuration)
     context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics, clock)
     packing = Packing(clock, metrics.packing)
-    packing.is_allowed = lambda _topic: True
     context = _with_budgets(replace(context, zones=zones, followers=peers, packing=packing), configuration, write_path)
     own_tls = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
     context, broker_tls = _with_broker_tls(context, own_tls)

@@ -9,6 +9,7 @@ from agent.defects import Run
 from agent.http.object_summary import object_summary
 from agent.metrics.loop_times import Loop
 from agent.metrics.usage import UsageReport
+from agent.pack_rules import PackRules
 from agent.wiring.archive import build_archiving
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import build_lifecycle
@@ -74,7 +75,7 @@ class StorageRun:
         if self._around.relaying.shadow is not None:
             return
         kafka.on_agents = self._around.relaying.found_peers.registered
-        kafka.on_topics_read = self.write_path.topics_read
+        kafka.on_topics_read = self._topics_read
         kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
             self.write_path.tails.requested, requests
         )
@@ -82,6 +83,12 @@ class StorageRun:
             gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage, kafka.lease)
             if gateway.durable is not None:
                 gateway.durable.ask_anew = kafka.leadership.look_again
+
+    def _topics_read(self) -> None:
+        self.write_path.topics_read()
+        relaying, kafka = self._around.relaying, self.kafka
+        rules = PackRules(kafka.topic_settings, lambda: kafka.replicas.topic_names, self._around.clocks.monotonic_s)
+        relaying.packing.is_allowed = rules.allows
 
     def start(self) -> None:
         """Begin everything except following Kafka, in this order: the registration goes before uploads."""

@@ -29,6 +29,7 @@ _MOST_TOPICS: Final = 40
 _WAYS: Final = {
     "today": "today",
     "client_rack": "client.rack alone",
+    "packing": "packing alone",
     "links": "links",
     "links_and_client_rack": "links, client.rack",
     "gateway": "links, gateway",
@@ -75,13 +76,17 @@ def estimate(
     prices: Annotated[
         Path | None, typer.Option(help="A price file in the place of the one that comes along.", exists=True)
     ] = None,
+    read_records: Annotated[
+        bool, typer.Option(help="Read some records of each topic, to see how small agents pack them.")
+    ] = False,
     page: Annotated[Path | None, typer.Option(help="Write an HTML page there, too.")] = None,
     json: Json = False,
 ) -> None:
     """Estimate dollars a month: today, with links, with client.rack alone, with the gateway. Needs no agent.
 
     Reads offsets, log sizes, racks, replicas and groups' offsets for some minutes, and changes nothing. Ctrl-C ends it
-    early, with what is known by then. With --prometheus, the rates of topics are averages over weeks.
+    early, with what is known by then. With --prometheus, the rates of topics are averages over weeks. Without
+    --read-records, nothing counts as packed: then agents save more than this says.
     """
     from plugin.prices import PriceTable, network_of
     from plugin.wall_clock import wall_ms
@@ -105,7 +110,12 @@ def estimate(
     if len(samples) < 2:
         fail("the cluster was seen once; look for longer", ExitCode.UNKNOWN, json=json)
     rules = default_rules(store, producers_wait=acks == "all")
-    found = estimated(samples, price_table, store, rules, rates.averages if rates else NO_AVERAGES)
+    ratios: dict[str, float] = {}
+    if read_records:
+        from cli.costs.packed_samples import pack_ratios
+
+        ratios = pack_ratios(client, samples[-1].logs, _TIMEOUT_S)
+    found = estimated(samples, price_table, store, rules, rates.averages if rates else NO_AVERAGES, ratios)
     document = estimate_json(found) | {"prices": price_source(price_table, store), "acks": acks}
     document["prometheus"] = rates.document(samples[-1]) if rates else None
     if page is not None:
@@ -187,13 +197,14 @@ def _cells(row: dict[str, Any], *, tells_rate: bool) -> list[str]:
         size(row["produced_bytes"]) + (f" {row['rate']}" if tells_rate else ""),
         size(row["read_bytes"]),
         *(f"{usd:,.2f}" for usd in row["usd"].values()),
+        f"{1 / row['pack_ratio']:.1f} times" if row["pack_ratio"] < 1 else "",
         "none" if share is None else f"{share:.0%}",
         why,
     ]
 
 
 _COLUMNS: Final = (
-    "topic", ">produced", ">read", *(f">{name}" for name in _WAYS.values()), ">linked", "inline, and why",
+    "topic", ">produced", ">read", *(f">{name}" for name in _WAYS.values()), ">packed", ">linked", "inline, and why",
 )  # fmt: skip
 
 

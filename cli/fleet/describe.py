@@ -152,8 +152,22 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
             reason = answer["metadata_stalled"]
             told = f"agent {broker_id} publishes no metadata, so all goes inline: {reason}"
             console.print(told, style="red", markup=False)
+    for line in _packed(answers):
+        console.print(line, markup=False)
     _print_gaps(console, answers)
     _print_held(console, answers)
+
+
+_MOST_PACKED = 10
+
+
+def _packed(answers: dict[int, dict[str, Any]]) -> Iterator[str]:
+    for broker_id, answer in answers.items():
+        topics = {name: one for name, one in answer.get("packed", {}).items() if one["ratio"] > 1}
+        told = [f"{name} {one['ratio']:.1f} times" for name, one in list(topics.items())[:_MOST_PACKED]]
+        more = f", and {len(topics) - _MOST_PACKED:,} more" if len(topics) > _MOST_PACKED else ""
+        if told:
+            yield f"Packed by agent {broker_id}: {', '.join(told)}{more}."
 
 
 def _print_why(answers: dict[int, dict[str, Any]], silent: dict[int, str], topic: str | None) -> None:

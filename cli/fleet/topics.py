@@ -131,17 +131,43 @@ def set_(
 
 @app.command()
 @grouped
+def pack(
+    topics: Topics,
+    connection: Connection,
+    is_packed: Annotated[bool, typer.Option("--on/--off", help="remote.wal.pack.enable of the topics.")],
+    pattern: Pattern = False,
+) -> None:
+    """Pack these topics' records on their way to other zones, or not: for those whose length is a secret.
+
+    Topics need not be enabled. Other settings stay as they are.
+    """
+    from metadata_topic.settings.settings_topic import read_known_settings
+    from metadata_topic.settings.topic_settings import PACK_KEY, TopicSettings
+
+    client = connection.client_config()
+    known = read_known_settings(client)
+    now = known.patterns if pattern else known.topics
+    changes = {PACK_KEY: None if is_packed else "false"}
+    changed = _changed({name: now.get(name, TopicSettings()) for name in topics}, changes)
+    (_set_patterns if pattern else _set)(changed, client)
+
+
+@app.command()
+@grouped
 def disable(topics: Topics, connection: Connection, pattern: Pattern = False) -> None:
     """Replicate these topics as stock Kafka does, whatever patterns and brokers' files say.
 
-    Objects that are stored stay. With --pattern, the patterns are removed.
+    Objects that are stored stay, and a topic that is not packed stays so. With --pattern, the patterns are removed.
     """
     if pattern:
         _set_patterns(dict.fromkeys(topics), connection.client_config())
         return
+    from metadata_topic.settings.settings_topic import read_known_settings
     from metadata_topic.settings.topic_settings import OWN, TopicSettings
 
-    _set(dict.fromkeys(topics, TopicSettings(origin=OWN)), connection.client_config())
+    client = connection.client_config()
+    known = read_known_settings(client).topics
+    _set({name: TopicSettings(origin=OWN, pack=known.get(name, TopicSettings()).pack) for name in topics}, client)
 
 
 @app.command()
@@ -162,7 +188,7 @@ def list_topics(connection: Connection, json: Json = False) -> None:
     if json:
         tell_json({"topics": topics, "patterns": patterns, "orphaned": sorted(known.orphaned)})
         return
-    settings = ("link policy", "latency bound", "archive", "WAL retention ms", "durable", "from")
+    settings = ("link policy", "latency bound", "archive", "WAL retention ms", "durable", "packed", "from")
     rows = [_shown(row) for row in topics + patterns]
     show(table("topic", "remote.wal.storage.enable", *settings, rows=rows), *orphaned_lines(known.orphaned))
 
@@ -180,6 +206,7 @@ def _listed(settings: "Mapping[str, TopicSettings]") -> list[dict[str, Any]]:
             "remote.wal.archive.enable": one.archive,
             "remote.wal.retention.ms": one.wal_retention_ms,
             "remote.wal.durable.enable": one.durable,
+            "remote.wal.pack.enable": one.pack,
             "from": one.origin or OWN,
         }
         for name, one in sorted(settings.items())
@@ -197,6 +224,7 @@ def _shown(row: dict[str, Any]) -> tuple[str, ...]:
         str(row["remote.wal.archive.enable"]).lower(),
         "" if kept_ms is None else str(kept_ms),
         str(row["remote.wal.durable.enable"]).lower(),
+        str(row["remote.wal.pack.enable"]).lower(),
         row["from"],
     )
 

@@ -12,6 +12,7 @@ from metadata_topic.settings.topic_settings import (
     LATENCY_BOUND_KEY,
     LOWEST_RETENTION_MS,
     OWN,
+    PACK_KEY,
     POLICY_KEY,
     UPLOAD_WAIT_KEY,
     WAL_RETENTION_KEY,
@@ -75,6 +76,7 @@ _ALL = (
     SettingKey(ARCHIVE_KEY, "archive", _boolean),
     SettingKey(WAL_RETENTION_KEY, "wal_retention_ms", _milliseconds(LOWEST_RETENTION_MS)),
     SettingKey(DURABLE_KEY, "durable", _boolean),
+    SettingKey(PACK_KEY, "pack", _boolean),
 )
 SETTING_KEYS: Final[Mapping[str, SettingKey]] = {key.name: key for key in _ALL}
 

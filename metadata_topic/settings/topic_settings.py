@@ -10,8 +10,8 @@ key                  value
 ``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
                      ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``,
                      ``remote.wal.retention.ms``, ``remote.wal.durable.enable``,
-                     ``remote.wal.link.upload.wait.max.ms``, ``topic_id`` in hexadecimal digits,
-                     ``origin``
+                     ``remote.wal.link.upload.wait.max.ms``, ``remote.wal.pack.enable``,
+                     ``topic_id`` in hexadecimal digits, ``origin``
 ``pattern:<regex>``  like a topic's, for all topics with such names that have no settings of their own
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
                      ``version``, ``started_ms``, ``archive``, ``directory_ids``,
@@ -44,6 +44,7 @@ from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 ENABLE_KEY: Final = "remote.wal.storage.enable"
 POLICY_KEY: Final = "remote.wal.link.policy"
 LATENCY_BOUND_KEY: Final = "remote.wal.link.latency.bound.ms"
+PACK_KEY: Final = "remote.wal.pack.enable"
 UPLOAD_WAIT_KEY: Final = "remote.wal.link.upload.wait.max.ms"
 ARCHIVE_KEY: Final = "remote.wal.archive.enable"
 WAL_RETENTION_KEY: Final = "remote.wal.retention.ms"
@@ -110,6 +111,8 @@ class TopicSettings:
     """The topic they belong to; None: whichever topic has the name."""
     origin: str = ""
     """Where they come from: OWN or empty, FILE, or `pattern <regex>`."""
+    pack: bool = True
+    """`remote.wal.pack.enable`"""
 
     @property
     def is_inherited(self) -> bool:
@@ -255,6 +258,8 @@ def encode_topic_settings(settings: TopicSettings) -> bytes:
         fields[_ORIGIN] = settings.origin
     if settings.durable:
         fields[DURABLE_KEY] = True
+    if not settings.pack:
+        fields[PACK_KEY] = False
     if settings.link_latency_bound_ms is not None:
         fields[LATENCY_BOUND_KEY] = settings.link_latency_bound_ms
     if settings.upload_wait_max_ms is not None:
@@ -293,7 +298,14 @@ def _fields(value: bytes) -> Mapping[str, object]:
 
 
 def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
-    told = {ENABLE_KEY: False, POLICY_KEY: LinkPolicy.COST.value, ARCHIVE_KEY: False, DURABLE_KEY: False, **fields}
+    told = {
+        ENABLE_KEY: False,
+        POLICY_KEY: LinkPolicy.COST.value,
+        ARCHIVE_KEY: False,
+        DURABLE_KEY: False,
+        PACK_KEY: True,
+        **fields,
+    }
     policy = LinkPolicy(typed(told, POLICY_KEY, str))
     return TopicSettings(
         typed(told, ENABLE_KEY, bool),
@@ -305,6 +317,7 @@ def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
         _milliseconds(fields, UPLOAD_WAIT_KEY, 1),
         _topic_id(fields),
         "" if fields.get(_ORIGIN) is None else typed(fields, _ORIGIN, str),
+        typed(told, PACK_KEY, bool),
     )
 
 

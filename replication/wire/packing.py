@@ -114,6 +114,12 @@ class Packing:
         known = self._topics.get(topic)
         return 1.0 if known is None or not self._packs(topic) else known.ratio
 
-    def topics(self) -> Mapping[TopicId, TopicPacking]:
-        """Return what was packed by topic id."""
-        return {TopicId(topic): known for topic, known in list(self._topics.items()) if isinstance(topic, bytes)}
+    def describe(self, names: Mapping[TopicId, str]) -> dict[str, dict[str, float]]:
+        """Return by topic, the largest first, how many bytes cross as one, and its bytes before and after packing."""
+        told: dict[str, dict[str, float]] = {}
+        by_size = sorted(self._topics.copy().items(), key=lambda item: -item[1].plain_bytes)
+        for topic, known in by_size:
+            name = str(names.get(TopicId(topic), topic.hex()) if isinstance(topic, bytes) else topic)
+            bytes_ = {"plain_bytes": known.plain_bytes, "packed_bytes": known.packed_bytes}
+            told.setdefault(name, {"ratio": round(self.ratio_of(topic), 2), **bytes_})
+        return told

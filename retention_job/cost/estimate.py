@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final
 
 from metadata_topic.settings.topic_settings import INTERNAL_TOPICS, TopicSettings
@@ -22,7 +23,7 @@ from plugin.inline_reason import InlineReason
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, PriceTable
 from retention_job.cost.cost_model import Amounts, Leader, LedLog, Rules, Tariff, Where, gateway_ratio
 
-WAYS: Final = ("today", "client_rack", "links", "links_and_client_rack", "gateway")
+WAYS: Final = ("today", "client_rack", "packing", "links", "links_and_client_rack", "gateway")
 KAFKA_TOPICS: Final = "Kafka's own topics"
 """The row of all internal topics, which are never linked."""
 AVERAGED: Final = "averaged"
@@ -31,6 +32,7 @@ SAMPLED: Final = "sampled"
 ACKS_ALL: Final = {
     "today": "as now",
     "client_rack": "as now",
+    "packing": "as now",
     "links": "+12 ms, where links do not slow producers; else inline",
     "links_and_client_rack": "+12 ms, where links do not slow producers; else inline",
     "gateway": "+13 ms, and nobody stands still meanwhile (held answers)",
@@ -94,6 +96,8 @@ class TopicEstimate:
     """Bytes to followers in other zones that would go inline, and those of followers elsewhere that there are not, by
     why (`InlineReason`)."""
     stock: Amounts = field(default_factory=Amounts)
+    packed: Amounts = field(default_factory=Amounts)
+    """Like `stock`, packed by agents without any link."""
     links: Amounts = field(default_factory=Amounts)
     held: Amounts = field(default_factory=Amounts)
     """Like `links`, where agents hold the answers to producers, so that none waits."""
@@ -102,7 +106,7 @@ class TopicEstimate:
     usd: Mapping[str, float] = field(default_factory=dict)
     """Dollars by part: those of links, and of `crossed`."""
     replication: Mapping[str, float] = field(default_factory=dict)
-    """Dollars of replication: today, with links, and with links and held answers, as by the gateway."""
+    """Dollars of replication: today, packed alone, with links, and with links and held answers, as by the gateway."""
     lag_records: int = 0
     """The largest lag of a group now."""
     rates: set[str] = field(default_factory=set)
@@ -115,6 +119,7 @@ class TopicEstimate:
         links = self.links.usd(tariff)
         replication = {
             "today": sum(self.stock.usd(tariff).values()),
+            "packing": sum(self.packed.usd(tariff).values()),
             "links": sum(links.values()),
             "gateway": sum(self.held.usd(tariff).values()),
         }
@@ -134,9 +139,14 @@ class TopicEstimate:
     def ways(self) -> dict[str, float]:
         """Dollars a month by way, replication and clients together."""
         replication, clients = self.replication, self.clients
-        pairs = [("today", "today"), ("today", "client_rack"), ("links", "today"), ("links", "client_rack"),
-                 ("gateway", "gateway")]  # fmt: skip
+        pairs = [("today", "today"), ("today", "client_rack"), ("packing", "today"), ("links", "today"),
+                 ("links", "client_rack"), ("gateway", "gateway")]  # fmt: skip
         return {way: replication[one] + clients[other] for way, (one, other) in zip(WAYS, pairs, strict=True)}
+
+    @property
+    def pack_ratio(self) -> float:
+        """Bytes that cross zones for each inline byte, once agents pack it."""
+        return self.packed.crossing_bytes / self.stock.crossing_bytes if self.stock.crossing_bytes else 1.0
 
     @property
     def linked_share(self) -> float | None:
@@ -238,13 +248,17 @@ def estimate(
     store_section: str,
     rules: Rules,
     averages: Averages = NO_AVERAGES,
+    pack_ratios: Mapping[str, float] = MappingProxyType({}),
 ) -> Estimate:
-    """Estimate from two samples or more. Raises PriceError where a price is missing, ValueError without two samples."""
+    """Estimate from two samples or more. Raises PriceError where a price is missing, ValueError without two samples.
+
+    `pack_ratios` are bytes that cross zones packed for each byte, by topic; others count as if they do not pack.
+    """
     if len(samples) < 2:
         raise ValueError("two samples are needed")
     last, record_bytes = replace(samples[-1], racks=_racks(samples)), mean_record_bytes(samples)
     seconds, tariff = last.at_s - samples[0].at_s, Tariff.of(prices, store_section)
-    placed = _Placed(last, tariff, rules)
+    placed = _Placed(last, tariff, rules, pack_ratios)
     topics = defaultdict[str, TopicEstimate](lambda: TopicEstimate(""))
     for before, after in pairwise(samples):
         window = _Window(before, after, record_bytes, averages)
@@ -279,7 +293,8 @@ def estimate(
 class _Placed:
     """Logs and their leaders as they are placed in one sample."""
 
-    def __init__(self, sample: Sample, tariff: Tariff, rules: Rules) -> None:
+    def __init__(self, sample: Sample, tariff: Tariff, rules: Rules, pack_ratios: Mapping[str, float]) -> None:
+        self._pack_ratios = pack_ratios
         # A broker without a known rack counts as a zone of its own, as for the agents.
         self._zone = {one: rack or f"broker {one}" for one, rack in sample.racks.items()}
         self.zones = frozenset(self._zone.values())
@@ -290,8 +305,9 @@ class _Placed:
                 # What is kept as long as the log takes what the log takes now.
                 is_kept = WalRetention().is_kept(TopicSettings(enable=True), len(log.replicas))
                 self.led[log.leader][where] = rules.led_log(
-                    where, self._elsewhere(log), is_kept=is_kept, stored_bytes=log.size
-                )
+                    where, self._elsewhere(log), is_kept=is_kept, stored_bytes=log.size,
+                    pack_ratio=pack_ratios.get(where[0], 1.0),
+                )  # fmt: skip
         held = replace(rules, producers_wait=False)
         self.leaders = {one: Leader(led, tariff, rules, self._zone) for one, led in self.led.items()}
         self._held = {one: Leader(led, tariff, held, self._zone) for one, led in self.led.items()}
@@ -307,6 +323,7 @@ class _Placed:
             crossed = size * len(self._elsewhere(log))
             topic.produced_bytes += size
             topic.stock.crossing_bytes += crossed
+            topic.packed.crossing_bytes += crossed * self._pack_ratios.get(where[0], 1.0)
             if _row(where) == KAFKA_TOPICS and crossed:
                 topic.inline[InlineReason.NOT_ENABLED.value] += crossed
                 topic.links.crossing_bytes += crossed
@@ -350,7 +367,12 @@ def _sum(name: str, topics: Iterable[TopicEstimate], times: float = 1.0) -> Topi
         for all_, own in ((total.inline, one.inline), (total.crossed, one.crossed)):
             for part, amount in own.items():
                 all_[part] += amount * times
-        for amounts, added in ((total.stock, one.stock), (total.links, one.links), (total.held, one.held)):
+        for amounts, added in (
+            (total.stock, one.stock),
+            (total.packed, one.packed),
+            (total.links, one.links),
+            (total.held, one.held),
+        ):
             amounts.add(added, times)
         total.lag_records = max(total.lag_records, one.lag_records)
         total.rates |= one.rates
@@ -394,6 +416,7 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
             "clients_usd": {way: round(usd, 4) for way, usd in one.clients.items()},
             "parts_usd": {part: round(usd, 4) for part, usd in one.usd.items()},
             "linked_share": one.linked_share,
+            "pack_ratio": round(one.pack_ratio, 3),
             "inline_bytes": {why: round(size) for why, size in one.inline.items() if size},
         }
 

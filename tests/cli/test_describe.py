@@ -52,6 +52,7 @@ def test_what_topics_and_agents_say_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         "remote.wal.link.policy": "default",
         "remote.wal.archive.enable": "pattern s.*",
         "remote.wal.durable.enable": "default",
+        "remote.wal.pack.enable": "default",
     }
     assert told["topic_settings"]["orders"]["remote.wal.retention.ms"] == {"value": "-2", "from": "topic"}
 

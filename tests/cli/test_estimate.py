@@ -19,7 +19,7 @@ from tests.retention_job.cost.test_estimate import RACKS, two
 
 ROW = {
     "topic", "produced_bytes", "read_bytes", "lag_records", "rate", "usd", "replication_usd", "clients_usd",
-    "parts_usd", "linked_share", "inline_bytes",
+    "parts_usd", "linked_share", "pack_ratio", "inline_bytes",
 }  # fmt: skip
 
 

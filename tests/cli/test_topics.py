@@ -127,6 +127,26 @@ def test_a_setting_is_changed_and_the_others_stay(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["orders", "--off"], {"orders": replace(ARCHIVED, pack=False)}),
+        (["new", "--off"], {"new": TopicSettings(pack=False)}),
+        (["orders", "--on"], {"orders": ARCHIVED}),
+    ],
+)
+def test_a_topic_is_left_unpacked_whether_or_not_it_is_enabled(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: dict[str, TopicSettings]
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
+    known = KnownSettings({"orders": ARCHIVED}, {}, {})
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
+    command = ["topics", "pack", *arguments, "--bootstrap-server", "nowhere:1"]
+    result = CliRunner().invoke(main_module.build_app(), command)
+    assert (result.exit_code, written) == (0, [expected]), result.output
+
+
+@pytest.mark.parametrize(
     ("policy", "kept_ms", "is_taken"), [("compact", -2, False), ("compact", -1, True), ("delete", -2, True)]
 )
 @pytest.mark.parametrize("command", ["enable", "set"])
@@ -166,6 +186,7 @@ def test_topics_patterns_and_what_deleted_topics_left_are_listed_for_people_and_
         "remote.wal.storage.enable": True,
         "remote.wal.retention.ms": None,
         "remote.wal.durable.enable": False,
+        "remote.wal.pack.enable": True,
     }
     assert told == {
         "topics": [

@@ -61,6 +61,14 @@ def test_small_loads_stay_inline_and_cost_what_they_cost() -> None:
     assert waiting.break_even_mb_s == pytest.approx(1.25 * found.break_even_bytes / 0.04 / 1e6)
 
 
+def test_packing_alone_saves_what_does_not_cross_and_raises_the_size_from_which_links_pay() -> None:
+    plain = estimate(two(0.6e6), PRICES, "s3_express", FREE)
+    packed = estimate(two(0.6e6), PRICES, "s3_express", FREE, pack_ratios={"orders": 0.2, "other": 0.1})
+    assert plain.total.replication["packing"] == plain.total.replication["today"]
+    assert packed.total.replication["packing"] == pytest.approx(0.2 * packed.total.replication["today"])
+    assert packed.break_even_bytes is None or packed.break_even_bytes > 4 * (plain.break_even_bytes or 0)
+
+
 def test_what_producers_wait_for_is_linked_where_answers_are_held() -> None:
     found = estimate(two(0.6e6), PRICES, "s3_express", RULES).total
     assert found.replication["links"] == pytest.approx(found.replication["today"])

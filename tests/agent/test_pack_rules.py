@@ -1,0 +1,43 @@
+"""A topic that is off is never packed, and what is not known counts as off."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from agent.pack_rules import PackRules
+from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.topic_settings import TopicSettings
+
+ONE, OTHER, NEW = (TopicId(bytes([number]) * 16) for number in (1, 2, 3))
+NAMES = {ONE: "one", OTHER: "other"}
+OFF, ON = TopicSettings(pack=False), TopicSettings()
+
+
+@pytest.mark.parametrize(
+    ("topics", "patterns", "off"),
+    [
+        ({}, {}, set()),
+        ({"one": OFF}, {}, {"one", ONE, NEW}),
+        ({"one": TopicSettings(pack=False, topic_id=ONE)}, {}, {"one", ONE}),
+        ({"one": TopicSettings(pack=False, topic_id=OTHER)}, {}, {"one"}),
+        ({"gone": TopicSettings(pack=False, topic_id=NEW)}, {}, {NEW}),
+        ({}, {"o.*e": OFF, "one": ON}, {"one", ONE, NEW}),
+        ({"one": ON}, {"o.*e": OFF}, {NEW}),
+    ],
+)
+def test_a_topic_is_packed_unless_it_may_be_off(
+    topics: dict[str, TopicSettings], patterns: dict[str, TopicSettings], off: set[object]
+) -> None:
+    reader: Any = SimpleNamespace(topics=topics, patterns=patterns)
+    rules = PackRules(cast(Any, reader), lambda: NAMES, lambda: 0.0)
+    assert {one for one in ("one", "other", ONE, OTHER, NEW) if not rules.allows(one)} == off
+
+
+def test_a_change_counts_within_a_second() -> None:
+    now_s, reader = [0.0], SimpleNamespace(topics={}, patterns={})
+    rules = PackRules(cast(Any, reader), lambda: NAMES, lambda: now_s[0])
+    assert rules.allows(ONE)
+    reader.topics = {"one": OFF}
+    now_s[0] = 1.0
+    assert not rules.allows(ONE)
