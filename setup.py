@@ -46,7 +46,8 @@ def tell_commit(directory: str) -> None:
 
 def put_deploy(directory: str) -> None:
     """Copy what an operator installs, as `remote-wal deploy` knows it."""
-    for part in ("ansible", "aws", "grafana", "helm", "image", "prometheus", "strimzi", "systemd", "terraform"):
+    parts = ("ansible", "aws", "grafana", "helm", "image", "prometheus", "spark", "strimzi", "systemd", "terraform")
+    for part in parts:
         shutil.copytree(HERE / source_of("deploy") / part, f"{directory}/{PACKAGE}/deploy/{part}", dirs_exist_ok=True)
 
 

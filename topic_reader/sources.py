@@ -107,6 +107,8 @@ class OpenTopics:
         self._archive = archive
         self._patience = Patience(threading.Event().wait, random.uniform, total_s=_PATIENCE_S)
         self._inventory: Inventory | None = None
+        self._others: frozenset[TopicId] = frozenset()
+        """Topics that had one of the names before."""
         self._logs: dict[tuple[TopicId, int, int | None], KnownLog] = {}
 
     def look(self) -> Inventory:
@@ -117,11 +119,12 @@ class OpenTopics:
         return self._inventory
 
     def _taken(self) -> Inventory:
+        wanted = frozenset(view.topic_id for view in self.topics.topics.values()) | self._others
         topics, storage, archive, patience = self.topics, self._storage, self._archive, self._patience
         if topics.client is not None:
             noted, archived = read_metadata(topics.client, _METADATA_TIMEOUT_S)
         elif topics.from_objects:
-            return from_objects(storage, archive, patience=patience)
+            return from_objects(storage, archive, patience=patience, topic_ids=wanted)
         else:
             remembered = read_snapshots(storage, topics.stores.context.cluster_id)
             noted, archived = NotedMetadata(), remembered.archive
@@ -132,11 +135,17 @@ class OpenTopics:
                         archived.apply(record_from_object(archive, stored))
                     except (RemoteSegmentCorruptError, RemoteResourceNotFoundError):
                         continue  # a log that needs it has a gap
-        return from_metadata(noted, archived, storage, archive, patience=patience)
+        return from_metadata(noted, archived, storage, archive, patience=patience, topic_ids=wanted)
 
     def check_complete(self, *, fail_on_data_loss: bool) -> None:
-        """Raise DataLossError, or log it, if there are buckets or objects whose content is not known."""
+        """Raise UnknownClusterError if nothing is stored.
+
+        Raise DataLossError, or log it, if there are buckets or objects whose content is not known.
+        """
         inventory = self._looked()
+        if not inventory.objects and not inventory.lost_objects and not inventory.unanswered:
+            cluster_id, hint = self.topics.stores.context.cluster_id, "are bucket, prefix and cluster id right?"
+            raise UnknownClusterError("read topics", f"cluster {cluster_id}", "the store has no records of it", hint)
         unreadable = (one.key for one in inventory.unreadable if not one.is_gone)
         if unknown := [*sorted(inventory.unanswered), *unreadable]:
             what = f"{len(unknown)} buckets or objects cannot be read and may hold records: {', '.join(unknown[:3])}"
@@ -165,6 +174,9 @@ class OpenTopics:
         view = self.topics.topics[topic]
         if topic_id is not None and view.topic_id != (wanted := topic_id_from_text(topic_id)):
             view = TopicView(topic, wanted, {}, {})
+            if wanted not in self._others:
+                self._others |= {wanted}
+                self._inventory, self._logs = None, {}
 
         def known(again: bool) -> KnownLog:
             if again:

@@ -8,17 +8,23 @@ lacks it by then is out of sync (`replica.lag.time.max.ms`).
 The classes are pickled by the name `remote_wal`, which is installed where tasks run and brings the rooms along.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from agent.settings.setting_types import AgentSettingsError
+from kafka_log.broker_files.java_properties import ConfigProviderError
 from kafka_log.broker_files.leader_epoch_checkpoint import UNKNOWN_EPOCH
+from kafka_log.errors import BrokerPropertiesError, LogDirectoryError, MalformedFileError
+from kafka_log.record_batch import CorruptBatchError
 from kafka_log.topic_partition import topic_id_to_text
 from metadata_topic.records.offset_ranges import OffsetRange
+from plugin.errors import OperationError
 from plugin.wall_clock import wall_ms
 from recovery.logs.log_plan import Extent
 from topic_reader.columns import DecompressedBatch, RecordColumns, decode_columns
@@ -40,6 +46,23 @@ _LONGEST_TRANSACTION_MS = 900_000
 """Kafka's default of `transaction.max.timeout.ms`. A stream's first look goes back so far for open transactions."""
 
 
+_EXPECTED = (
+    OperationError, ValueError, OSError, AgentSettingsError, BrokerPropertiesError, ConfigProviderError,
+    CorruptBatchError, LogDirectoryError, MalformedFileError,
+)  # fmt: skip
+"""What options, the store or the stored logs are to blame for: each says so in one sentence."""
+
+
+@contextmanager
+def _in_one_sentence() -> Iterator[None]:
+    """Let Spark's Python process, which ends now, pass on an expected error without its traceback."""
+    try:
+        yield
+    except _EXPECTED:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "true"
+        raise
+
+
 class RemoteWalDataSource(DataSource):
     """Register it: `spark.dataSource.register(remote_wal.RemoteWalDataSource)`."""
 
@@ -49,13 +72,16 @@ class RemoteWalDataSource(DataSource):
     def name(cls) -> str:
         return "remote_wal"
 
+    @_in_one_sentence()
     def schema(self) -> str:
         return ", ".join(f"{name} {COLUMNS[name]}" for name in ReaderOptions.parse(self.options).columns)
 
+    @_in_one_sentence()
     def reader(self, schema: "StructType") -> DataSourceReader:
         options = ReaderOptions.parse(self.options, without_effect=["settledMs"])
         return (_FilteringReader if options.pushes_filters else _BatchReader)(options, schema)
 
+    @_in_one_sentence()
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         without_effect = ["endingOffsets", "endingTimestamp", "pushFilters"]
         return _StreamReader(ReaderOptions.parse(self.options, without_effect=without_effect), schema)
@@ -77,7 +103,7 @@ class _Reader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one split, in a task."""
         topic, number, start, end, topic_id, *planned = partition.value
-        with self._topics.opened() as topics:
+        with _in_one_sentence(), self._topics.opened() as topics:
             batches = visible_batches(
                 topics.log(topic, number, topic_id=topic_id),
                 start,
@@ -126,6 +152,7 @@ class _Reader:
 class _BatchReader(_Reader, DataSourceReader):
     __module__ = "remote_wal"
 
+    @_in_one_sentence()
     def partitions(self) -> Sequence[InputPartition]:
         splits: list[InputPartition] = []
         with self._topics.opened() as topics:
@@ -196,11 +223,13 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         """The newest end of the checkpoint, if Spark told it."""
         self._open: tuple[ExitStack, OpenTopics] | None = None
 
+    @_in_one_sentence()
     def initialOffset(self) -> Json:
         """Return where the stream starts, never behind the first batch's end, which may be of the run before."""
         start = self._look() if self._start is None else self._start
         return to_json({name: min(read_to, self._resumed.get(name, read_to)) for name, read_to in start.items()})
 
+    @_in_one_sentence()
     def latestOffset(self) -> Json:
         self._topics = StoredTopics.find(self._options.source, self._options.topics)
         self._opened().topics = self._topics
@@ -208,6 +237,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         self._look()
         return to_json(self._latest)
 
+    @_in_one_sentence()
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         begun, ends = from_json(start), from_json(end)
         if start == end:

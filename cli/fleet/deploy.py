@@ -1,9 +1,10 @@
-"""`remote-wal deploy`: what an operator installs beside agents, without a checkout.
+"""`remote-wal deploy`: what an operator installs beside agents, without a checkout, and what Spark's executors need.
 
 The wheel has the folder `deploy` of the checkout, but for what only a checkout can use.
 """
 
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
@@ -26,10 +27,14 @@ PARTS: Final = {
     "helm": "a chart for Kubernetes",
     "image": "the image of the agent",
     "prometheus": "the alerts",
+    "spark": "an image and manifests that run the report on Kubernetes",
     "strimzi": "an image and manifests for brokers that Strimzi manages",
     "systemd": "units",
     "terraform": "buckets, their policies and the endpoint",
 }
+
+_NOT_INSTALLED: Final = ("perf", "tests")
+"""Packages of a checkout that are not in the wheel, nor in the zip for Spark."""
 
 Part = Annotated[str, typer.Argument(metavar="[PART]", help=f"{', '.join(PARTS)}, or a file of these. Default: all.")]
 
@@ -70,6 +75,29 @@ def write(
         tell_json({"exit_code": ExitCode.GOOD, "directory": str(directory), "written": files})
     else:
         typer.echo(f"{len(files)} files are in {directory}.")
+
+
+@app.command("spark-zip")
+def spark_zip(
+    file: Annotated[Path, typer.Argument(dir_okay=False, help="The zip; spark_submit.py is written beside it.")],
+    json: Json = False,
+) -> None:
+    """Write our Python code as a zip for spark-submit's --py-files, and the script that runs our commands there."""
+    import remote_wal
+
+    rooms, submit = remote_wal.ROOMS, file.with_name("spark_submit.py")
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as into:
+        into.write(str(remote_wal.__file__), f"{remote_wal.__name__}/__init__.py")
+        for room in sorted(path.parent for path in rooms.glob("*/__init__.py")):
+            if room.name not in (*_NOT_INSTALLED, remote_wal.__name__):
+                sources = (path for path in room.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+                for source in sorted(sources):
+                    into.write(source, source.relative_to(rooms))
+    shutil.copyfile(rooms / "cli" / submit.name, submit)
+    if json:
+        tell_json({"exit_code": ExitCode.GOOD, "written": [str(file), str(submit)]})
+    else:
+        typer.echo(f"spark-submit --py-files {file} ... {submit} report ...")
 
 
 def _chosen(part: str, *, json: bool) -> tuple[Path, list[str]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.states import FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
@@ -52,6 +52,8 @@ _UNKNOWN_BUCKET = "a bucket that is not known here"
 class Inventory:
     """Everything that is stored."""
 
+    topic_ids: frozenset[TopicId] | None = None
+    """The topics whose runs are kept; None: all."""
     runs: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
     lost: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
     """Runs in the metadata whose objects are gone, or unreachable."""
@@ -140,9 +142,10 @@ def from_objects(
     archive: ArchiveStorage | None,
     progress: Progress = lambda _what, _done: None,
     patience: Patience = IMPATIENT,
+    topic_ids: frozenset[TopicId] | None = None,
 ) -> Inventory:
     """Return what the objects themselves contain. Raises RemoteStorageError when the store fails."""
-    inventory = Inventory()
+    inventory = Inventory(topic_ids)
     _add_footers(inventory, storage, joined(_listed(inventory, storage)).values(), progress, patience)
     if archive is not None:
         for record in records_from_objects(archive):
@@ -159,11 +162,12 @@ def from_metadata(
     archive: ArchiveStorage | None,
     progress: Progress = lambda _what, _done: None,
     patience: Patience = IMPATIENT,
+    topic_ids: frozenset[TopicId] | None = None,
 ) -> Inventory:
     """Return the metadata topic's content, compared with the listing. Raises RemoteStorageError when the store
     fails.
     """
-    inventory = Inventory(known_starts=noted.epoch_ends.starts())
+    inventory = Inventory(topic_ids, known_starts=noted.epoch_ends.starts())
     listed = joined(_listed(inventory, storage))
     inventory.foreign_objects = storage.request_counts.foreign_objects
     image = noted.store.image()
@@ -309,6 +313,8 @@ def _add_entries(
     inventory.objects += not is_lost
     into = inventory.lost if is_lost else inventory.runs
     for entry in entries:
+        if inventory.topic_ids is not None and entry.topic_id_partition.topic_id not in inventory.topic_ids:
+            continue
         first_dead = dead_from(entry)
         living_last = entry.last_offset if first_dead is None else min(entry.last_offset, first_dead - 1)
         into.setdefault(entry.topic_id_partition, []).append(_run(stored, entry, living_last))

@@ -1,6 +1,9 @@
 """`remote-wal deploy`: what is listed, printed and written, and what is left as it is."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from cli.fleet import deploy
 from cli.fleet.deploy import PARTS, app
+from remote_wal import ROOMS
 
 UNIT = "systemd/remote-wal.service"
 
@@ -61,3 +65,32 @@ def test_what_python_compiled_is_not_part_of_it(tmp_path: Path, monkeypatch: pyt
         (home / "deploy" / name).write_text(name)
     monkeypatch.setattr(deploy, "__file__", str(home / "cli" / "fleet" / "deploy.py"))
     assert json.loads(run("write", str(tmp_path / "out"), "--json").stdout)["written"] == ["strimzi/agent.py", UNIT]
+
+
+IMPORT_ALL = """
+import importlib, sys, zipfile
+zipped = sys.argv[1]
+names = [name for name in zipfile.ZipFile(zipped).namelist() if name.endswith(".py")]
+for name in names:
+    module = importlib.import_module(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    assert module.__file__.startswith(zipped), module.__file__
+from plugin.prices import PriceTable
+from retention_job.cost.scenarios import scenario_names
+PriceTable.load()
+assert scenario_names()
+import remote_wal
+assert remote_wal.RemoteWalDataSource.__module__ == "remote_wal"
+print(len(names))
+"""
+
+
+def test_all_that_is_in_the_zip_for_spark_is_imported_from_it_alone(tmp_path: Path) -> None:
+    zipped = tmp_path / "remote-wal.zip"
+    assert run("spark-zip", str(zipped)).exit_code == 0
+    # The zip comes first on the path, as spark-submit puts it there; what it lacks may come from nowhere.
+    environment = {**os.environ, "PYTHONPATH": str(zipped)}
+    command = [sys.executable, "-c", IMPORT_ALL, str(zipped)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 400
+    assert (tmp_path / "spark_submit.py").read_text() == (ROOMS / "cli" / "spark_submit.py").read_text()

@@ -15,7 +15,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from typer.testing import CliRunner
 
+from cli.main import build_app
 from jvm.java import QUICK_JVM_OPTIONS, find_java
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess, ProcessSpec
@@ -123,10 +124,12 @@ class SparkCluster:
             )
             yield
 
-    def submit(self, rooms: Sequence[str], *command: str, environment: Mapping[str, str]) -> Submitted:
-        """Run a command of `remote-wal`, of these rooms, on all workers; this host is the driver's."""
-        events = self._directory / "events"
-        events.mkdir(exist_ok=True)
+    def submit(self, *command: str, environment: Mapping[str, str], program: Path | None = None) -> Submitted:
+        """Run a command of `remote-wal`, or another program, on all workers; this host is the driver's."""
+        events = Path(tempfile.mkdtemp(prefix="events-", dir=self._directory))
+        zipped = self._directory / "remote-wal.zip"
+        made = CliRunner().invoke(build_app(), ["deploy", "spark-zip", str(zipped)])
+        assert made.exit_code == 0, made.output
         conf = {
             "spark.driver.host": self._hosts.here,
             "spark.driver.bindAddress": self._hosts.here,
@@ -151,21 +154,13 @@ class SparkCluster:
             [
                 str(_SPARK_HOME / "bin/spark-submit"), "--master", f"spark://{self._hosts.here}:{_MASTER_PORT}",
                 *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
-                "--py-files", str(self._zip(rooms)), "--jars", ",".join(map(str, connector_jars(self._java))),
-                str(CHECKOUT / "cli/spark_submit.py"), *command,
+                "--py-files", str(zipped), "--jars", ",".join(map(str, connector_jars(self._java))),
+                str(program or zipped.with_name("spark_submit.py")), *command,
             ],
             cwd=self._directory, env={**os.environ, **self._environment, **environment}, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SUBMIT_TIMEOUT_S,
         )  # fmt: skip
         return Submitted(done.returncode, done.stdout, list(_ended_tasks(events)))
-
-    def _zip(self, rooms: Sequence[str]) -> Path:
-        """With all files of theirs."""
-        path = self._directory / "remote-wal.zip"
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as into:
-            for file in sorted(file for room in rooms for file in (CHECKOUT / room).rglob("*") if file.is_file()):
-                into.write(file, file.relative_to(CHECKOUT))
-        return path
 
     @cached_property
     def _environment(self) -> dict[str, str]:

@@ -70,10 +70,20 @@ def script(hosts: ZoneHosts, store: S3Store, tmp_path: Path, topic: str) -> Iter
             yield script
 
 
-def rooms() -> list[str]:
-    """That operators are told to zip."""
-    [command] = re.findall(r"zip -qr \S+ (.*?)\)", (CHECKOUT / "docs/report.md").read_text(), re.DOTALL)
-    return str(command).replace("\\", " ").split()
+READS = """
+import json, sys
+import remote_wal
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+spark.dataSource.register(remote_wal.RemoteWalDataSource)
+options, out = json.loads(sys.argv[1]), sys.argv[2]
+stream = spark.readStream.format("remote_wal").options(**options, startingOffsets="earliest", settledMs="0").load()
+writer = stream.writeStream.format("parquet").option("checkpointLocation", f"{out}-checkpoint")
+writer.trigger(availableNow=True).start(out).awaitTermination()
+batch = spark.read.format("remote_wal").options(**options).load()
+assert batch.exceptAll(spark.read.parquet(out)).isEmpty()
+print("READ", batch.groupBy("partition").count().orderBy("partition").collect())
+"""
 
 
 def report(cluster: LocalCluster, output: Path, told: Path) -> list[str]:
@@ -145,9 +155,16 @@ def test_a_spark_cluster_whose_executors_share_no_directory_says_what_one_machin
     assert not {"cli", "cluster", "output"} & set(seen)
     workers = SparkCluster(spark_directory, HOSTS, WORKERS, shared)
     with workers.running(store.environment()):
-        done = workers.submit(
-            rooms(), *report(cluster, shared / "output", spread_json), environment=store.environment()
-        )
+        done = workers.submit(*report(cluster, shared / "output", spread_json), environment=store.environment())
+        (tmp_path / "reads.py").write_text(READS)
+        options = {
+            "brokerConfig": str(cluster.layout.server_properties(1)), "subscribe": script.topic,
+            "kafka.bootstrap.servers": cluster.bootstrap_servers, "failOnDataLoss": "false",
+        }  # fmt: skip
+        read = workers.submit(
+            json.dumps(options), (shared / "read").as_uri(),
+            environment=store.environment(), program=tmp_path / "reads.py",
+        )  # fmt: skip
     assert done.exit_code == 6, done.output
     assert judged(json.loads(spread_json.read_text())) == expected
     assert (shared / "output" / "report.html").is_file()
@@ -155,3 +172,7 @@ def test_a_spark_cluster_whose_executors_share_no_directory_says_what_one_machin
     # Both executors had part in it, and each needed what the other had made.
     assert done.tasks.keys() == workers.addresses
     assert all(done.shuffled_between_hosts[one] for one in workers.addresses), done.shuffled_between_hosts
+
+    # A topic is read there in a batch and as a stream; our code is nowhere but in the zip.
+    assert read.exit_code == 0, read.output
+    assert re.findall(r"READ \[(.+)\]", read.output), read.output

@@ -26,13 +26,13 @@ def _values(file: Path, key: str) -> list[str]:
 
 def test_every_command_exists_with_its_options() -> None:
     commands = [one for file in FILES for key in ("ExecStart", "ExecStartPre") for one in _values(file, key)]
-    assert {words.split()[1] for words in commands} == {"agent", "gateway", "recover", "verify"}
+    assert {words.split()[1] for words in commands} == {"agent", "gateway", "recover", "report", "verify"}
     assert all(words.split()[0] == PROGRAM and is_command("", words.split()[1:]) for words in commands)
 
 
 def test_every_timer_has_its_service() -> None:
     timers = [file for file in FILES if file.suffix == ".timer"]
-    assert len(timers) == 2
+    assert len(timers) == 3
     assert all(file.with_suffix(".service") in FILES for file in timers)
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceStreamReader
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
-from recovery.errors import RecoveryError
+from recovery.errors import RecoveryError, UnknownClusterError
 from tests.kafka_log.batches import batch
 from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
 from tests.recovery.ruins import ORDERS, Ruins
@@ -387,6 +387,11 @@ def test_an_option_that_cannot_be_meant_is_refused(ruins: Ruins, more: dict[str,
     ruins.upload(1, (ORDERS, 0, 0, batch(0, 10)))
     with pytest.raises((ValueError, RecoveryError), match=said):
         planned(ruins, **more)
+
+
+def test_a_store_without_anything_of_the_cluster_is_not_taken_for_an_empty_topic(ruins: Ruins) -> None:
+    with pytest.raises(UnknownClusterError, match="the store has no records of it"):
+        planned(ruins)
 
 
 def test_a_stream_refuses_options_that_end_it(ruins: Ruins) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import remote_wal
@@ -83,6 +84,28 @@ def test_a_stream_that_starts_at_the_end_gives_what_comes_after_it(spark: SparkS
     ruins.upload(100, (ORDERS, 0, 16, marker(16, 3, commits=True)))
     assert found() == [], "Spark repeats that batch, and ends as it has no rows"
     assert found() == [13, 14, 15]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"failOnDataLos": "false"}, "there is no option failOnDataLos; is failOnDataLoss meant?"),
+        ({"brokerConfig": "/nowhere/server.properties"}, "No such file or directory: '/nowhere/server.properties'"),
+        ({"subscribe": "order"}, "read topics order: no topic of this name is known"),
+        ({"endingOffsets": '{"orders": {"0": 80}}'}, "read orders-0: offsets 40 to 79 are in no readable object"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(
+    spark: SparkSession, tmp_path: Path, more: dict[str, str], said: str
+) -> None:
+    ruins = Ruins(tmp_path)
+    ruins.write()
+    ruins.upload(1, (ORDERS, 0, 0, written_batch(0, [Written(None, b"v", BASE_MS)] * 40)))
+    spark.dataSource.register(remote_wal.RemoteWalDataSource)
+    with pytest.raises(PySparkException) as told:
+        spark.read.format("remote_wal").options(**options(ruins)).options(**more).load().collect()
+    assert said.lower() in str(told.value).lower()
+    assert "Traceback" not in str(told.value)
 
 
 def test_an_object_that_filters_leave_out_is_not_read(spark: SparkSession, tmp_path: Path) -> None:

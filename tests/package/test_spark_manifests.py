@@ -1,0 +1,42 @@
+"""The manifests in deploy/spark: commands exist, Kubernetes takes the one, the image has what the other names."""
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.command_lines import is_command
+from tests.package.bare_environment import ROOT
+from tests.package.test_helm import VERSIONS
+
+HERE = ROOT / "deploy" / "spark"
+
+
+def manifest(name: str) -> Any:
+    return yaml.safe_load((HERE / name).read_text())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_takes_the_cron_job(version: str) -> None:
+    kubernetes_validate.validate(manifest("cronjob.yaml"), version, strict=True)
+
+
+def test_every_command_exists_with_its_options_and_one_run_is_at_a_time() -> None:
+    job, application = manifest("cronjob.yaml")["spec"], manifest("sparkapplication.yaml")["spec"]
+    [container] = job["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert is_command("", container["args"])
+    assert is_command("", application["template"]["arguments"])
+    assert {job["concurrencyPolicy"], application["concurrencyPolicy"]} == {"Forbid"}
+
+
+def test_the_application_runs_what_the_image_has() -> None:
+    template, dockerfile = manifest("sparkapplication.yaml")["spec"]["template"], (HERE / "Dockerfile").read_text()
+    assert f"FROM apache/spark:{template['sparkVersion']}-" in dockerfile
+    [zipped] = template["deps"]["pyFiles"]
+    assert f"deploy spark-zip {zipped.removeprefix('local://')}" in dockerfile
+    assert template["mainApplicationFile"] == zipped.replace("remote-wal.zip", "spark_submit.py")
+    assert (
+        template["image"]
+        == manifest("cronjob.yaml")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["image"]
+    )
