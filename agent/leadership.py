@@ -174,6 +174,7 @@ def assignments(
                 0.0 if is_kept else retention.chosen_ms(settings, len(followers) + 1) / 1000,
                 is_only_replica=not followers,
                 is_durable=settings.is_durable,
+                is_bounded=settings.link_latency_bound_ms is not None,
                 upload_wait_max_s=(
                     math.inf if settings.upload_wait_max_ms is None else settings.upload_wait_max_ms / 1000
                 ),

@@ -25,7 +25,6 @@ from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteSegmentConflictError, defect_site, failure_label
 from plugin.router_object_id import ROUTER_KIND
 from plugin.wall_clock import Clocks
-from rlm.write_path.commit.group_commit import UploadNow, Wait
 
 T = TypeVar("T")
 
@@ -89,7 +88,7 @@ class RouterUploads:
 
         `owner` as in `RouterChannel.offer`.
         """
-        self._channel.offer(holder, records, owner)
+        self._channel.offer(holder, records, owner, self._clocks.monotonic_s())
         self._woken.set()
 
     def settled(self, holder: Holder) -> None:
@@ -123,15 +122,12 @@ class RouterUploads:
     async def _go_on(self) -> None:
         while True:
             now_s = self._clocks.monotonic_s()
-            step = self._channel.next_step(now_s)
-            if isinstance(step, UploadNow):
+            if self._channel.start_s(now_s) <= now_s:
                 self._round(now_s)
-                step = self._channel.next_step(now_s)
             for due in self._channel.due_deletions(now_s):
                 self._begin(self._delete(due))
             self._metrics.live_objects.set(self._channel.objects)
-            delay_s = step.delay_s if isinstance(step, Wait) and step.delay_s is not None else math.inf
-            delay_s = min(delay_s, self._channel.next_deletion_s - now_s)
+            delay_s = min(self._channel.start_s(now_s), self._channel.next_deletion_s) - now_s
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if delay_s == math.inf else max(delay_s, 0.0)):
                     await self._woken.wait()

@@ -1,11 +1,14 @@
-"""Measures what the default policy links on real brokers: plain loads with it, compared with inline and with `always`.
+"""Measures what the default policy links on real brokers: fleets of producers first, compared with inline and `always`.
 
 Each load runs on three topics of one cluster, one after the other, so that a change of the machine's speed affects all.
+Linked shares, requests and dollars leave the first seconds of each run out.
 """
 
 import json as json_format
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,15 +16,22 @@ import typer
 
 from cli.connection import Json
 from cli.tables import show, table
+from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.broker_config import AgentsMode
+from local_cluster.cluster import LocalCluster
 from metadata_topic.settings.topic_settings import LinkPolicy
 from perf.clusters import LARGE_SEGMENTS, LatencyMs, Store, object_store, started_cluster
-from perf.ladder.turns import Entrant, Measured, Rung
-from perf.loads import RECORD_BYTES, Run, kafka, librdkafka
+from perf.ladder.turns import NOT_KEPT_UP, Entrant, Rung
+from perf.loads import RECORD_BYTES, Figures, Run, fleet, kafka
+from plugin.prices import BYTES_PER_GB, PriceTable
+from retention_job.cost.cost_model import Amounts, Tariff
 
 _PARTITIONS: Final = 12
+_FOLLOWERS: Final = 2
+_BEGIN_S: Final = 10.0
+_LIFE_S: Final = 3600.0
 _INLINE: Final = "inline"
-_POLICIES: Final = {_INLINE: None, "cost": LinkPolicy.COST, "always": LinkPolicy.ALWAYS}
+_POLICIES: Final = {_INLINE: None, "always": LinkPolicy.ALWAYS, "default": LinkPolicy.COST}
 """By name, the policies of the topics that are compared."""
 
 
@@ -35,37 +45,75 @@ def java(mb_per_s: float, acks: str, producers: int = 1, **config: str) -> Run:
     return kafka(records, settings, producers=producers, records_per_s=each_per_s or -1)
 
 
-def sent_at_once(records_per_s: int) -> Run:
-    """Run one librdkafka producer that sends each record at once, with acks=all."""
-    return librdkafka(records_per_s, {"linger.ms": 0}, partitions=_PARTITIONS)
-
-
+ALL: Final = {"acks": "all"}
+LEADER: Final = {"acks": "1"}
 LOADS: Final[Mapping[str, Run]] = {
-    "acks=1, 3 MB/s": java(3, "1"),
-    "acks=1, 10 MB/s": java(10, "1"),
-    "acks=1, as fast as it can": java(0, "1"),
-    "acks=all, 4 MB/s": java(4, "all"),
-    "acks=all, 10 MB/s": java(10, "all"),
-    "acks=all, 128 KB batches, 10 MB/s": java(10, "all", linger_ms="20", batch_size="131072"),
-    "acks=all, six producers, 12 MB/s": java(12, "all", 6),
-    "acks=all, librdkafka, linger 0, 900/s": sent_at_once(900),
-    "acks=all, librdkafka, linger 0, 2,000/s": sent_at_once(2000),
-    "acks=all, librdkafka, linger 0, 5,000/s": sent_at_once(5000),
+    "40 producers, 6 MB/s, acks=all": fleet(40, 6, ALL),
+    "40 producers, 6 MB/s, idempotent": fleet(40, 6, {"enable.idempotence": "true"}),
+    "40 producers, 6 MB/s, acks=1": fleet(40, 6, LEADER),
+    "40 producers, 6 MB/s, acks=all, JSON": fleet(40, 6, ALL, is_json=True),
+    "20 Java producers, 4 MB/s, acks=all": java(4, "all", 20),
+    "200 producers, 10 MB/s, acks=all": fleet(200, 10, ALL),
+    "40 producers, 1.5 MB/s, acks=all": fleet(40, 1.5, ALL),
+    "one producer, 4 MB/s, acks=all": java(4, "all"),
+    "one producer, 10 MB/s, acks=all": java(10, "all"),
+    "one producer, as fast as it goes, acks=all": java(0, "all"),
+    "one producer, 128 KB batches, 10 MB/s, acks=all": java(10, "all", linger_ms="20", batch_size="131072"),
+    "one producer, 10 MB/s, acks=1": java(10, "1"),
+    "one producer, as fast as it goes, acks=1": java(0, "1"),
+    "one producer, one record a request, 2,000/s, acks=all": fleet(1, 2, {"linger.ms": 0, **ALL}),
+    "one producer of two topics, 10 MB/s, acks=all": fleet(1, 10, ALL, topics=2),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What one load came to on one topic."""
+
+    load: str
+    topic: str
+    figures: Figures
+    grown: Counters
+    """What the agents' counters grew by after the first seconds."""
+    not_kept_up_with: str = ""
+
+    def row(self, tariff: Tariff) -> dict[str, Any]:
+        """Return the figures as they are shown."""
+        grown = self.grown
+        produced = (grown.linked_bytes + grown.inline_bytes) / _FOLLOWERS
+        amounts = Amounts(
+            puts=grown.puts,
+            gets=grown.gets,
+            uploaded_bytes=(uploaded := grown.of("remote_wal_uploaded_bytes_total")),
+            retrieved_bytes=grown.linked_bytes,
+            stored_byte_s=uploaded * _LIFE_S,
+            entries=grown.puts * _PARTITIONS / 3,
+            crossing_bytes=grown.zone_bytes,
+        )
+        return {
+            "load": self.load,
+            "topic": self.topic,
+            **{name: self.figures.get(name) for name in ("MB/s", "p50 ms", "p99 ms")},
+            "linked": grown.topics_linked_share,
+            "crossed": grown.zone_bytes / max(grown.stock_bytes, 1.0),
+            "$ per GB": sum(amounts.usd(tariff).values()) / max(produced, 1.0) * BYTES_PER_GB,
+            "looks": {found: int(times) for found, times in grown.sum_by("remote_wal_looks_total", "found").items()},
+            "not_kept_up_with": self.not_kept_up_with,
+        }
 
 
 def defaults(
     load: Annotated[list[str] | None, typer.Option(help="Only loads that have this in their name.")] = None,
-    topic: Annotated[list[str] | None, typer.Option(help="Only these: inline, cost, always.")] = None,
-    seconds: Annotated[float, typer.Option(min=2, help="For each load on each topic.")] = 15.0,
+    topic: Annotated[list[str] | None, typer.Option(help="Only these: inline, always, default.")] = None,
+    seconds: Annotated[float, typer.Option(min=2, help="For each load on each topic.")] = 120.0,
     latency_ms: LatencyMs = 5,
     store: Store = Store.DIRECTORY,
     json: Json = False,
 ) -> None:
-    """Run plain producers against topics that are inline, by cost (the default) and always linked."""
+    """Run fleets and single producers against topics that are inline, always linked and by the default policy."""
     loads = {name: run for name, run in LOADS.items() if load is None or any(part in name for part in load)}
     rungs = [Rung(name, store, policy) for name, policy in _POLICIES.items() if topic is None or name in topic]
-    measured = list[Measured]()
+    measured, tariff = list[Defaults](), Tariff.of(PriceTable.load(), "s3_express")
     with (
         tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
         object_store(store, latency_ms) as spec,
@@ -73,48 +121,48 @@ def defaults(
     ):
         entrants = [Entrant(one, cluster) for one in rungs]
         for one in entrants:
-            one.create_topic(one.rung.name, _PARTITIONS)
+            for name in (one.rung.name, f"{one.rung.name}-2"):
+                one.create_topic(name, _PARTITIONS)
         for one in entrants:
             one.load(java(5, "1"), one.rung.name, 5.0)  # warms up
         for name, run in loads.items():
             for one in entrants:
-                measured.append(one.measure(name, run, one.rung.name, seconds))
+                measured.append(_measure(cluster, name, run, one, seconds))
                 if not json:
-                    _print(measured[-1:])
+                    _print(measured[-1:], tariff)
     if json:
-        typer.echo(json_format.dumps([_row(one) for one in measured], indent=1))
+        typer.echo(json_format.dumps([one.row(tariff) for one in measured], indent=1))
     else:
-        _print(measured)
+        _print(measured, tariff)
 
 
-def _row(one: Measured) -> dict[str, Any]:
-    return {
-        "load": one.workload,
-        "topic": one.rung.name,
-        "figures": dict(one.figures),
-        "linked_shares": _linked_shares(one),
-        "machine_load": one.usage.machine_load,
-        "not_kept_up_with": one.not_kept_up_with,
-    }
+def _measure(cluster: LocalCluster, name: str, run: Run, one: Entrant, seconds: float) -> Defaults:
+    """Run a load against a topic, and note what came of it."""
+    begun: list[Counters] = []
+    timer = threading.Timer(min(_BEGIN_S, seconds / 4), lambda: begun.append(scrape_all(cluster)))
+    timer.start()
+    figures, reason = {}, ""
+    try:
+        figures = dict(one.load(run, one.rung.name, seconds))
+    except NOT_KEPT_UP as error:
+        reason = str(error) or type(error).__name__
+    timer.join()
+    return Defaults(name, one.rung.name, figures, scrape_all(cluster).subtract(begun[0]), reason)
 
 
-def _linked_shares(one: Measured) -> list[float]:
-    """Return linked shares of the record bytes that followers got: of all leaders together first, then by leader."""
-    return [counted.topics_linked_share for counted in (one.usage.counted, *(one.usage.agents or {}).values())]
-
-
-def _print(measured: Sequence[Measured]) -> None:
+def _print(measured: Sequence[Defaults], tariff: Tariff) -> None:
     rows = []
     for one in measured:
-        total, *by_leader = (f"{share:.1%}" for share in _linked_shares(one))
+        row = one.row(tariff)
         rows.append(
             (
-                one.workload,
-                one.rung.name,
-                *(f"{one.figures[name]:.1f}" if one.figures else "-" for name in ("MB/s", "p50 ms", "p99 ms")),
-                *(("", "") if one.rung.name == _INLINE else (total, " ".join(by_leader))),
-                one.not_kept_up_with or f"{one.usage.machine_load:.1f}",
+                one.load,
+                one.topic,
+                *("-" if row[name] is None else f"{row[name]:.1f}" for name in ("MB/s", "p50 ms", "p99 ms")),
+                *(f"{row[name]:.1%}" for name in ("linked", "crossed")),
+                f"{row['$ per GB']:.4f}",
+                one.not_kept_up_with or " ".join(f"{times} {found}" for found, times in row["looks"].items() if times),
             )
         )
-    columns = ("load", "topic", ">MB/s", ">p50 ms", ">p99 ms", ">linked", "by leader", ">machine")
-    show(table(*columns, rows=rows, title="Plain loads by the default policy, inline and always linked"))
+    columns = ("load", "topic", ">MB/s", ">p50 ms", ">p99 ms", ">linked", ">crossed", ">$ per GB", "looks")
+    show(table(*columns, rows=rows, title="Loads inline, always linked and by the default policy"))

@@ -5,12 +5,15 @@ replication by itself. Kafka's own tool cannot show that: the Java client has at
 librdkafka with its defaults sends what a few milliseconds collect, and up to a million requests ahead.
 """
 
+import json
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count, takewhile
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from kafka_cluster.flushing import flush
@@ -114,14 +117,94 @@ def librdkafka_latencies(
     return taken_ms
 
 
+def fleet(
+    producers: int, mb_per_s: float, config: Mapping[str, str | int], *, topics: int = 1, is_json: bool = False
+) -> Run:
+    """Let librdkafka producers write at this rate together, in turns, for as many seconds as the load is large.
+
+    0 MB/s: as fast as they can. With `topics`, each writes to so many topics in turns: the given one, and it with a
+    suffix. Records are random bytes, which nothing can pack, or JSON.
+    """
+    values = [_record(number, is_json=is_json) for number in range(1000)]
+
+    def run(tools: KafkaTools, topic: str, scale: float) -> Figures:
+        names = [topic, *(f"{topic}-{number}" for number in range(2, topics + 1))]
+        return _Fleet(tools.bootstrap_servers, producers, config, names, values).run(
+            mb_per_s * 1e6 / RECORD_BYTES, scale
+        )
+
+    return run
+
+
+class _Fleet:
+    """Some librdkafka producers, which take turns."""
+
+    def __init__(
+        self, servers: str, producers: int, config: Mapping[str, str | int], topics: list[str], values: list[bytes]
+    ) -> None:
+        from confluent_kafka import Producer
+
+        settings = {"bootstrap.servers": servers, **CLIENT_CONFIG, "queue.buffering.max.kbytes": 8192, **config}
+        self._producers = [Producer(settings) for _ in range(producers)]
+        self._topics, self._values = topics, values
+        self._taken_ms, self._refused = list[float](), list[object]()
+        self._counts_from_s = 0.0
+
+    def run(self, records_per_s: float, seconds: float) -> Figures:
+        """Write at this rate, 0: as fast as they can; the first part does not count. Raises KafkaToolError."""
+        begun_s = time.perf_counter()
+        self._counts_from_s = begun_s + _WARM_UP * seconds
+        with _polled(*self._producers):
+            if records_per_s:
+                for number in paced(round(records_per_s * seconds), records_per_s):
+                    self._send(number)
+            else:
+                for number in takewhile(lambda _: time.perf_counter() < begun_s + seconds, count()):
+                    self._send(number)
+            acknowledged, ends_s = len(self._taken_ms), time.perf_counter()
+            left = sum(flush(one, _FLUSH_S) for one in self._producers)
+        if self._refused or left:
+            raise KafkaToolError(f"{len(self._refused)} records were refused, {left} not acknowledged")
+        mb_per_s = acknowledged * RECORD_BYTES / 1e6 / (ends_s - self._counts_from_s)
+        return {"MB/s": mb_per_s, **quantiles(self._taken_ms)}
+
+    def _send(self, number: int) -> None:
+        producer = self._producers[number % len(self._producers)]
+        topic = self._topics[number // len(self._producers) % len(self._topics)]
+        sent_s = time.perf_counter()
+
+        def acknowledged(error: object, _message: object) -> None:
+            if error is not None:
+                self._refused.append(error)
+            elif sent_s >= self._counts_from_s:
+                self._taken_ms.append((time.perf_counter() - sent_s) * 1000)
+
+        while True:
+            try:
+                producer.produce(topic, self._values[number % len(self._values)], on_delivery=acknowledged)
+                return
+            except BufferError:
+                producer.poll(0.005)
+
+
+def _record(number: int, *, is_json: bool) -> bytes:
+    randomly = Random(number)  # noqa: S311 (to be the same each time)
+    if not is_json:
+        return randomly.randbytes(RECORD_BYTES)
+    order = {"order": number, "customer": randomly.randint(1, 10**6), "state": "accepted", "currency": "EUR"}
+    lines = [{"article": randomly.randint(1, 10**5), "quantity": 1, "price": randomly.random()} for _ in range(20)]
+    return json.dumps({**order, "lines": lines}).encode()[:RECORD_BYTES]
+
+
 @contextmanager
-def _polled(producer: "Producer") -> Iterator[None]:
+def _polled(*producers: "Producer") -> Iterator[None]:
     """Poll for acknowledgements on another thread, so that this one can keep the pace."""
     is_over = threading.Event()
 
     def poll() -> None:
-        while not is_over.is_set():
-            producer.poll(0.05)
+        while not is_over.wait(0.002):
+            for producer in producers:
+                producer.poll(0)
 
     polling = threading.Thread(target=poll, name="acknowledgements", daemon=True)
     polling.start()

@@ -136,11 +136,17 @@ def _topic_rows() -> Iterator[Row]:
             POLICY_KEY,
             ", ".join(LinkPolicy),
             defaults.link_policy.value,
-            "When followers get links. `cost`: where they are cheaper than the bytes; `latency`: only while upload and "
-            "read also stay within the latency bound; `always`: for every byte, whatever it costs. By `always`, "
+            "When followers get links. `cost`: where they are cheaper than the bytes, unless they hold records back at "
+            "producers; `always`: for every byte, whatever it costs. By `always`, "
             "producers that send many small requests (librdkafka) wait up to seconds.",
         ),
-        (LATENCY_BOUND_KEY, "int", "", "For the policy latency. Default: the agent's own key of the same name."),
+        (
+            LATENCY_BOUND_KEY,
+            "int",
+            "",
+            "For the policy cost: by how much links may hold records back at producers; upload and read must keep it, "
+            "too. Default: the agent's own key of the same name, for producers alone.",
+        ),
         (
             UPLOAD_WAIT_KEY,
             "int, 1 or more",

@@ -12,10 +12,10 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
     """When followers get links, and how long responses wait for them."""
 
     latency_bound_s: Seconds = Field(
-        20,
+        250,
         ge=1,
-        description="For topics with the policy latency and no bound of their own: the longest that upload and read "
-        "together may take.",
+        description="By how much links may hold records back at producers, for topics with the policy cost and no "
+        "bound of their own.",
     )
     upload_wait_max_s: Seconds | None = Field(
         None,

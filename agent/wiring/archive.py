@@ -22,7 +22,7 @@ from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archived_topics import CareDuties
 from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.archive.stored_runs import ArchiveLinks
-from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 
 log = structlog.get_logger(__name__)

@@ -35,8 +35,6 @@ class AwaitedUploads(Protocol):
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None: ...
 
-    def came_freely(self, partition: TopicIdPartition, size: int) -> None: ...
-
 
 class DurableUploads:
     """Combines all runs of the write path."""
@@ -106,9 +104,6 @@ class DurableUploads:
 
     def published_offset(self, partition: TopicIdPartition) -> int | None:
         return self.published.published_offset(partition)
-
-    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
-        self._uploads.came_freely(partition, size)
 
     def awaited(self, partition: TopicIdPartition) -> None:
         """Report a log's end even without an upload: a log that was not looked at yet may have nothing to upload."""

@@ -54,7 +54,7 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities
 from rlm.lifecycle.untold_segments import UntoldSegments
-from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
 

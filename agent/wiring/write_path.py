@@ -16,7 +16,6 @@ from typing import Final, Self
 
 from prometheus_client import CollectorRegistry
 
-from agent.client_connections import ClientConnections
 from agent.descriptors import bounded_open_files
 from agent.settings.agent_settings import AgentSettings
 from agent.wiring.archive import archive_links
@@ -34,13 +33,13 @@ from replication.wire.metrics import RecentTraffic
 from rlm.archive.stored_runs import LedLogs
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import CommitLimits, spacing_s
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
-from rlm.write_path.commit.partition_schedule import ScheduleIntervals
-from rlm.write_path.commit.producers import Connections
+from rlm.write_path.commit.cadence import Cadence, CommitLimits, spacing_s
+from rlm.write_path.commit.link_policy import LinkDecider
+from rlm.write_path.commit.price import Price
 from rlm.write_path.core.led_partition import BacklogLimits, PartitionStatus
 from rlm.write_path.core.led_views import StoredLog
 from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
+from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint, end_of_log
@@ -187,8 +186,9 @@ class WritePath(WritePathOwner):
         objects_per_s, told = self._kafka.metadata.objects_per_s, self._around.metrics.write.upload_spacing
         bound_per_s = self._around.settings.quotas.cluster_objects_per_second
         while True:
-            decider.spacing_s = spacing_s(objects_per_s().values(), bound_per_s)
-            told.set(decider.spacing_s)
+            decider.space_uploads(spacing_s(objects_per_s().values(), bound_per_s))
+            told.set(decider.price.spacing_s)
+            decider.price.reckon()
             await asyncio.sleep(_SPACING_LOOK_S)
 
     def _leave(self, combine: RLMWalCombineTask) -> None:
@@ -235,9 +235,6 @@ class WritePath(WritePathOwner):
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
         self._tried(lambda manager: manager.when_published(segment_id, lambda: self._loop.call_soon_threadsafe(tell)))
 
-    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
-        self._tried(lambda manager: manager.came_freely(partition, size))
-
     # WritePathOwner.
 
     def resume_point(self, assignment: Assignment) -> ResumePoint:
@@ -265,10 +262,6 @@ class WritePath(WritePathOwner):
     def links_left_out(self) -> None:
         self._around.relaying.leader.links_left_out()
 
-    @property
-    def replication_is_pending(self) -> bool:
-        return self._around.relaying.leader.replication_is_pending
-
     # For metrics and `describe`, on other threads.
 
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
@@ -279,7 +272,7 @@ class WritePath(WritePathOwner):
     def explain_inline(self) -> Mapping[str, WhyInline]:
         """Return for each topic led here how much of it is linked, and why bytes go inline."""
         running = self._running
-        told = running.manager.why_inline_by_topic() if running is not None else {}
+        told = running.manager.explain_inline() if running is not None else {}
         recent, now_s = dict(self._around.relaying.traffic.recent), self._around.clocks.monotonic_s()
         ids = {one.topic: partition.topic_id for partition, one in self.status().items()}
         return {
@@ -292,19 +285,19 @@ class WritePath(WritePathOwner):
     def break_even_bytes(self) -> int | None:
         """How many inline bytes cost as much as an object now; None before there was a log manager."""
         decider = self._decider
-        return decider.break_even_bytes if decider is not None else None
+        return decider.price.break_even_bytes if decider is not None else None
 
     @property
     def link_round_ms(self) -> float | None:
         """How long an upload and a read take recently; None before the first, and if nothing is uploaded."""
         decider = self._decider
-        return (decider.link_ms or None) if decider is not None else None
+        return (decider.price.link_s * 1000 or None) if decider is not None else None
 
     @property
     def upload_ms(self) -> float | None:
         """How long uploads take recently; None before the first, and if nothing is uploaded."""
         decider = self._decider
-        return (decider.upload_ms or None) if decider is not None else None
+        return (decider.price.upload_s * 1000 or None) if decider is not None else None
 
     def put_off(self) -> Mapping[TopicIdPartition, str]:
         """Return partitions that are not uploaded because the start is unknown, and why."""
@@ -343,12 +336,11 @@ class WritePath(WritePathOwner):
 
     def _make_decider(self) -> LinkDecider:
         configuration, publication = self._around.configuration, self._around.publication
-        interval_s = self._around.settings.log_manager.combiner_task_interval_s
-        decider = LinkDecider(
-            CostLimits(configuration.break_even_bytes, interval_s, upload_wait_max_s=configuration.upload_wait_max_s),
-            replace(configuration.link_costs, reads_for=self._reads_for),
-            self._client_connections(),
-        )
+        pack_ratio = self._around.relaying.packing.ratio_of
+        costs = replace(configuration.link_costs, reads_for=self._reads_for, pack_ratio=pack_ratio)
+        price = Price(configuration.break_even_bytes, configuration.upload_wait_max_s, costs)
+        limits, is_shadow = log_manager_limits(self._around.settings), self._around.settings.is_shadow
+        decider = LinkDecider(price, Cadence(limits.commit), has_trials=not is_shadow)
         decider.is_off = lambda: publication.is_stalled
         decider.paused_because = self._around.relaying.pauses.find_reason
         return decider
@@ -370,10 +362,6 @@ class WritePath(WritePathOwner):
 
     def _metrics(self) -> tuple[StageTimes, WriteMetrics]:
         return self._around.relaying.stage_times, self._around.metrics.write
-
-    def _client_connections(self) -> Callable[[], Connections | None]:
-        """Return what shows whether producers wait."""
-        return ClientConnections(self._around.configuration.broker.client_ports).sample
 
     def _known_topics(self) -> KnownTopics:
         kafka = self._kafka
@@ -436,11 +424,6 @@ class ShadowWritePath(WritePath):
 
     def _listeners(self) -> list[UploadListener]:
         return [self._shadow]
-
-    def _client_connections(self) -> Callable[[], Connections | None]:
-        """Show no connection, as none waits for followers that wait for links; None if they could not be seen."""
-        sample = super()._client_connections()
-        return lambda: None if sample() is None else {}
 
 
 class PretendingWritePath(ShadowWritePath):

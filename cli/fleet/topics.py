@@ -37,9 +37,9 @@ Pattern = Annotated[
 ]
 
 _POLICY = (
-    "remote.wal.link.policy: cost: links where they are cheaper than the bytes; latency: likewise, within the latency "
-    "bound; always: links for every byte, so that a producer that sends many small requests with acks=all (librdkafka) "
-    "waits a round of the store for each of them."
+    "remote.wal.link.policy: cost: links where they are cheaper than the bytes, unless they hold records back at "
+    "producers; always: links for every byte, so that a producer that sends many small requests with acks=all "
+    "(librdkafka) waits a round of the store for each of them."
 )
 _TIMEOUT_S = 10.0
 Durable = Annotated[
@@ -58,7 +58,7 @@ def enable(
     connection: Connection,
     link_policy: Annotated[str | None, typer.Option(help=_POLICY)] = None,
     latency_bound_ms: Annotated[
-        int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.")
+        int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy cost.")
     ] = None,
     upload_wait_max_ms: Annotated[
         int | None, typer.Option(help="remote.wal.link.upload.wait.max.ms, for the policy cost.")
@@ -392,10 +392,8 @@ def what_it_does(policy: str, agents: "Sequence[Mapping[str, object]]") -> str:
             return (
                 f"always: links for every byte, whatever it costs. {waits}; a small request sent ahead waits for all."
             )
-        case "latency":
-            return f"latency: links where objects{pays} pay, and a round takes no longer than the bound. {waits}."
         case _:
             return (
-                f"cost: links where objects{pays} pay on the average. {waits}. Where producers would lose throughput, "
-                "bytes go inline: remote-wal describe --why."
+                f"cost: links where objects{pays} pay on the average. {waits}. Where links hold records back for "
+                "too long, bytes go inline: remote-wal describe --why."
             )

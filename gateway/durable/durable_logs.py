@@ -67,9 +67,6 @@ class StoredLogs(Protocol):
     def awaited(self, partition: TopicIdPartition) -> None:
         """Note that somebody waits for this log to be stored."""
 
-    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
-        """Note so many bytes that the broker is about to get, and after which it reads on before replicas have them."""
-
 
 class DurableLogs:
     """Knows up to where logs are stored and published, and wakes those that wait. Event loop only."""
@@ -130,12 +127,6 @@ class DurableLogs:
         else:
             self._wait(held, fate)
         return held
-
-    def came_freely(self, topic: TopicId | str, partition: int, size: int) -> None:
-        """Note bytes that the broker is about to get, and after which it reads on before replicas have them."""
-        topic_id = self._ids.get(topic) if isinstance(topic, str) else topic
-        if self._logs is not None and topic_id is not None:
-            self._logs.came_freely(TopicIdPartition(topic_id, partition), size)
 
     def let_go(self, held: Hold) -> None:
         """Drop a hold: nobody waits for it any more."""

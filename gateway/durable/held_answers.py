@@ -30,7 +30,7 @@ What is held is bounded (`is_full`: read no more answers; `is_busy`: read no mor
 
 import struct
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -236,8 +236,6 @@ class HeldAnswers:
             self._order.add(view.correlation_id, refusal)
             self._take_refusals(now_s)
             return []
-        if view.acks != ACKS_ALL:
-            self._came_freely(view, {(_topic(one), one.partition) for one in view.fields})
         if view.acks == ACKS_NONE:
             return [frame]
         records = {(_topic(one), one.partition): _offsets(frame, one) for one in view.fields}
@@ -246,7 +244,6 @@ class HeldAnswers:
             forwarded = self._acks.admit(_sizes(view, records), client_id_of(frame), now_s)
         if forwarded is None:
             return None
-        self._came_freely(view, forwarded.keys())
         asked = _Asked(view.api_version, _deadline_s(view, now_s), view.acks, records, forwarded)
         self._order.add(view.correlation_id, asked)
         return [with_acks_of_leader(frame, view) if forwarded else frame]
@@ -274,15 +271,6 @@ class HeldAnswers:
     def _take(self, answer: _Answer) -> None:
         self._answers.append(answer)
         self._bytes += len(answer.frame)
-
-    def _came_freely(self, view: ProduceRequestView, free: Container[PartitionKey]) -> None:
-        """Report records in `free` partitions to the write path, which links them wherever that pays.
-
-        For them the broker reads on before replicas have them.
-        """
-        for one in view.fields:
-            if (_topic(one), one.partition) in free:
-                self._logs.came_freely(_topic(one), one.partition, max(one.records_end - one.records_start, 0))
 
     def answered(self, frame: Buffer, now_s: float) -> None:
         """Take in the broker's next answer. Raises MalformedFrameError."""

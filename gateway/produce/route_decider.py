@@ -2,8 +2,8 @@
 
 A linked request costs a read and, per byte, upload and retrieval; the object, which it shares with others, costs a PUT.
 An inline byte costs cross-zone traffic. So records that are too small to pay for their read never use object storage;
-and what all of them save beyond that must pay for the PUT (`RouteCosts.net_bytes`). `LinkDecider` decides whether an
-interval brings that, as it does for followers.
+and what all of them save beyond that must pay for the PUT (`RouteCosts.net_bytes`), if an interval brings so
+much.
 
 A request whose leader is in the gateway's own zone does not cross zones; it is never asked for here.
 """
@@ -16,9 +16,12 @@ from typing import Final, Self
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS, Prices, StorePrices
 from replication.wire.circuit_breaker import CircuitBreaker
-from rlm.write_path.commit.group_commit import Urgency
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.commit.bandwidth import RateMeter
+from rlm.write_path.commit.cadence import Urgency
+from rlm.write_path.commit.constants import PAYS_TIMES, RATE_S
 
+_INLINE_S: Final = 1.0
+"""Seconds inline after an interval that did not pay."""
 _READERS: Final = 1
 """Readers of a request's records: only the agent beside the leader."""
 _URGENCY: Final = {
@@ -60,20 +63,27 @@ class RouteDecider:
         """The policy is always or cost; `interval_s` is that of the channel's uploads."""
         self._policy = policy
         self._costs = costs
+        self._interval_s = interval_s
         self._breaker = breaker
-        break_even = NEVER_PAYS if costs.put_bytes == math.inf else round(costs.put_bytes)
+        self._rate = RateMeter(RATE_S)
+        self._inline_until_s = -math.inf
         self.is_paused: Callable[[], bool] = lambda: False
         """Whether an operator paused links here."""
-        self._decider = LinkDecider(CostLimits(break_even, interval_s, upload_wait_max_s=interval_s))
 
     def is_linked(self, size: int, now_s: float) -> bool:
         """Whether a cross-zone request with so many record bytes should use object storage."""
         net_bytes = self._costs.net_bytes(size)
-        self._decider.appended(net_bytes, now_s, now_s)
-        if self.is_paused() or (not net_bytes and self._policy is not LinkPolicy.ALWAYS):
+        self._rate.add(net_bytes, now_s)
+        if self.is_paused():
             return False
-        mode = self._decider.choose_mode(self._policy, 0, net_bytes, now_s)
-        return mode is LinkMode.LINK and self._breaker.allows(now_s)
+        is_worth = self._policy is LinkPolicy.ALWAYS or (net_bytes > 0 and self._pays(net_bytes, now_s))
+        return is_worth and self._breaker.allows(now_s)
+
+    def _pays(self, net_bytes: int, now_s: float) -> bool:
+        if now_s < self._inline_until_s:
+            return False
+        brings = self.bytes_per_s(now_s) * self._interval_s / PAYS_TIMES
+        return max(net_bytes, brings) >= self._costs.put_bytes
 
     def net_bytes(self, size: int) -> int:
         """Return the bytes that count towards the PUT, see `RouteCosts`."""
@@ -89,23 +99,19 @@ class RouteDecider:
         """The net bytes from which on an object pays."""
         return self._costs.put_bytes
 
-    def expected_bytes(self, now_s: float) -> float:
-        """Return the net bytes that an interval brings at the recent rate."""
-        return self._decider.expected_bytes(now_s)
+    def bytes_per_s(self, now_s: float) -> float:
+        """Return the recent rate of net bytes."""
+        return self._rate.bytes_per_second(now_s)
 
     def judge(self, net_bytes: int, now_s: float) -> bool:
         """Whether to upload what an interval has brought; if not, requests go inline for a while."""
-        if self._policy is LinkPolicy.ALWAYS:
+        if self._policy is LinkPolicy.ALWAYS or net_bytes >= self._costs.put_bytes:
             return True
-        if self._decider.pays(net_bytes):
-            self._decider.producers.did_well()
-            return True
-        self._decider.did_not_pay(now_s)
+        self._inline_until_s = now_s + _INLINE_S
         return False
 
-    def uploaded(self, duration_s: float) -> None:
-        """Record that an upload took so long, and was not slow."""
-        self._decider.uploaded(duration_s)
+    def uploaded(self) -> None:
+        """Record an upload that was not slow."""
         self._breaker.succeeded()
 
     def failed(self, now_s: float) -> None:

@@ -1,6 +1,6 @@
 """The RouterChannel of one gateway: many requests' records become one object, which goes when all of them are done.
 
-Grouping. What is offered waits in a queue; `GroupCommit` says when an upload starts, as on the write path: at most
+Grouping. What is offered waits in a queue; `Cadence` says when an upload starts, as on the write path: at most
 `upload_bytes`, one interval after the last start or sooner, several side by side. What an interval has brought and does
 not pay is refused, and goes inline. A request's records stand in one object, one after the other.
 
@@ -33,7 +33,7 @@ from gateway.produce.route_core import StoredRecords
 from gateway.produce.route_decider import RouteDecider
 from kafka_log.crc32c import Buffer
 from plugin.router_object_id import RouterObjectId, epoch_of
-from rlm.write_path.commit.group_commit import CommitLimits, GroupCommit, Load, Step, UploadNow, Urgency
+from rlm.write_path.commit.cadence import Cadence, CommitLimits, Load
 
 DELETE_AGAIN_S: Final = 1.0
 DELETE_AGAIN_MAX_S: Final = 60.0
@@ -107,37 +107,44 @@ class RouterChannel:
         self._limits = limits
         self._decider = decider
         self._slow_s = slow_s
-        self._commit = GroupCommit(limits)
+        self._commit = Cadence(limits)
         self._queue: dict[Hashable, _Queued] = {}
         self._queued_bytes = 0
+        self._since_s = -math.inf
+        """When the oldest of the queue came."""
         self._objects: dict[RouterObjectId, _Object] = {}
         self._held: dict[Hashable, RouterObjectId] = {}
         self._next_sequence = 0
 
     # Grouping.
 
-    def offer(self, holder: Hashable, records: Sequence[Buffer], owner: int | None = None) -> None:
+    def offer(
+        self, holder: Hashable, records: Sequence[Buffer], owner: int | None = None, now_s: float = -math.inf
+    ) -> None:
         """Queue records, which must not change meanwhile, to be uploaded together with others of the same owner.
 
         The owner is the broker whose agent may adopt them; None if nobody adopts.
         """
         size_bytes = sum(map(len, records))
+        if not self._queue:
+            self._since_s = now_s
         self._queue[holder] = _Queued(records, size_bytes, self._decider.net_bytes(size_bytes), owner)
         self._queued_bytes += size_bytes
 
-    def next_step(self, now_s: float) -> Step:
-        """Return whether to call `round` now, or to wait."""
-        urgency = self._decider.urgency if self._queue else Urgency.ARCHIVE
-        expected_bytes, paying_bytes = self._decider.expected_bytes(now_s), self._decider.paying_bytes
-        load = Load(self._queued_bytes, math.inf, False, expected_bytes, urgency, paying_bytes)
-        return self._commit.next_step(load, now_s)
+    def start_s(self, now_s: float) -> float:
+        """Return when to call `round`; inf: not before something happens."""
+        if not self._queue:
+            return math.inf
+        rate, paying_bytes = self._decider.bytes_per_s(now_s), self._decider.paying_bytes
+        load = Load((), self._queued_bytes, math.inf, self._decider.urgency, self._since_s, rate, paying_bytes, 0.0)
+        return self._commit.start_s(load, now_s)
 
     def round(self, now_s: float, wall_ms: int) -> Round:
         """Return the uploads that begin now with what is queued, as far as it pays."""
         uploads: list[ChannelObject] = []
-        while self._queue and isinstance(self.next_step(now_s), UploadNow):
+        while self._queue and self.start_s(now_s) <= now_s:
             if not self._decider.judge(sum(one.net_bytes for one in self._queue.values()), now_s):
-                self._commit.note_look(now_s)
+                self._commit.left_out(now_s)
                 refused = list(self._queue)
                 self._queue.clear()
                 self._queued_bytes = 0
@@ -174,7 +181,7 @@ class RouterChannel:
         one = self._objects[object_id]
         self._commit.stored(one.started_s)
         if not one.is_slow:
-            self._decider.uploaded(now_s - one.started_s)
+            self._decider.uploaded()
         one.state, one.custom_metadata = _State.STORED, custom_metadata
         self._let_go_if_done(object_id, now_s)
         return [

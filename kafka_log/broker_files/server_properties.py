@@ -53,11 +53,6 @@ class BrokerProperties:
     def is_broker(self) -> bool:
         return "broker" in self.process_roles or not self.process_roles
 
-    @property
-    def client_ports(self) -> frozenset[int]:
-        """Where clients connect, and perhaps brokers, too."""
-        return frozenset(at.port for name, at in self.listeners.items() if name not in self.controller_listener_names)
-
     def __repr__(self) -> str:
         return f"BrokerProperties(path={str(self.path)!r}, node_id={self.node_id})"
 

@@ -85,8 +85,6 @@ class LinkPolicy(StrEnum):
     COST = "cost"
     """If it is cheaper than the bytes."""
     ALWAYS = "always"
-    LATENCY = "latency"
-    """Links that pay, only within the latency bound."""
 
 
 @dataclass(frozen=True, slots=True)

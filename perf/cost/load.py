@@ -9,7 +9,6 @@ from typing import Final
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.producers import ClientConnection
 
 FOLLOWER_IDS: Final = (2, 3)
 """The followers' ids; each is in a zone of its own."""
@@ -77,12 +76,12 @@ class Assigned:
     def to(self, partition: TopicIdPartition) -> Assignment:
         directory, followers = Path(f"load-{partition.partition}"), frozenset(FOLLOWER_IDS)
         return Assignment(
-            partition, "load", directory, self.policy, 20, False, followers, self.is_kept, self.object_life_s
+            partition, "load", directory, self.policy, 250, False, followers, self.is_kept, self.object_life_s
         )
 
 
 class WaitingProducer:
-    """A producer with acks=all, and its connection: requests of one batch each, which the broker takes one by one."""
+    """A producer with acks=all: requests of one batch each, which the broker takes one by one."""
 
     def __init__(self, load: Load) -> None:
         self._request_bytes = load.batch_bytes
@@ -90,18 +89,16 @@ class WaitingProducer:
         self._buffered, self._in_flight = deque[float](), deque[float]()
         """When the requests were due that are not sent, and those that are not answered."""
         self._is_taken = False
-        self._sent, self._sent_s, self._answered_s = 0, -math.inf, -math.inf
 
     def produce(self, now_s: float) -> None:
         """Send a request as soon as fewer than allowed are in flight."""
         if len(self._buffered) * self._request_bytes < _BUFFER_BYTES:
             self._buffered.append(now_s)
-        self._send(now_s)
+        self._send()
 
-    def _send(self, now_s: float) -> None:
+    def _send(self) -> None:
         while self._buffered and len(self._in_flight) < self._in_flight_max:
             self._in_flight.append(self._buffered.popleft())
-            self._sent, self._sent_s = self._sent + 1, now_s
 
     def take(self) -> bool:
         """Let the broker take the first request. Returns whether there is one, and none is taken already."""
@@ -109,16 +106,9 @@ class WaitingProducer:
         self._is_taken |= is_next
         return is_next
 
-    def answer(self, now_s: float) -> float:
+    def answer(self) -> float:
         """Answer the request that was taken. Returns when it was due."""
-        self._is_taken, self._answered_s = False, now_s
+        self._is_taken = False
         due_s = self._in_flight.popleft()
-        self._send(now_s)
+        self._send()
         return due_s
-
-    def connection(self, now_s: float) -> ClientConnection:
-        """Return what the broker's kernel would tell of the connection."""
-        unread = (len(self._in_flight) - self._is_taken) * self._request_bytes
-        return ClientConnection(
-            self._sent * self._request_bytes, unread, now_s - self._sent_s, now_s - self._answered_s
-        )

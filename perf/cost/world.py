@@ -25,21 +25,21 @@ from perf.cost.counts import FOLLOWERS, Counts
 from perf.cost.load import FOLLOWER_IDS, Assigned, Load, WaitingProducer
 from plugin.prices import Prices
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.commit.group_commit import Gather, UploadNow, Wait
+from rlm.write_path.commit.cadence import Cadence
 from rlm.write_path.commit.link_costs import LinkCosts
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
-from rlm.write_path.commit.producers import Connections
+from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
+from rlm.write_path.commit.price import Price
 from rlm.write_path.core.actions import Action, TellLeftOut, TellStored, Upload
 from rlm.write_path.core.led_partition import LedPartition
-from rlm.write_path.core.pacing import LogManagerLimits
+from rlm.write_path.core.pacing import LogManagerLimits, Look, UploadNow, Wait
 from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.reading.log_task import LogTask, TaskOutcome
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 
+UPLOAD_WAIT_S: Final = 0.1
+"""The default of remote.wal.link.upload.wait.max.ms."""
 PUT_S: Final = 0.010
 GET_S: Final = 0.005
-_LOOK_S: Final = 0.002
-"""The interval at which `AppendWatcher.pause` looks for appends while it gathers."""
 ROUND_TRIP_S: Final = 0.0015
 """The time between two zones, with the brokers' part of a fetch."""
 _RESPONSE_BYTES: Final = 10 * 1024 * 1024
@@ -123,25 +123,17 @@ class CostLoop:
 
     def __init__(self, world: "CostWorld") -> None:
         self._world, self._core, self._time = world, world.core, world.time
-        self._untold: dict[TopicIdPartition, None] = {}
-        """Partitions with appends while it gathers."""
-        self._gathers = False
         self._turn = 0
         """The number of turns, so that a timer of an earlier turn does nothing."""
-        self._uploads = 0
         self._sequences = count()
 
     def append_seen(self, partition: TopicIdPartition) -> None:
         """Note an append."""
-        if self._gathers:
-            self._untold[partition] = None
-        elif self._core.pacing.append_seen(partition, self._time.now_s):
+        if self._core.pacing.append_seen(partition, self._time.now_s):
             self.go_on()
 
     def go_on(self) -> None:
         """Continue, because something has changed."""
-        if self._gathers:
-            return
         self._turn += 1
         turn, pacing = self._turn, self._core.pacing
         while True:
@@ -150,51 +142,13 @@ class CostLoop:
                     self._read()
                     self.do(self._core.unwanted.drop_queued(self._time.now_s))
                     self._start(pacing.next_upload(self._time.now_s))
-                case Gather(delay_s, quiet_s):
-                    self._gathers = True
-                    round_is_over = not self._uploads and not self._world.followers.are_pending()
-                    self._look(self._time.now_s + delay_s, quiet_s, self._time.now_s, round_is_over)
-                    return
+                case Look():
+                    self._read()
+                    self.do(self._core.look(lambda led: led.task.unread_bytes(), self._time.now_s))
                 case Wait(delay_s):
                     if delay_s is not None:
                         self._time.at(self._time.now_s + delay_s, lambda: self.go_on() if turn == self._turn else None)
                     return
-
-    def _look(self, until_s: float, quiet_s: float, seen_s: float, round_is_over: bool) -> None:
-        """Look for appends, while gathering."""
-        pacing = self._core.pacing
-        if self._untold:
-            seen_s = self._time.now_s
-            self._take()
-            if pacing.round_is_gathered():
-                self._gathered()
-                return
-        elif self._time.now_s - seen_s >= quiet_s and round_is_over:
-            self._gathered()
-            return
-        if self._time.now_s >= until_s or self._time.now_s - seen_s >= quiet_s:
-            self._gathers = False
-            self.go_on()
-            return
-        next_s = self._time.now_s + min(quiet_s / 2, max(until_s - self._time.now_s, 1e-4), max(_LOOK_S, quiet_s / 2))
-        self._time.at(next_s, lambda: self._look(until_s, quiet_s, seen_s, round_is_over))
-
-    def _gathered(self) -> None:
-        self._gathers = False
-        self._read()
-        if self._core.pacing.gathered_pays(self._time.now_s):
-            self._start(self._core.pacing.next_upload(self._time.now_s))
-        self.go_on()
-
-    def _take(self) -> None:
-        pacing = self._core.pacing
-        for partition in self._untold:
-            pacing.append_seen(partition, self._time.now_s)
-            self._tell_unread(self._core.led[partition])
-        self._untold.clear()
-
-    def _tell_unread(self, led: LedPartition) -> None:
-        self._core.pacing.commit.appended(led.assignment.topic_id_partition, led.task.unread_bytes())
 
     def _read(self) -> None:
         reads = self._core.pacing.reads(self._time.now_s)
@@ -206,15 +160,14 @@ class CostLoop:
             left -= outcome.read_bytes if outcome is not None else 0
             self.do(self._core.read_done(read, outcome, self._time.now_s))
             if outcome is None:
-                self._tell_unread(read.led)
+                unread_bytes = read.led.task.unread_bytes()
+                self._core.pacing.commit.left_unread(read.led.assignment.topic_id_partition, unread_bytes)
 
     def _start(self, upload: Upload | None) -> None:
         if upload is not None:
-            self._uploads += 1
             self._time.at(self._time.now_s + self._world.store_took_s(PUT_S), lambda: self._stored(upload))
 
     def _stored(self, upload: Upload) -> None:
-        self._uploads -= 1
         items = tuple(upload.items)
         entries = tuple(item.metadata_entry() for item in items)
         size = sum(len(item.records) for item in items)
@@ -222,9 +175,6 @@ class CostLoop:
         segment_id = CombinedSegmentId(1, 1, next(self._sequences))
         stored = UploadedSegment(segment_id, items, entries, size, self._time.now_s)
         actions = self._core.upload_stored(upload, stored, self._time.now_s)
-        self._take()
-        pacing = self._core.pacing
-        pacing.stored(upload, sum(led.task.unread_bytes() for led in pacing.appended()), self._time.now_s)
         self.do(actions)
         self.go_on()
 
@@ -280,21 +230,13 @@ class CostFollowers:
                 follower.is_parked = False
                 self._answer(follower)
 
-    def are_pending(self) -> bool:
-        """Return whether they are still to get some of the stored records."""
-        return any(
-            log.object_of and max(log.object_of) >= follower.offsets[number]
-            for follower in self._followers
-            for number, log in enumerate(self._logs)
-        )
-
     def stored(self, segment: UploadedSegment) -> None:
         """Send links and announcements, as `LeaderProxy.segment_uploaded` does."""
         sequence, announced = segment.combined_segment_id.sequence, list[int]()
         for item in segment.items:
             number = item.topic_id_partition.partition
             self._logs[number].object_of.update(dict.fromkeys(range(item.first_offset, item.last_offset + 1), sequence))
-            if self._mode_of(number, 0) is LinkMode.LINK:
+            if self._mode_of(number) is LinkMode.LINK:
                 announced.append(len(item.records))
         for follower in self._followers if announced else ():
             self._counts.announced(len(announced))
@@ -307,8 +249,8 @@ class CostFollowers:
         for follower in waiting:
             self._decide(follower)
 
-    def _mode_of(self, number: int, size: int) -> LinkMode:
-        return self._pacing.mode_of(self._world.led(number), size, self._time.now_s)
+    def _mode_of(self, number: int) -> LinkMode:
+        return self._pacing.mode_of(self._world.led(number), self._time.now_s)
 
     def _read(self, follower: _Follower, sequence: int, size: int) -> None:
         """Read a part of an object."""
@@ -338,7 +280,7 @@ class CostFollowers:
             follower.is_parked = True
             return
         for number, end in follower.fields.items():
-            if self._mode_of(number, _RESPONSE_BYTES - left) is not LinkMode.OFF:
+            if self._mode_of(number) is not LinkMode.OFF:
                 begin = follower.offsets[number]
                 partition, moved = self._logs[number].partition, (end - begin) * self._batch_bytes
                 self._pacing.fetched(follower.broker_id, partition, begin, moved, self._time.now_s)
@@ -346,13 +288,13 @@ class CostFollowers:
 
     def _decide(self, follower: _Follower) -> None:
         """Decide as `LinkPlanner.decide` does."""
-        now_s, size = self._time.now_s, follower.batches() * self._batch_bytes
+        now_s = self._time.now_s
         stored: dict[int, int] = {}
         waiting, linking = list[int](), set[int]()
         for number, end in follower.fields.items():
             partition, begin = self._logs[number].partition, follower.offsets[number]
             stored[number] = self._stored_to(number, begin, end)
-            if is_link := self._mode_of(number, size) is LinkMode.LINK:
+            if is_link := self._mode_of(number) is LinkMode.LINK:
                 linking.add(number)
             if stored[number] > begin or not is_link or not self._pacing.upload_expected(partition, begin, now_s):
                 follower.waits_since.pop(number, None)
@@ -421,8 +363,8 @@ class CostWorld:
     ) -> None:
         """`is_noisy`: requests to the store have a heavy tail, and the machine stalls now and then."""
         store = prices.s3_express
-        cost_limits = CostLimits(prices.break_even_bytes(FOLLOWERS, store), limits.commit.interval_s)
-        self.decider = LinkDecider(cost_limits, LinkCosts(prices, store), self.connections)
+        price = Price(prices.break_even_bytes(FOLLOWERS, store), UPLOAD_WAIT_S, LinkCosts(prices, store))
+        self.decider = LinkDecider(price, Cadence(limits.commit))
         self.load, self.limits = load, limits
         self.counts, self.object_life_s = Counts(), assigned.object_life_s
         self.time = Timeline(1000.0)
@@ -455,10 +397,6 @@ class CostWorld:
             return usual_s
         stalled_s = max(_STALL_S - self.time.now_s % _STALL_EVERY_S, 0.0)
         return stalled_s + _NOISY_P50_S * float(self._store_times.lognormal(0.0, _NOISY_SIGMA))
-
-    def connections(self) -> Connections:
-        """Return the producers' connections, as `agent.client_connections` shows real ones."""
-        return {number: one.connection(self.time.now_s) for number, one in enumerate(self._producers)}
 
     def run(self, seconds: float) -> Counts:
         """Produce for this time, and let work in progress finish."""
@@ -502,7 +440,7 @@ class CostWorld:
         log = self._append()
 
         def answered() -> None:
-            self.counts.latencies_s.append(self.time.now_s - producer.answer(self.time.now_s))
+            self.counts.latencies_s.append(self.time.now_s - producer.answer())
             self._take_request(number)
 
         log.high_watermark_waits.append((log.end, answered))

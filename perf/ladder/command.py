@@ -60,11 +60,9 @@ WORKLOADS: Final = (
 RUNGS: Final = (
     Rung("inline", Store.DIRECTORY),
     Rung("cost", Store.DIRECTORY, LinkPolicy.COST),
-    Rung("latency", Store.DIRECTORY, LinkPolicy.LATENCY),
     Rung("links", Store.DIRECTORY, LinkPolicy.ALWAYS),
     Rung("acks-pipelined", Store.DIRECTORY, LinkPolicy.ALWAYS, is_pipelined=True),
     Rung("cost-s3-tls", Store.NATIVE, LinkPolicy.COST),
-    Rung("latency-s3-tls", Store.NATIVE, LinkPolicy.LATENCY),
     Rung("links-s3-tls", Store.NATIVE, LinkPolicy.ALWAYS),
     Rung("acks-pipelined-s3-tls", Store.NATIVE, LinkPolicy.ALWAYS, is_pipelined=True),
 )

@@ -5,15 +5,63 @@ from collections.abc import Mapping
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.commit.doubling_pause import DoublingPause
-from rlm.write_path.commit.group_commit import (
-    BULK_BYTES,
-    GATHER_MOST,
-    GATHER_PAUSE_MAX_S,
-    GATHER_PAUSE_MIN_S,
-    GATHER_RECENT_S,
-    RoundSize,
-)
+
+BULK_BYTES: Final = 128 * 1024
+"""Bytes in an object for one follower, from which on its fetches gather. By judgement."""
+WHOLE: Final = 0.99
+"""Share of a round that counts as all of it, because batches differ a little in size. By judgement."""
+GATHER_RECENT_S: Final = 0.25
+"""Seconds: an older upload says nothing about the load now. By judgement: ten default intervals."""
+GATHER_MOST: Final = 0.6
+"""Share of a round that a gathered fetch must bring. By judgement: with 128 KB batches, where rounds take longer than a
+fetch may wait, gathering without such a limit delayed each fetch and saved nothing."""
+GATHER_PAUSE_MIN_S: Final = 0.1
+"""Seconds in which fetches are left alone after an unsuccessful gathering; doubled by each in a row. By judgement."""
+GATHER_PAUSE_MAX_S: Final = 0.8
+"""Seconds. By judgement: unsuccessful gathering delays followers during 3 % of the time (25 ms in 0.8 s)."""
+
+
+class RoundSize:
+    """Estimates how much is appended between two uploads by producers that wait for the one before.
+
+    It follows the largest recent round at once and smaller ones slowly, because one of the waiting producers may be
+    late.
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = 0.0
+
+    @property
+    def whole_bytes(self) -> float:
+        """The size from which on a round counts as whole."""
+        return self.size_bytes * WHOLE
+
+    def add(self, size_bytes: int) -> None:
+        """Record a round of so many bytes."""
+        self.size_bytes = max(size_bytes, self.size_bytes + (size_bytes - self.size_bytes) / 4)
+
+
+class DoublingPause:
+    """A pause after an unsuccessful attempt, doubled with each one in a row. All times are monotonic seconds."""
+
+    def __init__(self, min_s: float, max_s: float) -> None:
+        self._min_s = min_s
+        self._max_s = max_s
+        self._next_s = min_s
+        self.until_s = -math.inf
+
+    def begin(self, now_s: float) -> None:
+        """Begin a pause after an unsuccessful attempt."""
+        self.until_s = now_s + self._next_s
+        self._next_s = min(2 * self._next_s, self._max_s)
+
+    def reset(self) -> None:
+        """Make the next pause a short one, after a success."""
+        self._next_s = self._min_s
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether the next attempt may be made."""
+        return now_s >= self.until_s
 
 
 class FetchPatience:
@@ -29,9 +77,8 @@ class FetchPatience:
     If most of the bytes do not come within that time (rounds are longer, or nobody waits for them), waiting delayed the
     follower and saved little. Then waiting pauses for a while, longer with each such wait in a row.
 
-    This differs from `rlm.write_path.commit.group_commit`, which decides when an upload starts. Here the broker is
-    asked to wait, for each follower's connection separately. The definition of a round and all constants come from
-    there.
+    This differs from `rlm.write_path.commit`, which decides when an upload starts. Here the broker is asked to wait,
+    for each follower's connection separately.
     """
 
     def __init__(self, wait_max_ms: int) -> None:

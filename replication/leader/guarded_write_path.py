@@ -46,8 +46,8 @@ class GuardedWritePath:
 
     # LedPartitions.
 
-    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
-        return self._asked(lambda path: path.led.mode_of(partition, size), LinkMode.OFF)
+    def mode_of(self, partition: TopicIdPartition) -> LinkMode:
+        return self._asked(lambda path: path.led.mode_of(partition), LinkMode.OFF)
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
         self._asked(lambda path: path.led.fetched(follower_id, partition, offset, size), None)

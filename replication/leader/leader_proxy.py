@@ -282,11 +282,6 @@ class LeaderProxy:
         if self._found is not None:
             self._found.drop_object(segment_id)
 
-    @property
-    def replication_is_pending(self) -> bool:
-        """Whether followers have yet to fetch something that is stored."""
-        return self._watermarks.any_ahead
-
     def links_left_out(self) -> None:
         """Wake waiting responses: some of the links they wait for will not come."""
         self._context.uploads.notify()

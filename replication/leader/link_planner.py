@@ -8,14 +8,17 @@ or the time of the last answer came. Rules:
   sent, or none this time: the follower asks again from there, as it does after a cut-off batch.
 - Batches that were uploaded before the index began, or that it has forgotten, are looked up in `OlderBatches`.
 - A partition waits for its links at most `wait_max_s`, over as many responses as it takes; then its bytes go inline.
+- Bytes that go inline never wait for the links of others: a response is sent without these. Where bytes went inline
+  lately, more may come, so a response that has only waiting ones is soon sent empty: the follower asks again.
 - A batch without a digest is linked only if no digests are required. If one is met, nothing on its connection waits.
 - In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up, the
   first consumer of a partition that no other zone follows). No upload is waited for there.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from kafka_log.batch_digests import run_digest
 from kafka_log.crc32c import Buffer, crc32c
@@ -157,6 +160,12 @@ class OlderBatches(Protocol):
         """Whether the batch at this offset may be found soon."""
 
 
+_INLINE_LATELY_S: Final = 1.0
+_BESIDE_INLINE_S: Final = 0.02
+"""Seconds that a response waits at most for links, if bytes went inline to the follower within the last second. The
+broker reads what waits again each time."""
+
+
 class LinkPlanner:
     """Plans the responses of one connection, one at a time, and remembers since when partitions wait."""
 
@@ -173,6 +182,10 @@ class LinkPlanner:
         self._fields: list[PlannedField] = []
         self._size_bytes = 0
         self._met_what_is_not_taken = False
+        self._has_inline = False
+        """Whether the response has records beside those that are planned."""
+        self._inline_s = -math.inf
+        """When bytes last went inline."""
 
     def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int) -> None:
         """Begin with a response. Partitions that this agent does not handle are not changed.
@@ -182,6 +195,7 @@ class LinkPlanner:
         self._frame = frame
         self._begun_s = None
         self._fields = []
+        self._has_inline = False
         # One object combines the partitions, so their sum decides whether a link pays.
         self._size_bytes = sum(records.records_end - records.records_start for records in view.fields)
         for records in view.fields:
@@ -191,11 +205,14 @@ class LinkPlanner:
             try:
                 batches = scan_batches(frame, records.records_start, records.records_end)
             except CorruptBatchError:  # an old message format, or a damaged batch: the follower's broker decides
+                self._has_inline = True
                 continue
             if not batches:
                 continue
-            mode = self._led.mode_of(partition, self._size_bytes)
-            if mode is not LinkMode.OFF:
+            mode = self._led.mode_of(partition)
+            if mode is LinkMode.OFF:
+                self._has_inline = True
+            else:
                 self._fields.append(PlannedField(records, partition, batches, mode))
                 size = batches[-1].end - batches[0].start
                 if follower_id != CONSUMER_REPLICA_ID:
@@ -212,6 +229,8 @@ class LinkPlanner:
             return None
         if self._begun_s is None:
             self._begun_s = now_s
+            if self._has_inline or any(one.mode is LinkMode.INLINE for one in self._fields):
+                self._inline_s = now_s
         for planned in self._fields:
             self._find_stored(planned)
         waiting = self._still_waiting(now_s, self._begun_s)
@@ -220,10 +239,17 @@ class LinkPlanner:
                 for planned in waiting:  # they are sent inline as well
                     del self._waiting_since[planned.partition]
                 return None
-            since = min(self._waiting_since[planned.partition] for planned in waiting)
-            return WaitForUploads(since + self._limits.wait_max_s, tuple(planned.partition for planned in waiting))
+            if now_s < (until_s := self._held_until_s(waiting, self._begun_s)):
+                return WaitForUploads(until_s, tuple(one.partition for one in waiting))
         linked = with_links(self._frame, self._fields, {planned.partition for planned in waiting}, self._limits.digests)
         return linked if linked.response.items <= MAX_ITEMS else None
+
+    def _held_until_s(self, waiting: Sequence[PlannedField], begun_s: float) -> float:
+        """Return until when the response may be held back for the links of these fields."""
+        if self._has_inline or len(waiting) < len(self._fields):
+            return -math.inf
+        until_s = min(self._waiting_since[one.partition] for one in waiting) + self._limits.wait_max_s
+        return min(until_s, begun_s + _BESIDE_INLINE_S) if begun_s < self._inline_s + _INLINE_LATELY_S else until_s
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
         """Why the partition's bytes go inline in this response."""
@@ -265,7 +291,7 @@ class LinkPlanner:
         return waiting
 
     def _is_worth_waiting(self, planned: PlannedField) -> bool:
-        planned.mode = self._led.mode_of(planned.partition, self._size_bytes)
+        planned.mode = self._led.mode_of(planned.partition)
         if planned.mode is LinkMode.OFF or self._met_what_is_not_taken:
             return False
         partition, offset = planned.partition, planned.batches[0].base_offset

@@ -131,7 +131,7 @@ class RelayCore:
             entry
             for entry in segment.entries
             if entry.topic_id_partition in self._followed
-            and self._context.led.mode_of(entry.topic_id_partition, 0) is LinkMode.LINK
+            and self._context.led.mode_of(entry.topic_id_partition) is LinkMode.LINK
         ]
         if not entries:
             return []

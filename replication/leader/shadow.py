@@ -25,8 +25,6 @@ from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.uploads.segment_queue import UploadedSegment, ranges_read
 
 PRODUCERS_SLOWED: Final = "unknown: followers do not read through this agent"
-_JUST_BEGINNING: Final = frozenset({InlineReason.LOOK, InlineReason.HELD_UP})
-"""Nobody looks at producers here: links begin with what comes next, or ended because objects became too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,8 @@ class Shadow:
 
     def left_out(self, partition: TopicIdPartition, size: int, reason: InlineReason) -> None:
         """Count bytes that are in no object."""
-        self._inline(partition, size, InlineReason.LOAD if reason in _JUST_BEGINNING else reason)
+        # Links begin with what comes next.
+        self._inline(partition, size, InlineReason.LOAD if reason is InlineReason.LOOK else reason)
 
     async def follow(self, led: Mapping[TopicIdPartition, LedPartition], far_bytes: int) -> None:
         """Set where followers would be in logs that are further behind, as after an outage of the store.

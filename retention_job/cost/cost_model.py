@@ -22,9 +22,9 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.inline_reason import InlineReason
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, PriceTable, StorePrices
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import stretched_interval_s
+from rlm.write_path.commit.cadence import stretched_interval_s
+from rlm.write_path.commit.constants import PAYS_TIMES
 from rlm.write_path.commit.link_costs import LinkCosts
-from rlm.write_path.commit.link_policy import PAYS_TIMES
 from rlm.write_path.uploads.segment_queue import ReadingOrder, ranges_read, reading_order
 
 Where = tuple[str, int]
@@ -260,7 +260,7 @@ class Leader:
             amounts.stored_byte_s = bytes_per_s[where] * life_s if one.stored_bytes is None else one.stored_bytes
 
     def _interval_s(self, entries: int, rate: float) -> float:
-        """Return the time from one upload to the next where links pay (`GroupCommit`)."""
+        """Return the time from one upload to the next where links pay (`Cadence`)."""
         wanted = PAYS_TIMES * self.break_even_bytes(entries)
         if not self._rules.producers_wait:
             wanted = max(wanted, self._outlook.full_object_bytes(entries))

@@ -60,7 +60,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart
 from rlm.write_path.commit.bandwidth import TokenBucket
-from rlm.write_path.commit.partition_schedule import PartitionSchedule, ScheduleIntervals
+from rlm.write_path.core.partition_schedule import PartitionSchedule, ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
 

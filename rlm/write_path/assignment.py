@@ -17,6 +17,7 @@ class Assignment:
     directory: Path
     link_policy: LinkPolicy
     latency_bound_ms: int
+    """By how much links may hold records back at producers."""
     archive: bool = False
     """Whether its records are merged into archive objects."""
     remote_followers: frozenset[int] | None = None
@@ -30,6 +31,8 @@ class Assignment:
     """Whether no other broker has the log."""
     is_durable: bool = False
     """Whether producers wait until their records are stored: each is uploaded at once, and none is passed over."""
+    is_bounded: bool = False
+    """Whether the topic sets the bound itself: then upload and read must keep it, too."""
     upload_wait_max_s: float = math.inf
     """How long an append may wait for more to share an object if links are used by cost; the agent's limit applies as
     well."""

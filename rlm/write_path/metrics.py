@@ -81,6 +81,12 @@ class WriteMetrics:
         self.uploaded_segments = LoopCounter(
             "remote_wal_uploaded_segments", "Combined segments stored", registry=registry
         )
+        self.looks = Counter(
+            "remote_wal_looks",
+            "Looks whether links hold records back at a topic's producers, by what they found",
+            ["found"],
+            registry=registry,
+        )
         self.upload_failures = Counter(
             "remote_wal_upload_failures", "Uploads given up after their retries", ["reason"], registry=registry
         )

@@ -30,12 +30,12 @@ from plugin.inline_reason import InlineReason
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.backlog_uploads import BacklogUploads
-from rlm.write_path.commit.group_commit import Gather, UploadNow, Wait
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
 from rlm.write_path.core.actions import (
     Action,
     AskAnew,
     CountLeftOut,
+    CountLook,
     CountQueued,
     CountReadFailure,
     CountStored,
@@ -52,7 +52,7 @@ from rlm.write_path.core.actions import (
 )
 from rlm.write_path.core.led_partition import LedPartition, PartitionStatus, WritePathLoad, log_unfinished
 from rlm.write_path.core.led_views import StoredLog
-from rlm.write_path.core.pacing import LogManagerLimits
+from rlm.write_path.core.pacing import LogManagerLimits, Look, UploadNow, Wait
 from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
@@ -96,11 +96,6 @@ class WritePathOwner:
 
     def links_left_out(self) -> None:
         """Called when what was queued for links is not stored after all, because links do not pay any more."""
-
-    @property
-    def replication_is_pending(self) -> bool:
-        """Whether followers have yet to fetch something that is stored."""
-        return False
 
 
 class UploadListener(Protocol):
@@ -234,7 +229,7 @@ class Effects:
                     self._release(led)
                 case PassOver(led):
                     self._pass_over(led)
-                case CountLeftOut() | CountQueued() | CountStored() | CountReadFailure():
+                case CountLeftOut() | CountLook() | CountQueued() | CountStored() | CountReadFailure():
                     self._count(action)
                 case _:
                     self._tell(action)
@@ -294,11 +289,13 @@ class Effects:
         self._asking = None
         self._owner.look_for_assignments()
 
-    def _count(self, action: CountLeftOut | CountQueued | CountStored | CountReadFailure) -> None:
+    def _count(self, action: CountLeftOut | CountLook | CountQueued | CountStored | CountReadFailure) -> None:
         match action:
             case CountLeftOut(assignment, size_bytes):
                 self._metrics.left_out_bytes.inc(size_bytes)
                 self._owner.bytes_left_out(assignment, size_bytes)
+            case CountLook(_, found):
+                self._metrics.looks.labels(found.value).inc()
             case CountQueued(outcome):
                 for item in outcome.items:
                     self._stage_times.observe("queued", item.queued_s - item.seen_s)
@@ -325,13 +322,11 @@ class CommitLoop:
         core: WritePathCore,
         effects: Effects,
         combine_task: RLMWalCombineTask,
-        owner: WritePathOwner,
         clock: Callable[[], float],
     ) -> None:
         self._core = core
         self._effects = effects
         self._combine_task = combine_task
-        self._owner = owner
         self._clock = clock
         self._wake = Wake()
         self._uploads: set[asyncio.Task[None]] = set()
@@ -373,8 +368,9 @@ class CommitLoop:
                     await self._read()
                     self._effects.carry_out(self._core.unwanted.drop_queued(self._clock()))
                     self._start(pacing.next_upload(self._clock()))
-                case Gather(delay_s, quiet_s):
-                    await self._gather(delay_s, quiet_s)
+                case Look():
+                    await self._read()
+                    self._effects.carry_out(self._core.look(_unread_bytes, self._clock()))
                 case Wait(delay_s):
                     await self._wake.sleep(delay_s)
 
@@ -399,26 +395,6 @@ class CommitLoop:
             upload.cancel()
         await asyncio.gather(*self._uploads, return_exceptions=True)
 
-    async def _gather(self, delay_s: float, quiet_s: float) -> None:
-        """Upload early if all waiting producers have got their round and appended again."""
-        pacing = self._core.pacing
-        round_is_over = not self._owner.replication_is_pending and not self._uploads
-        paused = await self._effects.watcher.pause(delay_s, quiet_s, self._append_gathered, pacing.round_is_gathered)
-        if paused and (round_is_over or pacing.round_is_gathered()):
-            await self._read()
-            now_s = self._clock()
-            if pacing.gathered_pays(now_s):
-                self._start(pacing.next_upload(now_s))
-
-    def _append_gathered(self, partition: TopicIdPartition) -> None:
-        self.append_seen(partition)
-        led = self._core.led.get(partition)
-        if led is not None:
-            self._tell_unread(led)
-
-    def _tell_unread(self, led: LedPartition) -> None:
-        self._core.pacing.commit.appended(led.assignment.topic_id_partition, led.task.unread_bytes())
-
     async def _read(self) -> None:
         reads = self._core.pacing.reads(self._clock())
         if reads is None:
@@ -429,7 +405,9 @@ class CommitLoop:
         for read, outcome in zip(reads.reads, outcomes, strict=True):
             self._effects.carry_out(self._core.read_done(read, outcome, self._clock()))
             if outcome is None:
-                self._tell_unread(read.led)
+                self._core.pacing.commit.left_unread(
+                    read.led.assignment.topic_id_partition, read.led.task.unread_bytes()
+                )
 
     def _start(self, upload: Upload | None) -> None:
         if upload is not None:
@@ -445,17 +423,12 @@ class CommitLoop:
             self._core.upload_failed(upload, now_s)
         else:
             actions = self._core.upload_stored(upload, segment, now_s)
-            self._effects.watcher.take(self.append_seen)
-            # It may end links, so it comes before followers that wait for some decide anew.
-            self._core.pacing.stored(upload, self._unread_bytes(), now_s)
             self._effects.carry_out(actions)
         self._wake.set()
 
-    def _unread_bytes(self) -> int:
-        """Return the bytes that were noticed and not read: the kernel may report an append after its bytes."""
-        reader = self._effects.reader
-        led = [led for led in self._core.pacing.appended() if not reader.is_running(led.task)]
-        return sum(one.task.unread_bytes() for one in led)
+
+def _unread_bytes(led: LedPartition) -> int:
+    return led.task.unread_bytes()
 
 
 class RemoteWalLogManager:
@@ -472,12 +445,12 @@ class RemoteWalLogManager:
         owner: WritePathOwner | None = None,
     ) -> None:
         owner = owner or WritePathOwner()
-        self._clock = machine.clocks.monotonic_s
+        self._clock, self._wall_ms = machine.clocks.monotonic_s, machine.clocks.wall_ms
         self._decider = decider
         self._combine_task = combine_task
         self._core = core = WritePathCore(limits, decider)
         self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, owner, machine)
-        self._loop = CommitLoop(core, effects, combine_task, owner, self._clock)
+        self._loop = CommitLoop(core, effects, combine_task, self._clock)
         self._running: list[asyncio.Task[None]] = []
 
     def add_listener(self, listener: UploadListener) -> None:
@@ -547,13 +520,13 @@ class RemoteWalLogManager:
 
     # What others ask.
 
-    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
-        """Return how `size` bytes should travel to a follower that waits for them now."""
+    def mode_of(self, partition: TopicIdPartition) -> LinkMode:
+        """Return how the newest bytes should travel to a follower that waits for them now."""
         led = self._core.led.get(partition)
         if led is None:
             self._effects.carry_out(self._core.not_led(partition))
             return LinkMode.OFF
-        return self._core.pacing.mode_of(led, size, self._clock())
+        return self._core.pacing.mode_of(led, self._clock())
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
         """Record that a follower is about to get `size` bytes from this offset on, by link or inline."""
@@ -569,24 +542,18 @@ class RemoteWalLogManager:
         led = self._core.led.get(partition)
         return led is not None and led.assignment.link_policy is LinkPolicy.ALWAYS
 
-    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
-        """Record bytes that came through an agent from producers that do not wait:
-
-        acks 0 or 1, or held acknowledgements.
-
-        Call it before, or as, they reach the log.
-        """
-        self._core.pacing.came_freely(partition, size, self._clock())
-
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
         """Why the partition's bytes go inline, if they do."""
         led = self._core.led.get(partition)
-        return InlineReason.NOT_ENABLED if led is None else self._decider.why_inline(led.assignment, self._clock())
+        if led is None:
+            return InlineReason.NOT_ENABLED
+        return self._decider.why_inline(led.assignment, self._clock()) or InlineReason.LOOK
 
-    def why_inline_by_topic(self) -> dict[str, str]:
+    def explain_inline(self) -> dict[str, str]:
         """Describe for each topic led here, in words and numbers, why its bytes go inline. On any thread."""
         of_topics = {led.assignment.topic: led.assignment for led in list(self._core.led.values())}
-        return {topic: self._decider.told_why(one, self._clock()) for topic, one in of_topics.items()}
+        now_s, wall_ms = self._clock(), self._wall_ms()
+        return {topic: self._decider.explain(one, now_s, wall_ms) for topic, one in of_topics.items()}
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Upload now: followers wait for these partitions' links."""

@@ -14,7 +14,7 @@ from agent.metrics.usage import UsageReport
 from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from rlm.lifecycle.lifecycle import Lifecycle
-from rlm.write_path.commit.group_commit import GroupCommit
+from rlm.write_path.commit.cadence import Cadence
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 
@@ -42,7 +42,7 @@ class Defect:
 
 PLACES = {
     "kafka side": (MetadataTopics, "make"),
-    "write path": (GroupCommit, "next_step"),
+    "write path": (Cadence, "start_s"),
     "lifecycle": (Lifecycle, "run_tasks"),
     "archive": (archive, "load_archive_storage"),
     "usage": (UsageReport, "record"),

@@ -22,7 +22,6 @@ class WritePath:
     def __init__(self) -> None:
         self.uploaded: int | None = -1
         self.hurried: list[TopicIdPartition] = []
-        self.free: list[tuple[TopicIdPartition, int]] = []
 
     def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
         self.hurried.append(partition)
@@ -32,9 +31,6 @@ class WritePath:
 
     def when_published(self, _segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
         tell()
-
-    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
-        self.free.append((partition, size))
 
 
 def led(directory: Path, log: TopicIdPartition = LOG) -> Assignment:
@@ -118,13 +114,3 @@ def test_a_log_that_was_moved_to_another_directory_is_waited_for_until_it_is_fou
     assert held is not None
     durable.assigned([replace(old, directory=moved)], TOPICS)
     assert held.verdict is Verdict.STORED
-
-
-def test_the_write_path_learns_what_came_whose_producers_do_not_stand_still(tmp_path: Path) -> None:
-    path, logs, durable, assignment = made(tmp_path)
-    logs.came_freely("orders", 0, 100)
-    logs.came_freely(LOG.topic_id, 0, 10)
-    logs.came_freely("unknown", 0, 1)
-    durable.left([assignment])
-    logs.came_freely("orders", 0, 1)
-    assert path.free == [(LOG, 100), (LOG, 10)]

@@ -68,7 +68,7 @@ def test_the_id_comes_from_the_directory_so_that_a_topic_made_anew_is_another_on
 
 
 def test_a_topic_without_a_latency_bound_takes_the_agents() -> None:
-    topics = {"t": TopicSettings(True, LinkPolicy.LATENCY)}
+    topics = {"t": TopicSettings(True, LinkPolicy.COST)}
     found = assignments({"t": led_here(0)}, topics, [directory("t", 0)], TopicDefaults(33, WalRetention()), Zones())
     assert found[0].latency_bound_ms == 33
 

@@ -146,7 +146,7 @@ def test_each_wrong_key_is_named_with_its_file(key: str, value: str) -> None:
 def test_times_are_milliseconds_in_the_file_and_seconds_inside() -> None:
     found = parsed(remote_wal_log_manager_task_interval_ms="100", remote_wal_usage_interval_ms="1500")
     assert (found.log_manager.task_interval_s, found.metadata.usage_interval_s) == (0.1, 1.5)
-    assert (AgentSettings().link.latency_bound_s, AgentSettings().metadata.topic_retention_s) == (0.02, 691_200.0)
+    assert (AgentSettings().link.latency_bound_s, AgentSettings().metadata.topic_retention_s) == (0.25, 691_200.0)
 
 
 def test_how_long_the_wal_keeps_objects_is_told_as_kafka_tells_it() -> None:

@@ -119,7 +119,7 @@ async def expect_inline(rig: AgentRig, reason: str) -> None:
     await rig.until(lambda: rig.storage_run is not None)
     assert rig.storage_run is not None
     assert rig.agent.state.relaying is not None
-    assert rig.agent.state.relaying.write_path.mode_of(PARTITION, 100_000) is LinkMode.OFF
+    assert rig.agent.state.relaying.write_path.mode_of(PARTITION) is LinkMode.OFF
     assert rig.storage_run.write_path.status() == {}
 
 

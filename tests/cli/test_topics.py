@@ -46,7 +46,7 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     assert written == [{"orders": expected}]
 
 
-KEPT = TopicSettings(True, LinkPolicy.LATENCY, 40, archive=True, wal_retention_ms=-2)
+KEPT = TopicSettings(True, LinkPolicy.COST, 40, archive=True, wal_retention_ms=-2)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_help_tells_for_whom_links_for_every_byte_are_slow(command: str) -> None
 def test_topics_patterns_and_what_deleted_topics_left_are_listed_for_people_and_for_programs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pattern = TopicSettings(True, LinkPolicy.LATENCY, 40, origin="pattern logs-.*")
+    pattern = TopicSettings(True, LinkPolicy.COST, 40, origin="pattern logs-.*")
     known = KnownSettings({"orders": ARCHIVED}, {"gone": ARCHIVED}, {}, patterns={"logs-.*": pattern})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     words = ["topics", "list", "--bootstrap-server", "nowhere:1"]
@@ -203,7 +203,7 @@ def test_topics_patterns_and_what_deleted_topics_left_are_listed_for_people_and_
             {
                 **shared,
                 "name": "logs-.*",
-                "remote.wal.link.policy": "latency",
+                "remote.wal.link.policy": "cost",
                 "remote.wal.link.latency.bound.ms": 40,
                 "remote.wal.archive.enable": False,
                 "from": "pattern logs-.*",
@@ -322,4 +322,4 @@ def test_what_a_policy_does_is_told_by_what_agents_have_measured() -> None:
     assert told.startswith("cost: links where objects, from 33 KB on, pay on the average. acks=all producers")
     assert "wait about 14 ms for a round" in told
     assert topics_module.what_it_does("always", []).startswith("always: links for every byte, whatever it costs.")
-    assert "a PUT and a GET" in topics_module.what_it_does("latency", [])
+    assert "a PUT and a GET" in topics_module.what_it_does("cost", [])

@@ -34,7 +34,7 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities
-from rlm.write_path.commit.group_commit import CommitLimits
+from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 
 GATEWAY_ID, INCARNATION = 4, 11

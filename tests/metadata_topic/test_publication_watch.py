@@ -1,26 +1,32 @@
 """Metadata that is not published for too long ends links, is counted once and told, until it is published again."""
 
 from collections import Counter
+from pathlib import Path
 
 import structlog
 
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.publication_watch import STALLED, PublicationWatch
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.cadence import Cadence
+from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
+from rlm.write_path.commit.price import Price
+from tests.rlm.driven_core import LIMITS
+from tests.rlm.plain_log import partition
 
 
 def test_a_stall_ends_links_whatever_the_policy_and_its_end_brings_them_back() -> None:
     reason: list[str | None] = [None]
     faults: Counter[str] = Counter()
     watch = PublicationWatch(lambda: reason[0], lambda fault: faults.update([fault]))
-    decider = LinkDecider(CostLimits(1, 0.025))
+    decider = LinkDecider(Price(1, 0.1), Cadence(LIMITS.commit))
     decider.is_off = lambda: watch.is_stalled
     modes = []
     with structlog.testing.capture_logs() as told:
         for now in (None, "compact", "compact", "compact", None, None, "no broker"):
             reason[0] = now
             watch.look()
-            modes.append(decider.choose_mode(LinkPolicy.ALWAYS, 20, 1000, 0.0))
+            modes.append(decider.mode_of(Assignment(partition(0), "t", Path(), LinkPolicy.ALWAYS, 20), 0.0))
     off, link = LinkMode.OFF, LinkMode.LINK
     assert modes == [link, off, off, off, link, link, off]
     assert faults == {STALLED: 2}

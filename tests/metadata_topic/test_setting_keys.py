@@ -13,10 +13,10 @@ from metadata_topic.settings.topic_settings import (
     encode_topic_settings,
 )
 
-SET = TopicSettings(True, LinkPolicy.LATENCY, 250, True, -2, durable=True, upload_wait_max_ms=50)
+SET = TopicSettings(True, LinkPolicy.ALWAYS, 250, True, -2, durable=True, upload_wait_max_ms=50)
 TEXTS = {
     "remote.wal.storage.enable": "true",
-    "remote.wal.link.policy": "latency",
+    "remote.wal.link.policy": "always",
     "remote.wal.link.latency.bound.ms": "250",
     "remote.wal.link.upload.wait.max.ms": "50",
     "remote.wal.archive.enable": "true",

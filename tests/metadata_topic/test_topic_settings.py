@@ -68,10 +68,10 @@ def test_topic_settings_are_read_as_written(wanted: TopicSettings) -> None:
 
 
 def test_the_value_has_the_names_that_operators_know() -> None:
-    value = json.loads(encode_topic_settings(TopicSettings(True, LinkPolicy.LATENCY, 40, True, -2)))
+    value = json.loads(encode_topic_settings(TopicSettings(True, LinkPolicy.COST, 40, True, -2)))
     assert value == {
         "remote.wal.storage.enable": True,
-        "remote.wal.link.policy": "latency",
+        "remote.wal.link.policy": "cost",
         "remote.wal.link.latency.bound.ms": 40,
         "remote.wal.archive.enable": True,
         "remote.wal.retention.ms": -2,

@@ -96,11 +96,12 @@ def sent_ahead(records_per_s: int, policy: LinkPolicy, *, seconds: float = 30.0,
     return sorted(count(load, seconds, PRICES, Assigned(policy, object_life_s=LIFE_S), is_off=is_off).latencies_s)
 
 
-@pytest.mark.parametrize("policy", [LinkPolicy.COST, LinkPolicy.LATENCY])
 @pytest.mark.parametrize("records_per_s", [50, 200, 1000])
-def test_small_requests_sent_ahead_take_as_long_as_inline(records_per_s: int, policy: LinkPolicy) -> None:
+def test_small_requests_sent_ahead_take_as_long_as_inline(records_per_s: int) -> None:
     # Tries become rare only after a while.
-    inline, tried = (sent_ahead(records_per_s, policy, seconds=300.0, is_off=is_off) for is_off in (True, False))
+    inline, tried = (
+        sent_ahead(records_per_s, LinkPolicy.COST, seconds=300.0, is_off=is_off) for is_off in (True, False)
+    )
     assert len(inline) > records_per_s
     if records_per_s < 1000:  # so little is never tried
         assert tried == inline
@@ -108,23 +109,22 @@ def test_small_requests_sent_ahead_take_as_long_as_inline(records_per_s: int, po
     assert tried[int(len(tried) * 0.9)] <= 1.4 * inline[int(len(inline) * 0.9)]
 
 
-def held_up(load: Load, share: float, policy: LinkPolicy = LinkPolicy.COST, seconds: float = 30.0) -> float:
+def held_up(load: Load, share: float, seconds: float = 30.0) -> float:
     """How much longer than inline a share of a producer's requests takes at least."""
     inline, tried = (
-        sorted(count(load, seconds, PRICES, Assigned(policy, object_life_s=LIFE_S), is_off=is_off).latencies_s)
+        sorted(count(load, seconds, PRICES, Assigned(object_life_s=LIFE_S), is_off=is_off).latencies_s)
         for is_off in (True, False)
     )
     assert len(tried) >= 0.97 * len(inline)
     return tried[int(len(tried) * share)] / inline[int(len(inline) * share)]
 
 
-@pytest.mark.parametrize("policy", [LinkPolicy.COST, LinkPolicy.LATENCY])
 @pytest.mark.parametrize(("request_bytes", "mb_per_s"), [(50_000, 0.5), (50_000, 5), (50_000, 20), (100_000, 20)])
 def test_a_producer_whose_requests_pay_one_by_one_keeps_its_rate_and_waits_for_a_round_at_most(
-    request_bytes: int, mb_per_s: float, policy: LinkPolicy
+    request_bytes: int, mb_per_s: float
 ) -> None:
     load = Load(mb_per_s * 1e6, acks_all=True, partitions=2, request_bytes=request_bytes)
-    assert held_up(load, 0.5, policy) <= 15
+    assert held_up(load, 0.5) <= 15
 
 
 def test_a_producer_two_of_whose_requests_would_pay_is_not_tried_again_and_again() -> None:
@@ -140,9 +140,8 @@ def test_producers_that_wait_and_would_lose_their_rate_go_inline_in_step_or_not(
 
 
 @pytest.mark.timeout(900)  # five minutes of small requests, counted one by one
-@pytest.mark.parametrize("policy", [LinkPolicy.COST, LinkPolicy.LATENCY])
-def test_where_links_are_tried_in_vain_now_and_then_most_requests_do_not_wait(policy: LinkPolicy) -> None:
-    inline, tried = (sent_ahead(5000, policy, seconds=300.0, is_off=is_off) for is_off in (True, False))
+def test_where_links_are_tried_in_vain_now_and_then_most_requests_do_not_wait() -> None:
+    inline, tried = (sent_ahead(5000, LinkPolicy.COST, seconds=300.0, is_off=is_off) for is_off in (True, False))
     assert tried != inline
     for share, times in ((0.5, 1.1), (0.95, 1.2), (0.99, 2.0)):
         assert tried[int(len(tried) * share)] <= times * inline[int(len(inline) * share)]

@@ -19,12 +19,10 @@ class FakeLed:
         self.expected = expected
         self.always: set[TopicIdPartition] = set()
         self.fetches: list[tuple[int, TopicIdPartition, int, int]] = []
-        self.sizes: list[int] = []
         self.wanted: list[TopicIdPartition] = []
         self.reason = InlineReason.LOAD
 
-    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
-        self.sizes.append(size)
+    def mode_of(self, partition: TopicIdPartition) -> LinkMode:
         return self.modes.get(partition, self.mode)
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:

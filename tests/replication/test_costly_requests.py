@@ -11,6 +11,7 @@ import pytest
 
 from kafka_log.crc32c import Buffer
 from replication.leader import relay_core
+from replication.leader.fetch_waits import BULK_BYTES
 from replication.wire.fetch_frame import FETCH_API_KEY, MAX_READ_REQUEST_BYTES, FetchRequestView, scan_fetch_request
 from replication.wire.kafka_frame import (
     MAX_SCANNED_ITEMS,
@@ -18,7 +19,6 @@ from replication.wire.kafka_frame import (
     encode_unsigned_varint,
     parse_request_header,
 )
-from rlm.write_path.commit.group_commit import BULK_BYTES
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, Follower, framed, two_agents
 

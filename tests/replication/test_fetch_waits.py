@@ -4,8 +4,7 @@ only shortly where the follower has more than the high watermark that it was tol
 
 import pytest
 
-from replication.leader.fetch_waits import IN_VAIN, FetchPatience, OwedWatermarks
-from rlm.write_path.commit.group_commit import BULK_BYTES
+from replication.leader.fetch_waits import BULK_BYTES, IN_VAIN, FetchPatience, OwedWatermarks
 from tests.replication.fetch_frames import partition
 
 ROUND = 2 * BULK_BYTES

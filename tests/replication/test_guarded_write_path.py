@@ -17,7 +17,7 @@ class Led:
     def __init__(self) -> None:
         self.defect: Exception | None = None
 
-    def mode_of(self, _partition: TopicIdPartition, _size: int) -> LinkMode:
+    def mode_of(self, _partition: TopicIdPartition) -> LinkMode:
         if self.defect is not None:
             raise self.defect
         return LinkMode.LINK
@@ -30,12 +30,12 @@ class Led:
 def test_a_call_that_meets_a_defect_is_answered_as_if_nothing_was_led_and_the_defect_is_told() -> None:
     led, told = Led(), list[Exception]()
     guarded = GuardedWritePath()
-    assert guarded.mode_of(PARTITION, 1) is LinkMode.OFF
+    assert guarded.mode_of(PARTITION) is LinkMode.OFF
     guarded.arrived(WritePathAnswers(cast(LedPartitions, led), cast(StoredLogs, led), told.append))
-    assert guarded.mode_of(PARTITION, 1) is LinkMode.LINK
+    assert guarded.mode_of(PARTITION) is LinkMode.LINK
     assert told == []
     led.defect = KeyError("planted")
-    assert guarded.mode_of(PARTITION, 1) is LinkMode.OFF
+    assert guarded.mode_of(PARTITION) is LinkMode.OFF
     assert guarded.stored_log(PARTITION) is None
     assert told == [led.defect, led.defect]
 
@@ -46,5 +46,5 @@ def test_after_it_has_left_nothing_is_asked_of_it() -> None:
     guarded.arrived(WritePathAnswers(cast(LedPartitions, led), cast(StoredLogs, led), told.append))
     guarded.left()
     led.defect = KeyError("planted")
-    assert guarded.mode_of(PARTITION, 1) is LinkMode.OFF
+    assert guarded.mode_of(PARTITION) is LinkMode.OFF
     assert told == []

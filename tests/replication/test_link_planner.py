@@ -2,6 +2,7 @@
 
 import struct
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -152,7 +153,7 @@ def test_a_wait_that_is_interrupted_does_not_begin_anew_in_the_same_response() -
     assert rig.plan({0: batch(0), 1: batch(0)}, 10.0) == WaitForUploads(10.5, (partition(0), partition(1)))
     for now_s in (10.2, 10.4):
         rig.led.modes[partition(0)] = LinkMode.INLINE
-        assert rig.planner.decide(now_s) == WaitForUploads(10.5, (partition(1),))
+        assert received(rig.planner.decide(now_s), {})[1] == b"", "what goes inline waits for no links"
         rig.led.modes[partition(0)] = LinkMode.LINK
         assert rig.planner.decide(now_s) == WaitForUploads(10.5, (partition(0), partition(1)))
     assert rig.planner.decide(10.5) is None
@@ -164,11 +165,20 @@ def test_nothing_is_waited_for_where_no_upload_is_expected_or_inline_is_cheaper(
     assert Rig(FakeLed(mode=LinkMode.OFF)).plan({0: batch(0)}) is None
 
 
-def test_the_responses_whole_size_decides_and_what_is_sent_is_told_as_demand() -> None:
-    rig, first, second = Rig(), batches(3, 10, 2), batch(7)
-    rig.plan({0: first, 1: second})
-    assert set(rig.led.sizes) == {len(first) + len(second)}
-    assert rig.led.fetches == [(2, partition(0), 10, len(first)), (2, partition(1), 7, len(second))]
+@pytest.mark.parametrize("mode", [LinkMode.INLINE, LinkMode.OFF])
+def test_what_goes_inline_never_waits_for_the_links_of_others(mode: LinkMode) -> None:
+    rig, waits, inline = Rig(), batch(0, 3), batch(7)
+    rig.led.modes[partition(1)] = mode
+    verdict = rig.plan({0: waits, 1: inline}, 10.0)
+    assert received(verdict, {}) == {0: b"", 1: inline}
+    assert isinstance(verdict, SendLinked)
+    assert verdict.left_out == ((partition(0), len(waits)),)
+    alone = rig.plan({0: waits}, 10.1)
+    assert isinstance(alone, WaitForUploads)
+    assert alone.until_s == pytest.approx(10.12), "more may come that goes inline"
+    assert received(rig.planner.decide(alone.until_s), {}) == {0: b""}
+    assert rig.plan({0: waits}, 10.5) is None, "it has waited as long as it may"
+    assert rig.plan({0: batch(3)}, 12.0) == WaitForUploads(12.5, (partition(0),)), "nothing went inline lately"
 
 
 def test_it_stops_waiting_when_the_upload_is_not_expected_any_more() -> None:
@@ -292,7 +302,11 @@ def test_whatever_is_stored_the_follower_gets_a_prefix_of_the_leaders_batches(
     worth |= sum(len(run) for run in stored_runs.values()) >= LIMITS.break_even_bytes
     waiting = [n for n in logs if logs[n] and modes[n] is LinkMode.LINK and not stored_runs[n] and expected]
     if not worth:
-        if waiting:
+        if len(waiting) < sum(map(bool, logs.values())) and waiting:
+            got = received(verdict, {(SEGMENT, start): whole[start - 112 :] for _, start in objects})
+            assert all(got[number] == b"" for number in waiting)
+            assert all(got[n].startswith(b"".join(log)) for n, log in logs.items() if n not in waiting)
+        elif waiting:
             assert verdict == WaitForUploads(10.5, tuple(partition(n) for n in waiting))
             assert rig.planner.decide(10.5) is None
         else:

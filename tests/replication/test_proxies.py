@@ -9,6 +9,7 @@ import pytest
 
 from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerLimits
+from replication.leader.fetch_waits import BULK_BYTES
 from replication.leader.leader_context import LeaderLimits
 from replication.leader.leader_relay import LeaderRelay
 from replication.leader.response_links import ToFollower
@@ -16,7 +17,6 @@ from replication.wire.broker_requests import BrokerRequests
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import Hello, MessageKind
-from rlm.write_path.commit.group_commit import BULK_BYTES
 from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value

@@ -35,7 +35,7 @@ from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask
-from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
 from tests.kafka_log.batches import batch

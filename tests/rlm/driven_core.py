@@ -9,12 +9,13 @@ from kafka_log.batch_digests import batch_digests
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import CommitLimits, Gather, UploadNow, Wait
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
-from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.commit.cadence import Cadence, CommitLimits
+from rlm.write_path.commit.link_policy import LinkDecider
+from rlm.write_path.commit.price import Price
 from rlm.write_path.core.actions import Action, TellStored, Upload
 from rlm.write_path.core.led_partition import BacklogLimits
-from rlm.write_path.core.pacing import LogManagerLimits
+from rlm.write_path.core.pacing import LogManagerLimits, Look, UploadNow, Wait
+from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, batches_of, partition
@@ -39,9 +40,9 @@ class Driven:
     """A core, what it leads, and a loop that does at once, or later, what it wants."""
 
     def __init__(self, break_even_bytes: int = 10**9, **changes: Any) -> None:
-        costs = CostLimits(break_even_bytes, 0.025, time_constant_s=1000.0)
-        self.decider = LinkDecider(costs)
-        self.core = WritePathCore(replace(LIMITS, **changes), self.decider)
+        limits = replace(LIMITS, **changes)
+        self.decider = LinkDecider(Price(break_even_bytes, 0.025), Cadence(limits.commit), has_trials=False)
+        self.core = WritePathCore(limits, self.decider)
         self.now_s = 1000.0
         self.logs = [PlainLog(number) for number in range(3)]
         self.actions: list[Action] = []
@@ -119,11 +120,9 @@ class Driven:
                     self.read()
                     self._do(self.core.unwanted.drop_queued(self.now_s))
                     self.begin_upload()
-                case Gather(delay_s, quiet_s):
-                    self.now_s += min(delay_s, quiet_s)
+                case Look():
                     self.read()
-                    if self.core.pacing.gathered_pays(self.now_s):
-                        self.begin_upload()
+                    self._do(self.core.look(lambda _led: 0, self.now_s))
                 case Wait() if self.uploads:
                     self.now_s += 0.01
                     while self.uploads:

@@ -17,11 +17,12 @@ from plugin.segment_metadata import CombinedSegmentId
 from plugin.wall_clock import Clocks
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import CommitLimits
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
-from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.commit.cadence import Cadence, CommitLimits
+from rlm.write_path.commit.link_policy import LinkDecider
+from rlm.write_path.commit.price import Price
 from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits
+from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint
@@ -126,7 +127,7 @@ class Rig:
         combine = RLMWalCombineTask(
             SegmentCopies(self.storage, pool), self.publisher, CombinedSegmentId(1, 5, 0), self.metrics, clocks
         )
-        decider = LinkDecider(CostLimits(30_000, 0.001))
+        decider = LinkDecider(Price(30_000, 0.1), Cadence(limits.commit))
         self.owner = Owner()
         self.manager = RemoteWalLogManager(
             limits, combine, decider, StageTimes(registry), self.metrics, Machine(clocks), self.owner

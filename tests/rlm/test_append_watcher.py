@@ -1,11 +1,8 @@
 """Appends to real files, as the kernel tells of them."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from rlm.write_path.reading.append_watcher import AppendWatcher
@@ -33,57 +30,6 @@ def play(directory: Path, scenario: Scenario) -> None:
     run(VirtualTimeLoop(), watched())
 
 
-async def append_for(file: Path, rounds: int) -> None:
-    """Append every 10 ms."""
-    for _ in range(rounds):
-        with file.open("ab") as log:
-            log.write(b"x")
-        await asyncio.sleep(0.01)
-
-
-def test_a_pause_ends_the_gathering_and_tells_of_what_came(tmp_path: Path) -> None:
-    async def scenario(watcher: AppendWatcher, told: list[TopicIdPartition]) -> None:
-        writing = asyncio.create_task(append_for(tmp_path / "0.log", 50))
-        assert await watcher.pause(30.0, 0.2, told.append)
-        assert writing.done(), "it was still appended to"
-        assert set(told) == {PARTITION}
-
-    play(tmp_path, scenario)
-
-
-def test_the_gathering_ends_as_soon_as_it_is_enough(tmp_path: Path) -> None:
-    async def scenario(watcher: AppendWatcher, told: list[TopicIdPartition]) -> None:
-        writing = asyncio.create_task(append_for(tmp_path / "0.log", 100))
-        assert await watcher.pause(30.0, 0.05, told.append, lambda: len(told) >= 3)
-        assert len(told) == 3
-        assert not writing.done()
-
-    play(tmp_path, scenario)
-
-
-def test_appends_without_a_pause_are_gathered_until_the_time_is_up(tmp_path: Path) -> None:
-    async def scenario(watcher: AppendWatcher, told: list[TopicIdPartition]) -> None:
-        writing, loop = asyncio.create_task(append_for(tmp_path / "0.log", 100)), asyncio.get_running_loop()
-        begun_s = loop.time()
-        assert not await watcher.pause(0.1, 0.05, told.append)
-        assert loop.time() - begun_s == pytest.approx(0.1)
-        assert set(told) == {PARTITION}
-        assert not writing.done()
-
-    play(tmp_path, scenario)
-
-
-async def test_after_the_gathering_each_append_is_told_as_it_comes(tmp_path: Path) -> None:
-    watcher, told = AppendWatcher(), asyncio.Queue[TopicIdPartition]()
-    watcher.watch(PARTITION, tmp_path)
-    watcher.listen(told.put_nowait)
-    assert not await watcher.pause(0.0, 0.05, told.put_nowait)
-    await append_for(tmp_path / "0.log", 1)
-    assert await told.get() == PARTITION
-    watcher.ignore()
-    watcher.close()
-
-
 def test_appends_alone_are_told_from_files_that_come_and_go(tmp_path: Path) -> None:
     watcher, told = AppendWatcher(), list[TopicIdPartition]()
     segment = tmp_path / "0.log"
@@ -92,10 +38,10 @@ def test_appends_alone_are_told_from_files_that_come_and_go(tmp_path: Path) -> N
     assert not watcher.only_appends(PARTITION), "nobody has looked yet"
     watcher.reading_begins(PARTITION)
     segment.write_bytes(b"x")
-    assert watcher.take(told.append)
+    watcher.take(told.append)
     assert watcher.only_appends(PARTITION)
     (tmp_path / "1.log").touch()
-    assert watcher.take(told.append)
+    watcher.take(told.append)
     assert not watcher.only_appends(PARTITION)
     watcher.reading_begins(PARTITION)
     assert watcher.only_appends(PARTITION)

@@ -1,15 +1,15 @@
 """What goes inline and what nobody wants stored is in no object, and on record."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from metadata_topic.settings.topic_settings import LinkPolicy
-from rlm.write_path.commit.group_commit import UploadNow, Wait
+from rlm.write_path.commit.constants import RATE_S
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.actions import CountLeftOut, DeclareNotWanted, TellLeftOut, TellStored
 from rlm.write_path.core.led_partition import LeftOut
+from rlm.write_path.core.pacing import UploadNow, Wait
 from tests.rlm.driven_core import LIMITS, Driven
 from tests.rlm.plain_log import BATCH_BYTES, partition
 
@@ -24,8 +24,9 @@ class Cost(Driven):
 
     def pay(self) -> None:
         """Links pay for a while."""
-        led = self.core.led[partition(0)]
-        assert self.core.pacing.mode_of(led, 10**9, self.now_s) is LinkMode.LINK
+        price = self.decider.price
+        price.fetched(9, int(price.paying_bytes * RATE_S / 0.025) + 1, self.now_s)
+        assert self.core.pacing.mode_of(self.core.led[partition(0)], self.now_s) is LinkMode.LINK
 
     def fetched(self, offset: int) -> None:
         """Both followers ask from there on."""
@@ -127,30 +128,6 @@ def test_what_one_follower_has_not_fetched_yet_is_uploaded_for_it() -> None:
     driven.pay()
     driven.settle()
     assert [offset for offset, _ in driven.told] == [0, 1, 2, 3, 4, 5]
-
-
-def test_objects_that_do_not_pay_on_the_average_end_links_for_a_while_and_the_next_is_not_made() -> None:
-    driven = Driven(break_even_bytes=4 * BATCH_BYTES)
-    driven.assign(0, policy=LinkPolicy.COST, is_kept=False)
-    driven.settle()
-    led, pacing = driven.core.led[partition(0)], driven.core.pacing
-
-    def pays() -> bool:
-        return pacing.mode_of(led, 10**9, driven.now_s) is LinkMode.LINK
-
-    pauses, made = [], []
-    for _ in range(3):
-        before = driven.objects
-        while pays():
-            driven.append(0)
-            driven.settle()
-        made.append(driven.objects - before)
-        begun_s = driven.now_s
-        while not pays():
-            driven.now_s += 0.05
-        pauses.append(driven.now_s - begun_s)
-    assert all(3 <= objects <= 6 for objects in made)
-    assert pauses == pytest.approx([1, 2, 4], abs=0.06)
 
 
 def test_what_was_queued_for_links_is_let_go_when_they_do_not_pay_any_more_and_who_waits_is_told() -> None:

@@ -9,9 +9,11 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS, Prices
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import Urgency
+from rlm.write_path.commit.cadence import Cadence, Load
 from rlm.write_path.commit.link_costs import LinkCosts
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
+from rlm.write_path.commit.price import Price
+from tests.rlm.driven_core import LIMITS
 
 PRICES = Prices.load()
 COSTS = LinkCosts(PRICES, PRICES.s3_express)
@@ -81,34 +83,38 @@ def test_what_is_stored_in_any_case_costs_its_links_neither_upload_nor_storage()
     assert break_even(kept) == pytest.approx((0.00113 + 2 * 0.00003) / 1000 / saved * 1e9, rel=0.01)
 
 
+def decider(costs: LinkCosts = COSTS) -> LinkDecider:
+    return LinkDecider(Price(1, 0.1, costs), Cadence(LIMITS.commit))
+
+
+def linked(one: LinkDecider, *led: Assignment) -> list[bool]:
+    """Which of them are linked where each has 5 MB/s."""
+    one.set_led(led)
+    for assignment in led:
+        one.appended(assignment, 5_000_000, 0.0, 1.0)
+    return [one.mode_of(assignment, 1.0) is LinkMode.LINK for assignment in led]
+
+
 def test_where_no_follower_is_in_another_zone_nothing_pays_and_no_upload_is_for_links() -> None:
-    here, always = led(0), led(1, policy=LinkPolicy.ALWAYS)
-    decider = LinkDecider(CostLimits(1, 0.025), COSTS)
-    decider.set_led([here, always])
-    assert decider.break_even_bytes == NEVER_PAYS
-    assert decider.mode_of(always, 10**9, 1.0) is LinkMode.INLINE
-    assert decider.mode_of(here, 10**9, 1.0) is LinkMode.INLINE
-    assert decider.judge_urgency([here, always], 1.0) is Urgency.ARCHIVE
+    here, always, one = led(0), led(1, policy=LinkPolicy.ALWAYS), decider()
+    assert linked(one, here, always) == [False, False]
+    assert one.price.break_even_bytes == NEVER_PAYS
+    one.cadence.left_out(1.0)
+    assert one.decide(1.0, Load((here, always), 1)).start_at == 1.0 + LIMITS.commit.archive_interval_s
 
 
 def test_what_never_pays_goes_inline_beside_what_does() -> None:
     near, far, dear = led(0), led(1, 2, 3), led(2, 2, 3, life_s=20 * DAY_S)
-    decider = LinkDecider(CostLimits(1, 0.025), COSTS)
-    decider.set_led([near, far, dear])
-    modes = [decider.mode_of(one, 100_000, 1.0) for one in (near, far, dear)]
-    assert modes == [LinkMode.INLINE, LinkMode.LINK, LinkMode.INLINE]
-    assert decider.judge_urgency([near, dear], 1.0) is Urgency.ARCHIVE
-    assert decider.judge_urgency([near, far], 1.0) is Urgency.PAYING_LINKS
+    assert linked(decider(), near, far, dear) == [False, True, False]
 
 
 def test_followers_that_move_to_another_zone_count_from_then_on() -> None:
-    decider = LinkDecider(CostLimits(1, 0.025), COSTS)
-    decider.set_led([led(0, 2)])
-    one = decider.break_even_bytes
-    decider.set_led([led(0, 2, 3)])
-    assert decider.break_even_bytes < one
-    decider.set_led([led(0)])
-    assert decider.break_even_bytes == NEVER_PAYS
+    price = decider().price
+    sizes = []
+    for followers in ((2,), (2, 3), ()):
+        price.set_led([led(0, *followers)])
+        sizes.append(price.break_even_bytes)
+    assert sizes[1] < sizes[0] < sizes[2] == NEVER_PAYS
 
 
 def test_while_no_followers_are_known_two_are_reckoned_with() -> None:
@@ -118,9 +124,10 @@ def test_while_no_followers_are_known_two_are_reckoned_with() -> None:
 
 def test_crossing_zones_at_no_cost_means_inline_by_cost_and_links_where_they_are_wanted_whatever_they_cost() -> None:
     free = LinkCosts(replace(PRICES, zone_crossing_gb=0.0), PRICES.s3_express)
-    decider = LinkDecider(CostLimits(1, 0.025), free)
-    by_cost, always = led(0, 2, 3), led(1, 2, 3, policy=LinkPolicy.ALWAYS)
-    decider.set_led([by_cost, always])
-    assert decider.break_even_bytes == NEVER_PAYS
-    assert decider.mode_of(by_cost, 10**9, 1.0) is LinkMode.INLINE
-    assert decider.mode_of(always, 1, 1.0) is LinkMode.LINK
+    assert linked(decider(free), led(0, 2, 3), led(1, 2, 3, policy=LinkPolicy.ALWAYS)) == [False, True]
+
+
+def test_bytes_that_cross_packed_save_less_so_objects_must_be_larger() -> None:
+    packed = replace(COSTS, pack_ratio=lambda _topic: 2.0)
+    assert break_even(led(0, 2, 3), costs=packed) > 1.9 * break_even(led(0, 2, 3))
+    assert break_even(led(0, 2, 3), costs=replace(COSTS, pack_ratio=lambda _topic: 20.0)) == NEVER_PAYS

@@ -12,10 +12,32 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.inline_reason import InlineReason
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.bandwidth import RateMeter
-from rlm.write_path.commit.group_commit import Urgency
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.commit.cadence import Cadence, Load
+from rlm.write_path.commit.constants import HOLD_OFF_S, HOLD_S
+from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
+from rlm.write_path.commit.price import Price
+from rlm.write_path.commit.trial import Sample
+from tests.rlm.driven_core import LIMITS
 
-LIMITS = CostLimits(break_even_bytes=10_000, upload_interval_s=0.01, hold_s=0.5, upload_wait_max_s=0.0125)
+PARTITION = TopicIdPartition(TopicId(bytes(16)), 0)
+COST = Assignment(PARTITION, "t", Path(), LinkPolicy.COST, 250)
+ALWAYS = replace(COST, link_policy=LinkPolicy.ALWAYS)
+INTERVAL_S, ARCHIVE_S = LIMITS.commit.interval_s, LIMITS.commit.archive_interval_s
+
+
+def decider(break_even_bytes: int = 10_000) -> LinkDecider:
+    """Links pay from 1.2 MB/s on: 15,000 bytes in 12.5 ms."""
+    one = LinkDecider(Price(break_even_bytes, 0.0125), Cadence(LIMITS.commit))
+    one.set_led([COST])
+    return one
+
+
+def steady(one: LinkDecider, bytes_per_s: float, now_s: float = 1.0, *, of: Assignment = COST) -> float:
+    """Two seconds of this load. Returns the time then."""
+    for _ in range(200):
+        now_s += 0.01
+        one.appended(of, int(bytes_per_s * 0.01), now_s - 0.01, now_s)
+    return now_s
 
 
 @given(rate=st.floats(1.0, 1e9), step_s=st.sampled_from([0.001, 0.01, 0.05]))
@@ -36,129 +58,144 @@ def test_time_that_stands_still_or_goes_back_adds_up_and_does_not_blow_up() -> N
     assert meter.bytes_per_second(10.0) == pytest.approx(600.0)
 
 
-def test_small_loads_go_inline_large_ones_as_links_and_the_mode_is_held_for_a_while() -> None:
-    decider = LinkDecider(LIMITS)
-
-    def mode(pending: int, now_s: float) -> LinkMode:
-        return decider.choose_mode(LinkPolicy.COST, 20, pending, now_s)
-
-    assert mode(9_999, 1.0) is LinkMode.INLINE
-    assert mode(10_000, 1.0) is LinkMode.LINK
-    assert mode(1, 1.4) is LinkMode.LINK
-    assert mode(1, 1.5) is LinkMode.INLINE
+def test_small_loads_go_inline_and_large_ones_as_links_and_the_mode_is_held_for_a_while() -> None:
+    small, large = decider(), decider()
+    assert small.mode_of(COST, steady(small, 1.1e6)) is LinkMode.INLINE
+    now_s = steady(large, 1.3e6)
+    assert large.mode_of(COST, now_s + 0.9 * HOLD_S) is LinkMode.LINK
+    assert large.mode_of(COST, now_s + 1.1 * HOLD_S) is LinkMode.INLINE
 
 
-def test_a_rate_that_fills_objects_above_break_even_makes_links() -> None:
-    decider, now_s = LinkDecider(LIMITS), 1.0
-    for _ in range(200):  # 2 MB/s: 20 KB in an interval
-        now_s += 0.01
-        decider.appended(20_000, now_s - 0.01, now_s)
-    assert decider.choose_mode(LinkPolicy.COST, 20, 1, now_s) is LinkMode.LINK
-    assert decider.choose_mode(LinkPolicy.COST, 20, 1, now_s + 10) is LinkMode.INLINE
-
-
-@pytest.mark.parametrize(("rate", "mode"), [(900_000, LinkMode.INLINE), (1_200_000, LinkMode.LINK)])
+@pytest.mark.parametrize(("rate", "mode"), [(1_000_000, LinkMode.INLINE), (1_400_000, LinkMode.LINK)])
 def test_logs_that_are_read_seldom_show_the_same_rate_as_logs_that_are_read_often(rate: int, mode: LinkMode) -> None:
-    # 10,000 bytes in an interval of 10 ms pay, which is 1 MB/s; three partitions, each read once a second
-    decider = LinkDecider(LIMITS)
-    for now_s in range(1, 10):
+    one = decider()
+    for now_s in range(1, 10):  # three partitions, each read once a second
         for _ in range(3):
-            decider.appended(rate // 3, now_s - 1.0, float(now_s))
-    assert decider.choose_mode(LinkPolicy.COST, 20, 1, 9.0) is mode
+            one.appended(COST, rate // 3, now_s - 1.0, float(now_s))
+    assert one.mode_of(COST, 9.0) is mode
 
 
 def test_a_load_that_begins_is_known_by_what_its_followers_fetch() -> None:
     # 2 MB/s to each of two followers, in responses of 4 KB; nothing of it has been read from the logs yet
-    decider, now_s = LinkDecider(LIMITS), 1.0
-    while decider.choose_mode(LinkPolicy.COST, 20, 4_000, now_s) is LinkMode.INLINE:
+    one, now_s = decider(), 1.0
+    while one.mode_of(COST, now_s) is LinkMode.INLINE:
         now_s += 0.002
-        decider.fetched(2, 4_000, now_s)
-        decider.fetched(3, 4_000, now_s)
-        assert now_s < 1.1, "it takes too long"
-    assert now_s > 1.05, "the followers' rates are not to be added up: an object serves both"
+        one.fetched(COST, 2, 4_000, now_s)
+        one.fetched(COST, 3, 4_000, now_s)
+        assert now_s < 1.4, "it takes too long"
+    assert now_s > 1.2, "the followers' rates are not to be added up: an object serves both"
 
 
-def test_the_policy_always_links_whatever_it_costs() -> None:
-    assert LinkDecider(LIMITS).choose_mode(LinkPolicy.ALWAYS, 1, 1, 1.0) is LinkMode.LINK
-
-
-def test_the_policy_latency_gives_links_up_while_uploads_are_slower_than_its_bound() -> None:
-    decider = LinkDecider(LIMITS)
-    decider.uploaded(0.009)
-    assert decider.choose_mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK
+def test_a_topic_that_sets_the_bound_goes_inline_while_upload_and_read_take_longer_or_are_further_apart() -> None:
+    one = decider()
+    now_s = steady(one, 5e6)
+    bounded = replace(COST, latency_bound_ms=20, is_bounded=True)
+    one.price.uploaded(0.009)
+    assert one.mode_of(bounded, now_s) is LinkMode.LINK
+    one.space_uploads(0.02)
+    assert one.mode_of(bounded, now_s) is LinkMode.INLINE
+    one.space_uploads(0.0)
     for _ in range(20):
-        decider.uploaded(0.1)
-    assert decider.choose_mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.INLINE
-    assert decider.choose_mode(LinkPolicy.COST, 20, 50_000, 1.0) is LinkMode.LINK
+        one.price.uploaded(0.1)
+    assert one.mode_of(bounded, now_s) is LinkMode.INLINE
+    assert one.mode_of(replace(bounded, is_bounded=False), now_s) is LinkMode.LINK, "a default bounds producers alone"
     for _ in range(60):
-        decider.uploaded(0.002)
-    assert decider.choose_mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK
+        one.price.uploaded(0.002)
+    assert one.mode_of(bounded, now_s) is LinkMode.LINK
+    load = Load((bounded,), 1, since_s=now_s)
+    assert one.decide(now_s, load).start_at <= now_s + INTERVAL_S
 
 
-def test_the_policy_latency_gives_links_up_while_uploads_are_further_apart_than_its_bound() -> None:
-    decider = LinkDecider(LIMITS)
-    decider.uploaded(0.002)
-    decider.spacing_s = 0.02
-    assert decider.choose_mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.INLINE
-    assert decider.choose_mode(LinkPolicy.LATENCY, 30, 50_000, 1.0) is LinkMode.LINK
+def test_a_decision_says_how_when_and_why_and_changes_nothing() -> None:
+    one = decider()
+    now_s = steady(one, 1.3e6)
 
+    def decided(*of: Assignment) -> tuple[LinkMode, float, InlineReason | None]:
+        decision = one.decide(now_s, Load(of, 1, since_s=now_s))
+        assert one.decide(now_s, Load(of, 1, since_s=now_s)) == decision
+        return decision.mode, round(decision.start_at - now_s, 3), decision.reason
 
-def test_an_upload_is_wanted_as_by_the_most_urgent_of_its_partitions() -> None:
-    partition = TopicIdPartition(TopicId(bytes(16)), 0)
-    always, cost = (Assignment(partition, "t", Path(), policy, 0) for policy in (LinkPolicy.ALWAYS, LinkPolicy.COST))
-    decider = LinkDecider(LIMITS)
-    assert decider.judge_urgency([], 10.0) is Urgency.ARCHIVE
-    assert decider.judge_urgency([cost], 10.0) is Urgency.ARCHIVE
-    assert decider.judge_urgency([cost, always], 10.0) is Urgency.LINKS
-    decider.choose_mode(LinkPolicy.COST, 0, LIMITS.break_even_bytes, 10.0)  # links pay for a while
-    assert decider.judge_urgency([cost], 10.1) is Urgency.PAYING_LINKS
-    decider.is_off = lambda: True
-    assert decider.judge_urgency([cost, always], 10.1) is Urgency.ARCHIVE
-    assert decider.judge_urgency([cost, replace(cost, is_durable=True)], 10.1) is Urgency.LINKS, "producers wait for it"
+    one.cadence.left_out(now_s)
+    assert decided(COST) == (LinkMode.LINK, INTERVAL_S, None)
+    assert decided(COST, ALWAYS) == decided(ALWAYS), "the most urgent counts"
+    now_s += 1
+    one.cadence.left_out(now_s)
+    assert decided(COST) == (LinkMode.INLINE, ARCHIVE_S, InlineReason.LOAD)
+    assert decided(replace(COST, is_durable=True))[1] < 0, "producers wait for it"
+    one.is_off = lambda: True
+    assert decided(ALWAYS) == (LinkMode.OFF, ARCHIVE_S, InlineReason.UPLOADS_STOPPED)
+    assert decided(COST, replace(COST, is_durable=True))[1] < 0
 
 
 def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded() -> None:
-    partition = TopicIdPartition(TopicId(bytes(16)), 0)
-    paused, other = (Assignment(partition, name, Path(), LinkPolicy.ALWAYS, 0) for name in ("paused", "other"))
-    decider = LinkDecider(LIMITS)
-    decider.paused_because = {"paused": "paused by anna"}.get
-    assert (decider.mode_of(paused, 0, 1.0), decider.mode_of(other, 0, 1.0)) == (LinkMode.OFF, LinkMode.LINK)
-    assert decider.mode_of(replace(paused, remote_followers=frozenset()), 0, 1.0) is LinkMode.OFF
-    assert decider.why_inline(paused, 1.0) is InlineReason.PAUSED_BY_OPERATOR
-    assert decider.told_why(paused, 1.0) == "paused by anna"
-    assert decider.judge_urgency([paused], 1.0) is Urgency.ARCHIVE
-    assert decider.judge_urgency([replace(paused, is_durable=True)], 1.0) is Urgency.LINKS, (
-        "its acknowledgements stay true"
+    paused, other = replace(ALWAYS, topic="paused"), replace(ALWAYS, topic="other")
+    one = decider()
+    one.paused_because = {"paused": "paused by anna"}.get
+    assert (one.mode_of(paused, 1.0), one.mode_of(other, 1.0)) == (LinkMode.OFF, LinkMode.LINK)
+    assert one.mode_of(replace(paused, remote_followers=frozenset()), 1.0) is LinkMode.OFF
+    assert one.why_inline(paused, 1.0) is InlineReason.PAUSED_BY_OPERATOR
+    assert one.explain(paused, 1.0, 0) == "paused by anna"
+    one.paused_because = lambda _topic: None
+    assert one.mode_of(paused, 1.0) is LinkMode.LINK
+
+
+def held_up(one: LinkDecider) -> float:
+    """1 MB/s by links, and 4 MB/s in each look. Returns when the trial has found that."""
+    now_s, size = steady(one, 2e6), 0
+    while one.why_inline(COST, now_s) is not InlineReason.HELD_UP:
+        now_s += 0.01
+        size += 10_000 if one.mode_of(COST, now_s) is LinkMode.LINK else 40_000
+        one.appended(COST, 20_000, now_s - 0.01, now_s)
+        if one.look_s(now_s) <= now_s:
+            sizes = {topic: size if topic == "t" else 0 for topic in one.trials.wanted(now_s)}
+            one.look({topic: Sample(now_s, size, size // 1000) for topic, size in sizes.items()}, now_s)
+        assert now_s < 30
+    return now_s
+
+
+def test_what_a_trial_found_is_told_and_another_topic_stays_where_its_own_bytes_pay() -> None:
+    one, other = decider(), replace(COST, topic="other")
+    one.set_led([COST, other])
+    now_s = held_up(one)
+    assert one.explain(COST, now_s, 1_700_000_000_000) == (
+        "links hold records back 1.3 s here and still more came inline, 0.25 s allowed: 3 looks at 22:13:20 UTC; "
+        "inline until 22:13:30"
     )
-    decider.paused_because = lambda _topic: None
-    assert decider.mode_of(paused, 0, 1.0) is LinkMode.LINK
+    assert steady(one, 5e6, now_s) > now_s
+    assert one.mode_of(other, now_s + 1) is LinkMode.INLINE, "what the first has counts no more"
+    later_s = steady(one, 5e6, now_s + 1, of=other)
+    assert one.mode_of(other, later_s) is LinkMode.LINK
+    assert one.mode_of(COST, later_s) is LinkMode.INLINE
+
+
+def test_a_load_after_a_pause_is_looked_at_soon() -> None:
+    one = decider()
+    now_s = steady(one, 2e6)
+    assert one.look_s(now_s) <= now_s
+    for _ in range(1000):
+        now_s += 0.1
+        one.appended(COST, 200_000, now_s - 0.1, now_s)
+        size = int(now_s * 2e6)
+        if one.look_s(now_s) <= now_s:
+            one.look({topic: Sample(now_s, size, size // 1000) for topic in one.trials.wanted(now_s)}, now_s)
+    assert one.look_s(now_s) > now_s + 10
+    later_s = steady(one, 2e6, now_s + 1.1 * HOLD_OFF_S[0])
+    assert one.look_s(later_s) <= later_s
 
 
 def test_why_bytes_go_inline_is_told_in_words_and_numbers() -> None:
-    partition = TopicIdPartition(TopicId(bytes(16)), 0)
-    one = Assignment(partition, "t", Path(), LinkPolicy.COST, 20)
-    decider, now_s = LinkDecider(LIMITS), 1.0
+    one = decider()
+    now_s = steady(one, 0.1e6)
 
-    def why(assignment: Assignment = one) -> tuple[str, str]:
-        return decider.why_inline(assignment, now_s).value, decider.told_why(assignment, now_s)
+    def why(assignment: Assignment = COST) -> tuple[str | None, str]:
+        return one.why_inline(assignment, now_s), one.explain(assignment, now_s, 0)
 
-    for _ in range(100):
-        now_s += 0.01
-        decider.appended(1_000, now_s - 0.01, now_s)
-    assert why() == ("load", "0.10 MB/s here bring 1 KB in 12 ms; links start at 12 KB")
-    decider.producers.held_up(now_s, "1.00 MB/s came through where 3.00 did inline")
-    now_s += 0.25
-    assert why() == (
-        "held_up",
-        "links held producers up 0 s ago (1.00 MB/s came through where 3.00 did inline), next try in 1 s; see held "
-        "acknowledgements",
-    )
-    assert why(replace(one, remote_followers=frozenset()))[0] == "no_follower_elsewhere"
-    now_s += 1.0
-    decider.appended(1_000_000, now_s - 0.1, now_s)
-    assert why()[1] == "all is linked now"
-    decider.uploaded(0.09)
-    bounded = replace(one, link_policy=LinkPolicy.LATENCY)
+    assert why() == ("load", "0.10 MB/s here bring 1 KB in 12 ms; links start at 15 KB")
+    assert why(replace(COST, remote_followers=frozenset()))[0] == "no_follower_elsewhere"
+    now_s = steady(one, 5e6, now_s)
+    assert why() == (None, "all is linked now")
+    one.price.uploaded(0.09)
+    bounded = replace(COST, latency_bound_ms=20, is_bounded=True)
     assert why(bounded) == ("latency_bound", "upload and read take 180 ms, the topic allows 20")
-    decider.is_off = lambda: True
+    one.is_off = lambda: True
     assert why()[0] == "uploads_stopped"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlm.write_path.commit.group_commit import HEADROOM, spacing_s
+from rlm.write_path.commit.cadence import HEADROOM, spacing_s
 
 BOUND_PER_S = 360.0
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from rlm.write_path.commit.partition_schedule import PartitionSchedule, ScheduleIntervals
+from rlm.write_path.core.partition_schedule import PartitionSchedule, ScheduleIntervals
 
 INTERVALS = ScheduleIntervals(process_s=60.0, retry_s=1.0, retry_max_s=8.0)
 TOPIC = TopicId(b"t" * 16)

@@ -13,7 +13,7 @@ from kafka_log.segment_tail import SegmentTail
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import RemoteLogSegmentState
 from rlm.write_path.commit.link_policy import LinkMode
-from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.reading.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter
@@ -185,7 +185,7 @@ async def test_released_partitions_are_dropped_from_the_queue_and_not_uploaded_a
         await _queued(rig, 1, 1)
         rig.assign(1)
         assert rig.listener.released == [partition(0)]
-        assert rig.manager.mode_of(partition(0), 1) is LinkMode.OFF
+        assert rig.manager.mode_of(partition(0)) is LinkMode.OFF
         rig.storage.copies_fail = False
         await rig.all_stored(1)
         assert rig.listener.stored(partition(0)) == []
@@ -414,13 +414,13 @@ async def test_an_unknown_partition_is_reported_once_and_not_with_every_fetch(tm
         asked: list[None] = []
         rig.owner.look_again = lambda: asked.append(None)
         for _ in range(50):
-            assert rig.manager.mode_of(partition(9), 1) is LinkMode.OFF
+            assert rig.manager.mode_of(partition(9)) is LinkMode.OFF
         assert len(asked) == 1
         rig.log(9).append()
         rig.assign(9)
-        assert rig.manager.mode_of(partition(9), 1) is LinkMode.LINK
+        assert rig.manager.mode_of(partition(9)) is LinkMode.LINK
         rig.assign()
-        rig.manager.mode_of(partition(9), 1)
+        rig.manager.mode_of(partition(9))
         assert len(asked) == 2
 
 

@@ -10,8 +10,9 @@ from kafka_log.tail_events import Gap
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import UploadNow, Wait
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
+from rlm.write_path.commit.cadence import Cadence
+from rlm.write_path.commit.link_policy import LinkDecider
+from rlm.write_path.commit.price import Price
 from rlm.write_path.core.actions import (
     AskAnew,
     CountReadFailure,
@@ -24,6 +25,7 @@ from rlm.write_path.core.actions import (
     Watch,
 )
 from rlm.write_path.core.led_partition import PassedOver
+from rlm.write_path.core.pacing import UploadNow, Wait
 from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.reading.log_task import TaskOutcome
 from rlm.write_path.uploads.segment_queue import UploadedSegment
@@ -194,20 +196,6 @@ def test_nothing_is_read_while_the_queue_is_full_and_as_much_as_fits_otherwise(d
     assert [offset for offset, _ in driven.told] == list(range(20))
 
 
-def test_what_a_read_left_in_the_log_was_not_appended_during_the_upload_that_follows(driven: Driven) -> None:
-    driven.assign(0)
-    pacing = driven.core.pacing
-    for _ in range(5):
-        driven.append(0, 10)
-        driven.read()
-        driven.begin_upload()
-        driven.read()
-        pacing.stored(driven.uploads[0], 2 * BATCH_BYTES, driven.now_s)
-        driven.end_upload()
-        driven.settle()
-    assert pacing.commit.producers.wait
-
-
 def test_what_the_budget_does_not_reach_is_due_again_at_once(driven: Driven) -> None:
     seen_s = driven.now_s
     driven.append(0, 4)
@@ -374,7 +362,7 @@ def test_a_log_whose_begin_is_not_known_is_put_off_and_asked_for_after_a_while(d
 
 
 def test_logs_are_taken_on_a_few_at_a_time_and_watched_and_none_when_it_stops() -> None:
-    core = WritePathCore(LIMITS, LinkDecider(CostLimits(1, 1.0)))
+    core = WritePathCore(LIMITS, LinkDecider(Price(1, 1.0), Cadence(LIMITS.commit)))
     wanted = [Assignment(partition(n), "t", Path(f"t-{n}"), LinkPolicy.ALWAYS, 20) for n in range(70)]
     core.assigned(wanted)
     first = core.to_take_on()

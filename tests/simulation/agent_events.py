@@ -77,7 +77,7 @@ def follow(world: World, number: int) -> None:
         return
     at = -1 if number >> 4 & 3 else (number >> 8) % len(batches)
     for agent in world.agents.values():
-        agent.manager.mode_of(log.partition, len(batches[at].raw))
+        agent.manager.mode_of(log.partition)
         agent.manager.fetched(3, log.partition, batches[at].base_offset, len(batches[at].raw))
         agent.manager.upload_expected(log.partition, batches[at].base_offset)
         if number >> 6 & 1:

@@ -16,11 +16,12 @@ from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.lifecycle.release import LongTermTier, Tiers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.group_commit import CommitLimits
-from rlm.write_path.commit.link_policy import CostLimits, LinkDecider
-from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.commit.cadence import Cadence, CommitLimits
+from rlm.write_path.commit.link_policy import LinkDecider
+from rlm.write_path.commit.price import Price
 from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits
+from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.log_task import LogTask, TaskOutcome
@@ -139,7 +140,7 @@ class AgentModel(WritePathOwner):
         self.pools: list[SeededExecutor] = []
         self.directory_events: list[SimulatedDirectoryEvents] = []
         machine = Machine(clocks, self._pool, self._directory_events)
-        decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
+        decider = LinkDecider(Price(BREAK_EVEN_BYTES, 0.1), Cadence(LIMITS.commit))
         self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine, self)
         self.gaps = GapDeclarations(first_id, self.publication, store.declares, tiers, metrics, self.wall_ms)
         self.failover = FailoverPlanner(broker_id, store, self.gaps.declare_loss)
@@ -156,11 +157,10 @@ class AgentModel(WritePathOwner):
         self.cuts_at_start: dict[TopicIdPartition, int] = {}
         self.begun: dict[TopicIdPartition, BatchKey] = {}
         """Where it began with the upload of a log: what older leaders wrote below that it does not take for wanted."""
-        self.gaps_declared = self.gathered = 0
+        self.gaps_declared = 0
         """How often it met that."""
         self.passed_over: set[LogTask] = set()
         """What was read of them."""
-        self.has_pending_replication: Callable[[], bool] = lambda: False
         self.on_object_stored: Callable[[CombinedSegmentId], None] = lambda _segment_id: None
 
     # WritePathOwner.
@@ -170,12 +170,6 @@ class AgentModel(WritePathOwner):
 
     def look_for_assignments(self) -> None:
         self._world.assigned_anew(self)
-
-    @property
-    def replication_is_pending(self) -> bool:
-        """Asked whenever appends are gathered."""
-        self.gathered += 1
-        return self.has_pending_replication()
 
     def start(self) -> None:
         self.publication.publish(

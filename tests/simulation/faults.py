@@ -9,7 +9,7 @@ FAULTS = (
     "crash before an upload's effect", "crash after an upload's effect",
     "publication lost with a crash", "publication survives a crash", "publication refused",
     "events overflow", "watch refused", "passed over", "truncated", "gap declared", "resumed with a hole",
-    "bulk gathered", "deletion fails before effect", "deletion fails after effect", "deletion hangs before effect",
+    "deletion fails before effect", "deletion fails after effect", "deletion hangs before effect",
     "deletion hangs after effect", "listing fails before effect", "listing fails after effect",
     "crash before a deletion's effect", "crash after a deletion's effect", "taken over", "topic deleted",
     "cut off and stored", "unknown orphan", "deleted orphan", "orphan confirmed", "torn batch",

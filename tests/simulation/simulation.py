@@ -23,7 +23,7 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.states import FINISHED
 from plugin.format import entry_column_batches, entry_columns
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.commit import group_commit
+from rlm.write_path.commit import cadence, constants
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation import agent_events, broker_events, outside_events
 from tests.simulation.adoption.adoption_plan import is_adopting
@@ -67,7 +67,7 @@ class Simulation(World):
     def run(self, events: Sequence[Event]) -> None:
         """Raises AssertionError where an invariant is broken."""
         is_bulk_small = self.seed % 2
-        with patch.object(group_commit, "BULK_BYTES", 200 if is_bulk_small else group_commit.BULK_BYTES):
+        with patch.object(cadence, "OBJECT_BYTES", 800 if is_bulk_small else constants.OBJECT_BYTES):
             run(self.loop, self.live(events))
 
     def begin(self) -> None:

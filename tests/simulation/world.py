@@ -174,4 +174,3 @@ class World(SimulatedRun):
     def count(self, agent: AgentModel) -> None:
         self.hits["passed over"] += len(agent.passed_over)
         self.hits["gap declared"] += agent.gaps_declared
-        self.hits["bulk gathered"] += agent.gathered

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, StorePrices
 from rlm.write_path.assignment import Assignment
@@ -75,6 +75,8 @@ class ObjectUse:
     """Share of the bytes that are stored only for links; the others are stored in any case."""
     more_ranges: float = 0.0
     """Ranges beyond one for each reader, for each entry."""
+    inline_gb: float | None = None
+    """Dollars for a gigabyte that crosses once inline, as it is packed; None: not packed."""
 
 
 def _for_themselves(brokers: Collection[int]) -> Mapping[int, Hashable]:
@@ -89,6 +91,8 @@ class LinkCosts:
     store: StorePrices
     reads_for: Callable[[Collection[int]], Mapping[int, Hashable]] = _for_themselves
     """For brokers that read an object: for whom each reads it; equal for all of a zone that reads together."""
+    pack_ratio: Callable[[TopicId], float] = lambda _topic: 1.0
+    """How many inline bytes of a topic cross zones as one."""
 
     def judge(self, led: Iterable[Assignment]) -> Outlook:
         """Return the outlook for objects of these partitions."""
@@ -104,7 +108,7 @@ class LinkCosts:
         if saved_gb <= 0:
             return Outlook(0.0, entry_usd, 0.0)
         requests_usd = self.store.requests_usd(1, use.readers or FOLLOWERS_UNKNOWN, 0, 0)
-        inline_gb = use.crossings * self.prices.zone_crossing_gb
+        inline_gb = use.crossings * self._inline_gb(use)
         return Outlook(
             requests_usd + self.metadata_usd(0),
             entry_usd,
@@ -130,7 +134,14 @@ class LinkCosts:
             max((one.object_life_s for one in for_links), default=0.0),
             len(for_links) / count,
             more_ranges / count,
+            sum(self._packed_gb(one) for one in together) / len(together) if together else None,
         )
+
+    def _packed_gb(self, one: Assignment) -> float:
+        return self.prices.inline_gb(self.pack_ratio(one.topic_id_partition.topic_id))
+
+    def _inline_gb(self, use: ObjectUse) -> float:
+        return self.prices.zone_crossing_gb if use.inline_gb is None else use.inline_gb
 
     def _reads(self, together: Sequence[Assignment]) -> tuple[int, int]:
         """Return how many read an object of all of them, and how many ranges they read beyond one each."""
@@ -150,4 +161,4 @@ class LinkCosts:
         stored_gb = self.store.upload_gb + self.store.storage_gb_month * use.life_s / SECONDS_PER_MONTH
         # Bytes that are stored in any case cost links nothing, for however long.
         for_links_gb = use.for_links and use.for_links * stored_gb
-        return use.crossings * (self.prices.zone_crossing_gb - read_gb) - for_links_gb
+        return use.crossings * (self._inline_gb(use) - read_gb) - for_links_gb

@@ -1,46 +1,22 @@
-"""Decides between link and inline for the newest bytes of a partition.
+"""Decides how the bytes of the partitions led here travel, and when their upload starts.
 
-An object costs requests, fees and storage; an inline byte costs cross-zone traffic (`link_costs`). Below the break-even
-size an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in stock Kafka. If
-the rate brings a paying object within the time that an upload may wait, links are used, unless they slow producers down
-(`Producers`).
+Links are the rule wherever they pay (`price`), unless a trial found that they hold records back at producers (`trial`).
+With the policy `always`, neither counts.
 """
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
-from typing import Final
-
-import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.inline_reason import InlineReason
-from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.bandwidth import RateMeter
-from rlm.write_path.commit.group_commit import UPLOAD_WAIT_MAX_S, Urgency
-from rlm.write_path.commit.link_costs import LinkCosts, Outlook
-from rlm.write_path.commit.producers import Connections, Producers
-
-log = structlog.get_logger(__name__)
-
-
-PAYS_TIMES: Final = 1.25
-"""How often an object should pay for itself on the average, so that a small one now and then costs nothing."""
-
-
-_FREE_SHARE: Final = 0.95
-"""Share of a partition's bytes that must come from producers that do not wait, so that nobody counts as waiting."""
-_FREE_S: Final = 1 / 3
-"""Seconds over which that is averaged: other bytes are below 5 % a second after the last of them."""
-
-
-_ON_THEIR_WAY_S: Final = 5.0
-"""Seconds from a request at the agent to its records in the log: a busy broker has seconds of requests before it.
-Later they count as refused, and cover no other bytes. By judgement."""
+from rlm.write_path.commit.cadence import Cadence, Load, Urgency
+from rlm.write_path.commit.price import Price
+from rlm.write_path.commit.trial import Finding, Sample, State, Trials, Verdict
 
 
 class LinkMode(Enum):
@@ -54,320 +30,187 @@ class LinkMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CostLimits:
-    """The numbers that the decision by cost uses."""
+class Decision:
+    """How a load travels now."""
 
-    break_even_bytes: int
-    """Used while there are no `LinkCosts`."""
-    upload_interval_s: float
-    """How often objects are uploaded while linking."""
-    hold_s: float = 0.2
-    """How long links stay in use after the last reason for them, so that the mode does not flap."""
-    upload_wait_max_s: float = UPLOAD_WAIT_MAX_S
-    """remote.wal.link.upload.wait.max.ms: appends within such a time may share an object."""
-    time_constant_s: float = 0.1
-    """Rates are averaged over so long. The bytes of a new load go inline for about as long."""
-
-
-class _Uploads:
-    """Averages over recent uploads."""
-
-    def __init__(self) -> None:
-        self.duration_s = 0.0
-        self.entries = 1.0
-        """Entries of an object."""
-
-    def add(self, duration_s: float, entries: int) -> None:
-        self.duration_s += (duration_s - self.duration_s) / 8 if self.duration_s else duration_s
-        self.entries += (entries - self.entries) / 8
-
-
-class _Freely:
-    """Measures how much of one partition's appends came from producers that do not wait."""
-
-    def __init__(self) -> None:
-        self._appended, self._others = RateMeter(_FREE_S), RateMeter(_FREE_S)
-        self._told: deque[tuple[float, int]] = deque()
-        """Bytes on their way to the log, in order, and when they were told."""
-
-    def tell(self, size: int, now_s: float) -> None:
-        """Note bytes of such producers that are on their way to the log."""
-        self._forget_refused(now_s)  # also where nothing is ever appended
-        self._told.append((now_s, size))
-
-    def append(self, size: int, since_s: float, now_s: float) -> None:
-        """Note what a read of the log brought."""
-        self._appended.add(size, now_s, now_s - since_s)
-        self._forget_refused(since_s)
-        others = size
-        while self._told and others:
-            told_s, told = self._told.popleft()
-            if told > others:
-                self._told.appendleft((told_s, told - others))
-            others = max(others - told, 0)
-        self._others.add(others, now_s, now_s - since_s)
-
-    def _forget_refused(self, now_s: float) -> None:
-        while self._told and self._told[0][0] < now_s - _ON_THEIR_WAY_S:
-            self._told.popleft()
-
-    def is_all(self, now_s: float) -> bool:
-        """Whether nearly all of the last second's appends came so, and of those that are on their way."""
-        appended = self._appended.bytes_per_second(now_s)
-        is_known = appended >= 1 or bool(self._told)
-        return is_known and self._others.bytes_per_second(now_s) <= (1 - _FREE_SHARE) * max(appended, 1.0)
+    mode: LinkMode
+    """LINK if any of it is linked."""
+    start_at: float
+    """When its upload starts, in monotonic seconds; inf: not before something happens."""
+    reason: InlineReason | None
+    """Why it goes inline; None if it is linked."""
 
 
 class LinkDecider:
-    """Decides for the whole agent, because an object combines all partitions that are led here.
+    """Decides for the whole agent, because an object combines all partitions that are led here."""
 
-    A load shows in two places. While links are in use, the logs are read every few milliseconds and show the rate.
-    While bytes go inline, the logs are read seldom, and what followers fetch beyond the stored offsets shows it first.
-    """
-
-    def __init__(
-        self,
-        limits: CostLimits,
-        costs: LinkCosts | None = None,
-        connections: Callable[[], Connections | None] | None = None,
-    ) -> None:
-        """`connections`: see `Producers`."""
-        self._limits = limits
-        self._costs = costs
-        self._outlook: Outlook | None = None
-        self._uploads = _Uploads()
-        self._appended = RateMeter(limits.time_constant_s)
-        self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
-        self._hold_until_s = -math.inf
-        self._freely: dict[TopicIdPartition, _Freely] = {}
-        self.producers = Producers(connections)
-        self.spacing_s = 0.0
-        """Least time from one upload to the next (`group_commit.spacing_s`), unless an object is
-        whole.
-        """
+    def __init__(self, price: Price, cadence: Cadence, *, has_trials: bool = True) -> None:
+        """`has_trials`: False if no follower waits for links, so that nothing could be found."""
+        self.price = price
+        self.cadence = cadence
+        self.trials = Trials()
+        self._has_trials = has_trials
+        self._begun_s = price.begun_s
         self.is_off: Callable[[], bool] = lambda: False
         """Whether nothing may be linked now, whatever the policies say."""
         self.paused_because: Callable[[str], str | None] = lambda _topic: None
         """Why an operator paused a topic's links, in words; None: nobody did."""
-        self.wanted_within_s = limits.upload_wait_max_s
-        """How long the logs of the last `judge_urgency` call may wait at most."""
-        self.wanted_freely = False
-        """Whether no producer of those logs waits."""
 
-    def appended(self, size: int, since_s: float, now_s: float, partition: TopicIdPartition | None = None) -> None:
-        """Record that so many bytes were read from an active segment led here, appended since `since_s`."""
-        self._appended.add(size, now_s, now_s - since_s)
-        if partition in self._freely:
-            self._freely[partition].append(size, since_s, now_s)
+    # Questions. They change nothing.
 
-    def came_freely(self, partition: TopicIdPartition, size: int, now_s: float) -> None:
-        """Record bytes of Produce requests through an agent whose producers do not wait:
+    def decide(self, now_s: float, load: Load) -> Decision:
+        """Return how the load's bytes travel, and when an upload of it starts."""
+        mode, reason, urgency, wait_s = LinkMode.OFF, InlineReason.NOT_ENABLED, load.urgency, math.inf
+        holds_nobody = True
+        for one in load.of:
+            why = self.why_inline(one, now_s)
+            if why is None:
+                mode = LinkMode.LINK
+                is_always = one.link_policy is LinkPolicy.ALWAYS
+                urgency = max(urgency, Urgency.LINKS if is_always else Urgency.PAYING_LINKS)
+                wait_s = min(wait_s, self._wait_s(one))
+                holds_nobody &= self.trials.holds_nobody(one.topic)
+            elif mode is not LinkMode.LINK:
+                mode, reason = _MODES.get(why, LinkMode.INLINE), why
+            if one.is_durable:
+                urgency = Urgency.LINKS
+            if urgency is Urgency.LINKS:
+                break
+        price = self.price
+        wanted_bytes = max(price.paying_bytes, price.full_object_bytes) if holds_nobody else price.paying_bytes
+        rate = price.bytes_per_s(now_s)
+        load = replace(load, urgency=urgency, wait_s=wait_s, bytes_per_s=rate, wanted_bytes=wanted_bytes)
+        return Decision(mode, self.cadence.start_s(load, now_s), None if mode is LinkMode.LINK else reason)
 
-        acks 0 or 1, or held acknowledgements.
-        """
-        self._freely.setdefault(partition, _Freely()).tell(size, now_s)
+    def mode_of(self, assignment: Assignment, now_s: float) -> LinkMode:
+        """Return how the newest bytes of this partition travel, as `decide` does."""
+        why = self.why_inline(assignment, now_s)
+        return LinkMode.LINK if why is None else _MODES.get(why, LinkMode.INLINE)
 
-    def is_free(self, partition: TopicIdPartition, now_s: float) -> bool:
-        """Whether (almost) all recent appends came from producers that do not wait."""
-        return partition in self._freely and self._freely[partition].is_all(now_s)
-
-    def fetched(self, follower_id: int, size: int, now_s: float) -> None:
-        """Record that a follower is about to get so many bytes that are not stored yet."""
-        self._fetched[follower_id].add(size, now_s)
-
-    def set_led(self, assignments: Collection[Assignment]) -> None:
-        """Set the partitions that are led here, and their followers."""
-        for gone in self._freely.keys() - {one.topic_id_partition for one in assignments}:
-            del self._freely[gone]
-        if self._costs is None:
-            return
-        paid, self._outlook = self.break_even_bytes != NEVER_PAYS, self._costs.judge(assignments)
-        if paid and assignments and self.break_even_bytes == NEVER_PAYS:
-            log.warning(
-                "links_never_pay",
-                cross_zone_gb_usd=self._costs.prices.zone_crossing_gb,
-                partitions=len(assignments),
-                remote_followers=len(set().union(*(one.remote_followers or () for one in assignments))),
-                object_life_s=max(one.object_life_s for one in assignments),
-                consequence="all but topics with the policy always goes inline",
-            )
-
-    def may_link(self, assignment: Assignment) -> bool:
-        """Whether links to this partition's bytes can be worth anything."""
-        if assignment.remote_followers is not None and not assignment.remote_followers:
-            return False
-        if assignment.link_policy is LinkPolicy.ALWAYS or self._outlook is None:
-            return True
-        return assignment.topic_id_partition not in self._outlook.unpaying
-
-    @property
-    def break_even_bytes(self) -> int:
-        """The size from which on an object is cheaper than its bytes inline, or NEVER_PAYS."""
-        if self._outlook is None:
-            return self._limits.break_even_bytes
-        return self._outlook.break_even_bytes(self._uploads.entries)
-
-    def uploaded(self, duration_s: float, entries: int = 1) -> None:
-        """Record that an upload of so many entries took so long."""
-        self._uploads.add(duration_s, entries)
-
-    def choose_mode(
-        self,
-        policy: LinkPolicy,
-        latency_bound_ms: int,
-        pending_bytes: int,
-        now_s: float,
-        wait_s: float = math.inf,
-        *,
-        is_free: bool = False,
-    ) -> LinkMode:
-        """Return the mode for `pending_bytes` that a follower waits for, if an upload may wait at most `wait_s`.
-
-        `is_free`: no producer of them waits, so they are linked wherever that pays.
-        """
-        if self.is_off():
-            return LinkMode.OFF
-        if policy is LinkPolicy.ALWAYS:
-            return LinkMode.LINK
-        if self._pays_on_average(policy, pending_bytes, now_s, wait_s):
-            self._hold_until_s = now_s + self._limits.hold_s
-        do_pay = now_s < self._hold_until_s
-        is_linking = do_pay and (is_free or self.producers.may_link(now_s))
-        if is_linking and not is_free:
-            if not self.producers.are_linking:
-                self.producers.linking(now_s, self.bytes_per_s(now_s))
-        elif not is_free:
-            self.producers.going_inline(now_s, do_pay=do_pay)
-        if policy is LinkPolicy.LATENCY and self.link_ms > latency_bound_ms:
-            return LinkMode.INLINE
-        return LinkMode.LINK if is_linking else LinkMode.INLINE
-
-    def _pays_on_average(self, policy: LinkPolicy, pending_bytes: int, now_s: float, wait_s: float) -> bool:
-        rate_bytes = self.bytes_per_s(now_s) * self._wait_s(policy, wait_s)
-        return self.pays(max(pending_bytes, int(rate_bytes / PAYS_TIMES)))
-
-    def _wait_s(self, policy: LinkPolicy, wait_s: float) -> float:
-        """Return how long an upload may wait for more."""
-        if policy is LinkPolicy.LATENCY:
-            return max(self._limits.upload_interval_s, self.spacing_s)
-        return max(min(wait_s, self._limits.upload_wait_max_s), self.spacing_s)
-
-    def bytes_per_s(self, now_s: float) -> float:
-        """Return the recent rate, shown by the logs or, sooner, by what a follower gets inline."""
-        return max(meter.bytes_per_second(now_s) for meter in (self._appended, *list(self._fetched.values())))
-
-    def mode_of(self, assignment: Assignment, pending_bytes: int, now_s: float) -> LinkMode:
-        """Return the mode for what a follower in another zone waits for, of this partition and others together."""
-        if self.paused_because(assignment.topic) is not None or self.is_off():
-            return LinkMode.OFF
-        if not self.may_link(assignment):
-            return LinkMode.INLINE
-        bound_ms, wait_s = assignment.latency_bound_ms, assignment.upload_wait_max_s
-        is_free = self.is_free(assignment.topic_id_partition, now_s)
-        return self.choose_mode(assignment.link_policy, bound_ms, pending_bytes, now_s, wait_s, is_free=is_free)
-
-    def why_inline(self, assignment: Assignment, now_s: float) -> InlineReason:
-        """Why this partition's bytes go inline, if they do. On any thread."""
+    def why_inline(self, one: Assignment, now_s: float) -> InlineReason | None:
+        """Return why this partition's newest bytes go inline; None: they are linked. On any thread."""
         if self.is_off():
             return InlineReason.UPLOADS_STOPPED
-        if self.paused_because(assignment.topic) is not None:
+        if self.paused_because(one.topic) is not None:
             return InlineReason.PAUSED_BY_OPERATOR
-        if assignment.remote_followers is not None and not assignment.remote_followers:
+        if _has_no_follower_elsewhere(one):
             return InlineReason.NO_FOLLOWER_ELSEWHERE
-        if not self.may_link(assignment) or self.break_even_bytes == NEVER_PAYS:
+        if one.link_policy is LinkPolicy.ALWAYS:
+            return None
+        if self.price.never_pays(one):
             return InlineReason.NEVER_PAYS
-        is_bounded = assignment.link_policy is LinkPolicy.LATENCY
-        if is_bounded and self.link_ms > assignment.latency_bound_ms:
+        if one.is_bounded and self.price.link_s * 1000 > one.latency_bound_ms:
             return InlineReason.LATENCY_BOUND
-        rests = self.producers.may_rest(now_s)
-        if self.is_free(assignment.topic_id_partition, now_s):
-            return InlineReason.LOAD  # nothing else ends its links
-        wait_s = self._wait_s(assignment.link_policy, assignment.upload_wait_max_s)
-        if rests is None and self.bytes_per_s(now_s) * wait_s < self.paying_bytes:
-            return InlineReason.LOAD
-        return rests or InlineReason.LOOK
+        if (state := self.trials.state(one.topic)) is not State.LINKS:
+            return InlineReason.LOOK if state is State.LOOK else InlineReason.HELD_UP
+        is_tried = self.trials.is_tried(one.topic) and not self.price.rests(now_s)
+        return None if is_tried or self.price.pays(now_s) else InlineReason.LOAD
 
-    def told_why(self, assignment: Assignment, now_s: float) -> str:
-        """Describe `why_inline` in words and numbers."""
-        match self.why_inline(assignment, now_s):
+    def may_link(self, one: Assignment) -> bool:
+        """Whether links to this partition's bytes can be worth anything."""
+        return not (_has_no_follower_elsewhere(one) or self.price.never_pays(one))
+
+    def _wait_s(self, one: Assignment) -> float:
+        bound_s = one.latency_bound_ms / 1000 if one.is_bounded else math.inf
+        return self.price.wait_s(min(one.upload_wait_max_s, bound_s))
+
+    def explain(self, one: Assignment, now_s: float, wall_ms: int) -> str:
+        """Describe in words and numbers why the partition's bytes go inline."""
+        match self.why_inline(one, now_s):
+            case None:
+                return "all is linked now"
             case InlineReason.LOAD:
-                wait_s = self._wait_s(assignment.link_policy, assignment.upload_wait_max_s)
-                rate = self.bytes_per_s(now_s)
+                rate, wait_s = self.price.bytes_per_s(now_s), self._wait_s(one)
                 return (
                     f"{rate / 1e6:.2f} MB/s here bring {rate * wait_s / 1e3:.0f} KB in {wait_s * 1e3:.0f} ms; links "
-                    f"start at {self.paying_bytes / 1e3:.0f} KB"
+                    f"start at {self.price.paying_bytes / 1e3:.0f} KB"
                 )
-            case InlineReason.HELD_UP:
-                since_s = now_s - (self.producers.held_up_s or now_s)
-                left_s = max(self.producers.rest_until_s - now_s, 0.0)
-                return (
-                    f"links held producers up {since_s:.0f} s ago ({self.producers.why}), next try in {left_s:.0f} s; "
-                    "see held acknowledgements"
-                )
-            case InlineReason.UNSEEN:
-                return self.producers.why
+            case InlineReason.HELD_UP if (verdict := self.trials.verdict(one.topic)) is not None:
+                return _told(verdict, one.topic, now_s, wall_ms)
             case InlineReason.LATENCY_BOUND:
-                return f"upload and read take {self.link_ms:.0f} ms, the topic allows {assignment.latency_bound_ms}"
+                link_ms = self.price.link_s * 1000
+                return f"upload and read take {link_ms:.0f} ms, the topic allows {one.latency_bound_ms}"
             case InlineReason.NEVER_PAYS:
-                life_h = assignment.object_life_s / 3600
-                return f"no object pays: each is stored for {life_h:.1f} h at these prices"
+                return f"no object pays: each is stored for {one.object_life_s / 3600:.1f} h at these prices"
             case InlineReason.PAUSED_BY_OPERATOR:
-                return self.paused_because(assignment.topic) or "links were paused until now"
-            case InlineReason.LOOK if self.producers.may_rest(now_s) is None:
-                return "all is linked now"
-            case InlineReason.LOOK:
-                return "a look whether producers have more to send than links carry"
+                return self.paused_because(one.topic) or "links were paused until now"
             case InlineReason.NO_FOLLOWER_ELSEWHERE:
                 return "no follower stands in another zone"
-            case _:
+            case InlineReason.UPLOADS_STOPPED:
                 return "the metadata topic takes no records"
+            case _:
+                return "a look whether links hold records back"
 
-    @property
-    def upload_ms(self) -> float:
-        """Milliseconds that uploads took recently; 0 before the first."""
-        return self._uploads.duration_s * 1000
+    # What happened.
 
-    @property
-    def link_ms(self) -> float:
-        """Milliseconds from an upload's start until a follower has its bytes: reading takes about as long as
-        writing.
-        """
-        return (2 * self._uploads.duration_s + self.spacing_s) * 1000
+    def set_led(self, led: Collection[Assignment]) -> None:
+        """Set the partitions that are led here, and their followers."""
+        self.price.set_led(led)
+        tried = [one for one in led if self._has_trials and _is_by_cost(one) and self.may_link(one)]
+        partitions: dict[str, set[TopicIdPartition]] = {one.topic: set() for one in tried}
+        for one in tried:
+            partitions[one.topic].add(one.topic_id_partition)
+        self.trials.set_led({one.topic: one.latency_bound_ms / 1000 for one in tried}, partitions)
 
-    def judge_urgency(self, assignments: Iterable[Assignment], now_s: float) -> Urgency:
-        """Return how an upload is wanted: the most urgent of the partitions whose bytes it would take decides."""
-        urgency, self.wanted_within_s, self.wanted_freely = Urgency.ARCHIVE, self._limits.upload_wait_max_s, True
-        for wanted in assignments:
-            if wanted.is_durable:
-                return Urgency.LINKS
-            if self.mode_of(wanted, 0, now_s) is LinkMode.LINK:
-                if wanted.link_policy is LinkPolicy.ALWAYS:
-                    return Urgency.LINKS
-                is_bounded = wanted.link_policy is LinkPolicy.LATENCY
-                urgency = max(urgency, Urgency.BOUNDED_LINKS if is_bounded else Urgency.PAYING_LINKS)
-                self.wanted_within_s = min(self.wanted_within_s, wanted.upload_wait_max_s)
-                self.wanted_freely &= self.is_free(wanted.topic_id_partition, now_s)
-        return urgency
+    def appended(self, one: Assignment, size: int, since_s: float, now_s: float) -> None:
+        """Record that so many bytes were read from the log, appended since `since_s`."""
+        if self._is_counted(one):
+            self.price.appended(size, since_s, now_s)
+            self._note_begin()
 
-    def did_not_pay(self, now_s: float) -> None:
-        """End links for a while: what an interval brought was less than pays."""
-        self._hold_until_s = -math.inf
-        self.producers.held_up(now_s, "too little came for an object")
+    def fetched(self, one: Assignment, follower_id: int, size: int, now_s: float) -> None:
+        """Record that a follower is about to get so many bytes of the log that are not stored yet."""
+        if self._is_counted(one):
+            self.price.fetched(follower_id, size, now_s)
+            self._note_begin()
 
-    def expected_bytes(self, now_s: float) -> float:
-        """Return the bytes that an upload interval brings at the recent rate."""
-        return self._appended.bytes_per_second(now_s) * self._limits.upload_interval_s
+    def _note_begin(self) -> None:
+        if self.price.begun_s != self._begun_s:
+            self._begun_s = self.price.begun_s
+            self.trials.forget_pace()
 
-    @property
-    def full_object_bytes(self) -> float:
-        """The size from which on an object's other costs are small compared with those of its bytes."""
-        return math.inf if self._outlook is None else self._outlook.full_object_bytes(self._uploads.entries)
+    def uploading(self, of: Collection[Assignment], size: int, now_s: float) -> None:
+        """Record that an object of so many bytes of these partitions begins."""
+        if not any(one.is_kept or one.is_durable or one.link_policy is LinkPolicy.ALWAYS for one in of):
+            self.price.uploading(size, now_s)
 
-    def pays(self, size: int) -> bool:
-        """Whether an object of this size is cheaper than its bytes inline."""
-        return size >= self.break_even_bytes
+    def _is_counted(self, one: Assignment) -> bool:
+        """Whether the log's bytes would be in objects if these paid."""
+        return self.may_link(one) and self.trials.state(one.topic) is not State.INLINE
 
-    @property
-    def paying_bytes(self) -> float:
-        """The average size that objects should have, so that they pay with something to spare."""
-        return PAYS_TIMES * self.break_even_bytes
+    def space_uploads(self, spacing_s: float) -> None:
+        """Keep uploads so far apart at least, unless an object is whole."""
+        self.price.spacing_s = self.cadence.spacing_s = spacing_s
+
+    def look_s(self, now_s: float) -> float:
+        """Return when `look` is due."""
+        return self.trials.due_s(do_pay=self.price.pays(now_s))
+
+    def look(self, samples: Mapping[str, Sample], now_s: float) -> Sequence[tuple[str, Finding]]:
+        """Go on with trials. Returns what looks that ended found, by topic."""
+        return self.trials.advance(samples, now_s, do_pay=self.price.pays(now_s))
+
+
+_MODES = {InlineReason.UPLOADS_STOPPED: LinkMode.OFF, InlineReason.PAUSED_BY_OPERATOR: LinkMode.OFF}
+
+
+def _is_by_cost(one: Assignment) -> bool:
+    return one.link_policy is not LinkPolicy.ALWAYS
+
+
+def _has_no_follower_elsewhere(one: Assignment) -> bool:
+    return one.remote_followers is not None and not one.remote_followers
+
+
+def _told(verdict: Verdict, topic: str, now_s: float, wall_ms: int) -> str:
+    def clock(at_s: float) -> str:
+        return datetime.fromtimestamp(wall_ms / 1000 + at_s - now_s, UTC).strftime("%H:%M:%S")
+
+    looks = "one look" if verdict.looks == 1 else f"{verdict.looks} looks"
+    costs = " and still more came inline" if verdict.grew else ""
+    others = [one for one in verdict.topics if one != topic]
+    beside = f", together with {', '.join(others)}" if others else ""
+    return (
+        f"links hold records back {verdict.held_back_s:.2g} s here{costs}, {verdict.limit_s:.2g} s allowed: {looks} at "
+        f"{clock(verdict.at_s)} UTC{beside}; inline until {clock(verdict.until_s)}"
+    )

@@ -8,6 +8,7 @@ from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.trial import Finding
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.reading.log_task import TaskOutcome
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
@@ -96,6 +97,14 @@ class CountLeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class CountLook:
+    """Count a look that ended."""
+
+    topic: str
+    found: Finding
+
+
+@dataclass(frozen=True, slots=True)
 class CountStored:
     """Count an object, and how long its items waited and took."""
 
@@ -132,6 +141,7 @@ Action = (
     | DeclareGaps
     | DeclareNotWanted
     | CountLeftOut
+    | CountLook
     | CountQueued
     | CountStored
     | CountReadFailure
@@ -163,7 +173,3 @@ class Upload:
 
     items: list[MetaQueueItem]
     started_s: float
-    bytes_per_s: float | None = None
-    """Average append rate since the upload before began; None if that was long ago."""
-    known_bytes: int = 0
-    """All bytes that `Pacing` knew by then as read or as left unread."""

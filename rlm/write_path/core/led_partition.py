@@ -153,6 +153,9 @@ class LedPartition:
     """When the task last reached the log's end; None: not yet."""
     since_end_bytes: int = 0
     """Bytes that it has read since."""
+    to_end_bytes: int = 0
+    """Bytes that it has read before, since it first reached the log's end."""
+    read_batches: int = 0
     oldest_unstored_s: float | None = None
     backlog_bytes: int = 0
     """Bytes in the log beyond what was read, as of the last run of the task."""
@@ -212,7 +215,10 @@ class LedPartition:
             return None
         size, since_s = self.since_end_bytes, self.at_end_s
         self.since_end_bytes, self.at_end_s = 0, now_s
-        return None if since_s is None else (size, since_s)
+        if since_s is None:
+            return None
+        self.to_end_bytes += size
+        return size, since_s
 
     def is_far_behind(self, far_bytes: int) -> bool:
         """Whether more than so many bytes lie between what was read and the followers' position."""

@@ -53,8 +53,8 @@ class FoundRuns:
 class LedPartitions(Protocol):
     """The write path, as the leader proxy uses it."""
 
-    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
-        """Return how `size` bytes should travel to a follower that waits for them now."""
+    def mode_of(self, partition: TopicIdPartition) -> LinkMode:
+        """Return how the newest bytes should travel to a follower that waits for them now."""
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
         """Record that a follower is about to get `size` bytes from this offset on, by link or inline."""

@@ -1,22 +1,24 @@
 """Chooses the next action of the write path from the read schedule, the upload schedule and the free queue space.
 
-Sans-IO. `PartitionSchedule` says when each log is due, `GroupCommit` when the next object pays, which depends on for
-whom it is (`LinkDecider`).
+Sans-IO. `PartitionSchedule` says when each log is due, `LinkDecider` when the next upload starts, which depends on for
+whom it is, and when a trial wants to know what was appended.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.commit.group_commit import GATHER_RECENT_S, CommitLimits, GroupCommit, Load, Step, Urgency
-from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
-from rlm.write_path.commit.partition_schedule import PartitionSchedule, ScheduleIntervals
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.cadence import CommitLimits, Load, Urgency
+from rlm.write_path.commit.link_policy import Decision, LinkDecider, LinkMode
+from rlm.write_path.commit.trial import Finding, Sample
 from rlm.write_path.core.actions import PassOver, Read, Reads, Upload
 from rlm.write_path.core.led_partition import BacklogLimits, LedPartition
+from rlm.write_path.core.partition_schedule import PartitionSchedule, ScheduleIntervals
 from rlm.write_path.uploads.segment_queue import ReadingOrder, RemoteSegmentQueue, reading_order
 
 
@@ -46,6 +48,26 @@ _PARTITIONS_PER_RUN: Final = 256
 """So many due partitions are read at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class UploadNow:
+    """Read what is due, then start an upload of what is queued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Read what is due, then `Pacing.look`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing for so long, or until something happens; None: only until something happens."""
+
+    delay_s: float | None
+
+
+Step = UploadNow | Look | Wait
+
+
 class Pacing:
     """Takes appends as events, and says what to do next. All times are monotonic seconds."""
 
@@ -61,15 +83,11 @@ class Pacing:
         self._decider = decider
         self._led = led
         self._queue = queue
-        self.commit = GroupCommit(limits.commit, decider.producers)
+        self.commit = decider.cadence
         self.schedule = PartitionSchedule(limits.schedule)
         self._appended: dict[TopicIdPartition, None] = {}
         """Partitions with noticed but unread appends, in order, so that a run can be repeated."""
         self.hurried: set[TopicIdPartition] = set()
-        self.read_bytes = 0
-        """Bytes read from all logs since the start."""
-        self._started_s = -math.inf
-        """When the last upload began."""
 
     def forget(self, partition: TopicIdPartition) -> None:
         """Forget a partition that is not led here any more."""
@@ -79,16 +97,14 @@ class Pacing:
 
     # What happened.
 
-    def append_seen(self, partition: TopicIdPartition, now_s: float, *, is_told: bool = True) -> bool:
-        """Record an append to the log, or an assumed one (`is_told` False). Returns whether the log is led here."""
+    def append_seen(self, partition: TopicIdPartition, now_s: float) -> bool:
+        """Record an append to the log, or an assumed one. Returns whether the log is led here."""
         led = self._led.get(partition)
         if led is None:
             return False
         if led.append_seen_s is None:
             led.append_seen_s = now_s
             self._appended[partition] = None
-        if is_told:
-            self._decider.producers.append_seen(now_s)
         self.schedule.wake(partition, now_s)
         return True
 
@@ -102,11 +118,11 @@ class Pacing:
         for partition in partitions:
             led = self._led.get(partition)
             if led is not None and led.is_settled:
-                self.append_seen(partition, now_s, is_told=False)
+                self.append_seen(partition, now_s)
 
     def hurry(self, partition: TopicIdPartition, now_s: float, *, hurried: bool) -> None:
         """Upload what the log holds as soon as possible, however little it is, until `hurried` is False."""
-        if hurried and self.append_seen(partition, now_s, is_told=False):
+        if hurried and self.append_seen(partition, now_s):
             self.hurried.add(partition)
         else:
             self.hurried.discard(partition)
@@ -118,19 +134,14 @@ class Pacing:
             return
         led.followers_offset = max(led.followers_offset, offset)
         led.fetch_offsets[follower_id] = offset
-        if led.at_end_s is not None and offset >= led.uploaded_offset and self._decider.may_link(led.assignment):
-            self._decider.fetched(follower_id, size, now_s)
-
-    def came_freely(self, partition: TopicIdPartition, size: int, now_s: float) -> None:
-        """Record bytes from producers that do not wait, see `LinkDecider`."""
-        if partition in self._led:
-            self._decider.came_freely(partition, size, now_s)
+        if led.at_end_s is not None and offset >= led.uploaded_offset:
+            self._decider.fetched(led.assignment, follower_id, size, now_s)
 
     # What others ask.
 
-    def mode_of(self, led: LedPartition, size: int, now_s: float) -> LinkMode:
-        """Return how `size` bytes should travel to a follower that waits for them now."""
-        return self._decider.mode_of(led.assignment, size, now_s)
+    def mode_of(self, led: LedPartition, now_s: float) -> LinkMode:
+        """Return how the newest bytes should travel to a follower that waits for them now."""
+        return self._decider.mode_of(led.assignment, now_s)
 
     def upload_expected(self, partition: TopicIdPartition, offset: int, now_s: float) -> bool:
         """Whether the batch at this offset will soon be stored: not yet stored, not far behind, nothing failing."""
@@ -143,48 +154,50 @@ class Pacing:
             and self.commit.is_prompt(self._limits.link_wait_max_s, now_s)
         )
 
-    def appended(self) -> Iterable[LedPartition]:
-        """Return the logs with noticed but unread appends."""
-        return (self._led[partition] for partition in self._appended)
-
     # What next.
 
     def next_step(self, now_s: float) -> Step:
-        """Return what to do now: `reads` and `next_upload`, gather appends, or wait."""
+        """Return what to do now: `look`, `reads` and `next_upload`, or wait."""
+        look_s = self._decider.look_s(now_s)
+        if look_s <= now_s:
+            return Look()
+        delay_s = min(self.decide(now_s).start_at, look_s) - now_s
+        if delay_s <= 0:
+            return UploadNow()
+        return Wait(None if delay_s == math.inf else delay_s)
+
+    def decide(self, now_s: float) -> Decision:
+        """Return how what is queued and appended travels, and when its upload starts."""
         due_s = self.schedule.next_time_s()
         if due_s is None or self._queue.is_full:
             due_s = math.inf
-        has_work = len(self._queue) or due_s <= now_s  # asking for the urgency without any work would keep links in use
-        self.commit.spacing_s = self._decider.spacing_s
-        urgency = self._urgency(now_s) if has_work else Urgency.ARCHIVE
-        expected_bytes, full_bytes = self._decider.expected_bytes(now_s), self._decider.full_object_bytes
-        load = Load(
-            self._queue.size_bytes,
-            due_s,
-            bool(self._appended),
-            expected_bytes,
-            urgency,
-            self._decider.bytes_per_s(now_s),
-            self._decider.paying_bytes,
-            self._decider.wanted_within_s,
-            self._decider.wanted_freely,
-            full_bytes,
-        )
-        return self.commit.next_step(load, now_s)
+        urgency, has_work = Urgency.ARCHIVE, len(self._queue) or due_s <= now_s
+        if has_work and any(one in self._appended or not self._led[one].is_settled for one in self.hurried):
+            urgency = Urgency.LINKS
+        of, since_s = self._waiting(now_s) if has_work else ((), now_s)
+        return self._decider.decide(now_s, Load(of, self._queue.size_bytes, due_s, urgency, since_s))
 
-    def round_is_gathered(self) -> bool:
-        """Whether all producers that waited for the last object have appended again."""
-        return self.commit.is_round(self._queue.size_bytes)
+    def _waiting(self, now_s: float) -> tuple[Iterable[Assignment], float]:
+        """Return the partitions of what waits for an upload, and since when."""
+        waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
+        led = [self._led[one] for one in waiting if one in self._led]
+        since = (one.oldest_unstored_s if one.oldest_unstored_s is not None else one.append_seen_s for one in led[:1])
+        return (one.assignment for one in led), next((one for one in since if one is not None), now_s)
 
-    def gathered_pays(self, now_s: float) -> bool:
-        """Whether to upload early what was gathered and read."""
-        return self._urgency(now_s) is Urgency.LINKS or self._queue.size_bytes >= self._decider.paying_bytes
+    def look(self, unread_bytes: Callable[[LedPartition], int], now_s: float) -> Sequence[tuple[str, Finding]]:
+        """Go on with trials, after what is due was read. Returns what looks that ended found.
 
-    def check_interval(self, now_s: float) -> None:
-        """Check what the interval has brought: links by cost end here if that is far too little."""
-        size_bytes = self._queue.size_bytes
-        if size_bytes and self._urgency(now_s) in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
-            self._decider.producers.are_held_up(size_bytes, self._decider.paying_bytes, now_s)
+        `unread_bytes` tells what a log holds beyond what was read.
+        """
+        samples, wanted = dict[str, Sample](), set(self._decider.trials.wanted(now_s))
+        for led in self._led.values() if wanted else ():
+            if (topic := led.assignment.topic) in wanted:
+                before = samples.get(topic, Sample(now_s, 0, 0))
+                size_bytes = before.size_bytes
+                if led.at_end_s is not None:
+                    size_bytes += led.to_end_bytes + led.since_end_bytes + unread_bytes(led)
+                samples[topic] = Sample(now_s, size_bytes, before.batches + led.read_batches)
+        return self._decider.look({one: samples.get(one, Sample(now_s, 0, 0)) for one in wanted}, now_s)
 
     def reads(self, now_s: float) -> Reads | None:
         """Return the logs to read that are due and fit into the queue; None: none."""
@@ -221,27 +234,10 @@ class Pacing:
     def _upload(self, now_s: float) -> Upload:
         items = self._queue.drain(self._limits.commit.upload_bytes, partial(_reading_order, self._led))
         size_bytes = sum(len(item.records) for item in items)
-        self._decider.producers.uploading(size_bytes, self._decider.paying_bytes, now_s)
-        since_s, self._started_s = now_s - self._started_s, now_s
+        of = {one: self._led[one].assignment for item in items if (one := item.topic_id_partition) in self._led}
+        self._decider.uploading(of.values(), size_bytes, now_s)
         self.commit.started(now_s, size_bytes)
-        is_recent = 0 < since_s <= GATHER_RECENT_S
-        known_bytes = self.read_bytes + self.commit.unread_bytes
-        return Upload(items, now_s, size_bytes / since_s if is_recent else None, known_bytes)
-
-    def stored(self, upload: Upload, unread_bytes: int, now_s: float) -> None:
-        """Record that the upload is stored, and how many noticed bytes were not read yet."""
-        appended_bytes = max(self.read_bytes + unread_bytes - upload.known_bytes, 0)
-        rate = upload.bytes_per_s
-        upload_s = now_s - upload.started_s
-        self._decider.producers.stored(upload_s, appended_bytes, None if rate is None else rate * upload_s, now_s)
-
-    def _urgency(self, now_s: float) -> Urgency:
-        """Return how the upload of what is queued and appended is wanted."""
-        if any(one in self._appended or not self._led[one].is_settled for one in self.hurried):
-            return Urgency.LINKS
-        waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
-        led = (self._led.get(partition) for partition in waiting)
-        return self._decider.judge_urgency((known.assignment for known in led if known is not None), now_s)
+        return Upload(items, now_s)
 
 
 def _reading_order(led: Mapping[TopicIdPartition, LedPartition], partition: TopicIdPartition) -> ReadingOrder:

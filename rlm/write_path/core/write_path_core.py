@@ -9,7 +9,7 @@ assignment changes nothing.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Final
@@ -25,6 +25,7 @@ from rlm.write_path.core.actions import (
     Action,
     AskAnew,
     CountLeftOut,
+    CountLook,
     CountQueued,
     CountReadFailure,
     CountStored,
@@ -75,7 +76,7 @@ class Unwanted:
             end = item.last_offset + 1 if wanted is None else wanted.first_offset
             if begin < end:
                 led.left_out.grow(begin, end, item.leader_epoch)
-                self._pacing.commit.note_look(now_s)
+                self._pacing.commit.left_out(now_s)
             if wanted is not None:
                 led.left_out.stop_growing()
                 kept.append(wanted)
@@ -83,7 +84,6 @@ class Unwanted:
 
     def drop_queued(self, now_s: float) -> Sequence[Action]:
         """Remove from the queue, before an upload, what links do not pay for and nobody else wants."""
-        self._pacing.check_interval(now_s)
         taken = self._queue.take_out(lambda item: self._is_unwanted(item, now_s))
         if not taken:
             return ()
@@ -91,7 +91,7 @@ class Unwanted:
             led = self._led[item.topic_id_partition]
             if (part := led.unstored_part(item)) is not None:
                 led.item_left_out(part)
-        self._pacing.commit.note_look(now_s)
+        self._pacing.commit.left_out(now_s)
         counted = [CountLeftOut(self._led[item.topic_id_partition].assignment, len(item.records)) for item in taken]
         return *counted, TellLeftOut()
 
@@ -110,7 +110,7 @@ class Unwanted:
         """Return the offset from which on the log is stored; NO_END: nothing of it, because nobody wants it."""
         if led.assignment.is_kept or led.assignment.topic_id_partition in self._pacing.hurried:
             return 0
-        return led.held_by_followers if self._pacing.mode_of(led, 0, now_s) is LinkMode.LINK else NO_END
+        return led.held_by_followers if self._pacing.mode_of(led, now_s) is LinkMode.LINK else NO_END
 
     def _is_unwanted(self, item: MetaQueueItem, now_s: float) -> bool:
         led = self._led.get(item.topic_id_partition)
@@ -254,7 +254,7 @@ class WritePathCore:
             actions.append(self._truncated(led, outcome.truncated_at))
             if led.passed_over is not None and led.passed_over.left:
                 return [*actions, *self.void(partition)]
-        self.pacing.read_bytes += outcome.read_bytes
+        led.read_batches += sum(len(item.batches) for item in outcome.items)
         if outcome.gaps:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
         read_bytes = sum(len(item.records) for item in outcome.items)
@@ -268,11 +268,11 @@ class WritePathCore:
         led.log_read(outcome)
         if outcome.more:
             self.pacing.left_unread(partition, now_s)
-            self.pacing.commit.appended(partition, outcome.backlog_bytes)
+            self.pacing.commit.left_unread(partition, outcome.backlog_bytes)
         actions.append(CountQueued(outcome))
         appended = led.came_to_end(outcome, now_s)
-        if appended is not None and self._decider.may_link(led.assignment):
-            self._decider.appended(*appended, now_s, partition)
+        if appended is not None:
+            self._decider.appended(led.assignment, *appended, now_s)
         if partition in self.pacing.hurried and led.is_settled:
             actions.append(TellSettled(partition))
         if outcome.deleted:  # if it exists again, it is assigned and taken on again
@@ -286,12 +286,17 @@ class WritePathCore:
         led.truncated(offset)
         return TellTruncated(partition, offset)
 
+    def look(self, unread_bytes: Callable[[LedPartition], int], now_s: float) -> Sequence[Action]:
+        """Go on with trials, after what is due was read. What goes inline for a look waits for no links."""
+        found = [CountLook(*one) for one in self.pacing.look(unread_bytes, now_s)]
+        return (*found, TellLeftOut()) if self._decider.trials.is_looking else found
+
     # What uploads came to.
 
     def upload_stored(self, upload: Upload, segment: UploadedSegment, now_s: float) -> Sequence[Action]:
         """Handle a stored object. The log may have been truncated, or its leadership lost, meanwhile."""
         self.pacing.commit.stored(upload.started_s)
-        self._decider.uploaded(now_s - upload.started_s, len(segment.entries))
+        self._decider.price.uploaded(now_s - upload.started_s, len(segment.entries))
         of_items = segment.digests or repeat((), len(segment.items))
         live = [
             (part, entry, of_item[: len(part.batches)])  # a truncation leaves an item's first batches

@@ -87,36 +87,6 @@ class AppendWatcher:
         """Undo `listen`."""
         asyncio.get_running_loop().remove_reader(self._inotify.fileno())
 
-    async def pause(
-        self,
-        at_most_s: float,
-        quiet_s: float,
-        appended: Callable[[TopicIdPartition], None],
-        is_enough: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        """While listening: gather appends until `is_enough`, or until none came for `quiet_s`.
-
-        Returns False when the time is up before. Appends wake nobody meanwhile: under load, reporting each costs more
-        than looking from time to time.
-        """
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + at_most_s
-        seen_s = loop.time()
-        self.ignore()
-        try:
-            while (left_s := until_s - loop.time()) > 0:
-                await asyncio.sleep(min(quiet_s / 2, left_s))
-                now_s = loop.time()
-                if self.take(appended):
-                    seen_s = now_s
-                    if is_enough():
-                        return True
-                elif now_s - seen_s >= quiet_s:
-                    return True
-        finally:
-            self.listen(appended)
-        return False
-
     def watch(self, partition: TopicIdPartition, directory: Path) -> None:
         """Report appends in this directory from now on. A missing directory is not watched."""
         if self._inotify.closed:
@@ -157,11 +127,9 @@ class AppendWatcher:
         if partition in self._watches:
             self._changed.add(partition)
 
-    def take(self, appended: Callable[[TopicIdPartition], None]) -> bool:
+    def take(self, appended: Callable[[TopicIdPartition], None]) -> None:
         """Call `appended` once for every partition with events since the last call; for all of them if events were
         lost.
-
-        Returns whether there was any.
         """
         seen: dict[TopicIdPartition, None] = {}  # in the order of the events, so that a run can be repeated
         for event in self._inotify.read(timeout=0):
@@ -176,7 +144,6 @@ class AppendWatcher:
                     self._changed.add(partition)
         for partition in seen:
             appended(partition)
-        return bool(seen)
 
     def close(self) -> None:
         """Stop watching, for good."""

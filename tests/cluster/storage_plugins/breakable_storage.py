@@ -47,7 +47,7 @@ from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from replication.leader import response_links
 from replication.wire.link import LinkedResponse, encode_linked_response
 from rlm.lifecycle import expiration
-from rlm.write_path.commit.group_commit import GroupCommit, Step
+from rlm.write_path.commit.cadence import Cadence
 
 _POLL_S = 0.005
 _HOLE_WAIT_S = 10.0
@@ -225,14 +225,14 @@ def _break_publisher(store: BreakableStore) -> None:
 
 
 def _break_pacing(store: BreakableStore) -> None:
-    next_step = GroupCommit.next_step
+    start_s = Cadence.start_s
 
-    def next_step_or_fail(commit: GroupCommit, *state: Any) -> Step:
+    def start_s_or_fail(cadence: Cadence, *state: Any) -> float:
         if store.is_set("defect-in-pacing"):
             raise ZeroDivisionError("planted in the pacing")
-        return next_step(commit, *state)
+        return start_s(cadence, *state)
 
-    GroupCommit.next_step = next_step_or_fail  # type: ignore[method-assign,assignment]
+    Cadence.start_s = start_s_or_fail  # type: ignore[method-assign,assignment]
 
 
 def _die_once_published(publisher: RemoteWalMetadataPublisher, records: int) -> None:

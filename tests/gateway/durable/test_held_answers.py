@@ -73,9 +73,6 @@ class Rig:
     def awaited(self, log: TopicIdPartition) -> None:
         self.asked_for.append(log)
 
-    def came_freely(self, log: TopicIdPartition, size: int) -> None:
-        """Told to the write path."""
-
     def publish(self, offset: int, log: TopicIdPartition = LOG) -> None:
         self.published[log] = offset
         self.logs.look(log)

@@ -96,21 +96,6 @@ def partitions_of(frame: bytes) -> bytes:
     return frame[frame.index(TOPIC.encode()) + len(TOPIC) + 4 :]
 
 
-class Uploads:
-    """The write path, of which nothing is asked."""
-
-    def __init__(self, told: list[tuple[TopicIdPartition, int]]) -> None:
-        self._told = told
-
-    def came_freely(self, partition: TopicIdPartition, size: int) -> None:
-        self._told.append((partition, size))
-
-    def published_offset(self, _log: TopicIdPartition) -> int | None:
-        return None
-
-    def awaited(self, _log: TopicIdPartition) -> None: ...
-
-
 class Rig:
     """A producer's connection, its agent and the broker. Nothing is durable unless a test says so."""
 
@@ -251,21 +236,6 @@ def test_what_does_not_say_acks_all_is_neither_changed_nor_held(acks: int) -> No
         rig.append(1, 5)
         assert rig.told() == (NO_ERROR, 0)
     assert rig.ways == [Way.UNKNOWN]
-
-
-@pytest.mark.parametrize(("acks", "is_free"), [(0, True), (1, True), (-1, False)])
-def test_the_write_path_is_told_of_bytes_that_nobody_stands_still_for(acks: int, is_free: bool) -> None:
-    rig, told = Rig(), list[tuple[TopicIdPartition, int]]()
-    rig.logs.logs_arrived(Uploads(told))
-    size = len(batch(0, 5, -1, b"r" * 1000))
-    rig.send(1, acks=acks, size=1000)
-    free = (TopicIdPartition(TOPIC_ID, 0), size)
-    assert told == ([free] if is_free else []), "the first request of a partition goes on as acks=all"
-    known = Rig().known()
-    known.logs.logs_arrived(Uploads(told))
-    told.clear()
-    known.send(1, acks=acks, size=1000)
-    assert told == [free]
 
 
 def test_a_request_behind_a_held_answer_goes_on_at_once() -> None:

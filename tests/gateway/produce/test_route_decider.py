@@ -97,5 +97,5 @@ def test_failures_end_links_and_one_request_at_a_time_tries_anew() -> None:
     one.failed(1.1)
     assert not one.is_linked(MIB, 1.2)
     assert [one.is_linked(MIB, 2.2), one.is_linked(MIB, 2.3)] == [True, False]
-    one.uploaded(0.01)
+    one.uploaded()
     assert one.is_linked(MIB, 2.4)

@@ -12,7 +12,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
 from plugin.router_object_id import EPOCH_MS, RouterObjectId
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
-from rlm.write_path.commit.group_commit import CommitLimits, UploadNow, Wait
+from rlm.write_path.commit.cadence import CommitLimits
 
 WALL_MS = 1_790_000_000_000
 INTERVAL_S = 0.025
@@ -66,16 +66,14 @@ def test_an_object_holds_so_many_bytes_and_a_larger_request_alone() -> None:
     uploads = rig.channel.round(1.0, WALL_MS).uploads
     assert [one.size_bytes for one in uploads] == [6, 6, 50]
     assert [one.object_id.sequence for one in uploads] == [0, 1, 2]
-    assert isinstance(rig.channel.next_step(1.0), Wait)  # what is left waits for company
+    assert rig.channel.start_s(1.0) > 1.0  # what is left waits for company
 
 
 def test_what_comes_while_an_upload_is_under_way_shares_the_next() -> None:
     rig = Rig()
     rig.offer_and_begin("a")
     rig.channel.offer("b", [b"b"])
-    step = rig.channel.next_step(1.001)
-    assert isinstance(step, Wait)
-    assert step.delay_s == pytest.approx(INTERVAL_S - 0.001)
+    assert rig.channel.start_s(1.001) == pytest.approx(1.0 + INTERVAL_S)
     assert rig.channel.round(1.001, WALL_MS).uploads == []
     assert content(rig.offer_and_begin("c", now_s=1.0 + INTERVAL_S)) == b"bc"
 
@@ -85,22 +83,19 @@ def test_uploads_end_in_any_order_and_so_many_run_at_once() -> None:
     for holder in "abc":
         rig.channel.offer(holder, [b"x"])
     first, second = rig.channel.round(1.0, WALL_MS).uploads
-    assert rig.channel.next_step(9.0) == Wait(None)
+    assert rig.channel.start_s(9.0) == math.inf
     assert [holder for holder, _ in rig.channel.stored(second.object_id, b"", 1.1)] == ["b"]
-    assert isinstance(rig.channel.next_step(9.0), UploadNow)
+    assert rig.channel.start_s(9.0) <= 9.0
     assert [holder for holder, _ in rig.channel.stored(first.object_id, b"", 1.2)] == ["a"]
 
 
 def test_what_an_interval_brought_and_does_not_pay_goes_inline() -> None:
     rig = Rig(LinkPolicy.COST)
-    rig.channel.offer("a", [b"." * 600])
-    rig.channel.offer("b", [b"." * 599])
-    now_s = 1.0
-    while isinstance(step := rig.channel.next_step(now_s), Wait):
-        assert step.delay_s is not None
-        now_s += step.delay_s + 1e-6
+    rig.channel.offer("a", [b"." * 600], now_s=1.0)
+    rig.channel.offer("b", [b"." * 599], now_s=1.01)
+    now_s = rig.channel.start_s(1.01)
     assert rig.channel.round(now_s, WALL_MS) == ([], ["a", "b"])
-    assert (rig.channel.next_step(9.0), rig.channel.objects) == (Wait(None), 0)
+    assert (rig.channel.start_s(9.0), rig.channel.objects) == (math.inf, 0)
     assert now_s <= 1.0 + INTERVAL_S + 1e-3
 
 
@@ -108,7 +103,6 @@ def test_what_pays_is_uploaded() -> None:
     rig = Rig(LinkPolicy.COST)
     for holder in "ab":
         rig.channel.offer(holder, [b"." * 600])
-    rig.channel.next_step(1.0)
     assert rig.begun(1.1).size_bytes == 1200
 
 
@@ -151,8 +145,8 @@ def test_after_a_failure_the_next_upload_waits() -> None:
     rig = Rig()
     rig.channel.failed(rig.offer_and_begin("a").object_id, 1.1)
     rig.channel.offer("b", [b"b"])
-    assert isinstance(rig.channel.next_step(1.15), Wait)
-    assert isinstance(rig.channel.next_step(1.21), UploadNow)
+    assert rig.channel.start_s(1.15) > 1.15
+    assert rig.channel.start_s(1.21) <= 1.21
 
 
 def test_a_request_that_is_settled_before_its_upload_began_is_not_uploaded() -> None:

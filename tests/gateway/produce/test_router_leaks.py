@@ -24,7 +24,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
 from plugin.router_object_id import RouterObjectId
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
-from rlm.write_path.commit.group_commit import CommitLimits, UploadNow, Wait
+from rlm.write_path.commit.cadence import CommitLimits
 
 DAY_S = 86_400.0
 SWEEP_EACH_S = 300.0
@@ -146,13 +146,11 @@ class Gateway:
     def go_on(self) -> None:
         """What is due: uploads, deletions, and when to look again."""
         now_s = self.world.now_s
-        step = self.channel.next_step(now_s)
-        if isinstance(step, UploadNow):
+        if self.channel.start_s(now_s) <= now_s:
             for upload in self.channel.round(now_s, self.world.wall_ms).uploads:
                 self.upload(upload.object_id)
-            step = self.channel.next_step(now_s)
-        if isinstance(step, Wait) and step.delay_s is not None:
-            self.wake(now_s + step.delay_s)
+        if (start_s := self.channel.start_s(now_s)) < math.inf:
+            self.wake(start_s)
         for due in self.channel.due_deletions(now_s):
             assert due.custom_metadata in (b"", b"zone")
             self.delete(due.object_id)

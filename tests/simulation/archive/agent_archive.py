@@ -26,7 +26,7 @@ from rlm.lifecycle.node_care import NodeRegistration
 from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.partition_schedule import ScheduleIntervals
+from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
 from tests.simulation.agent_model import AgentModel

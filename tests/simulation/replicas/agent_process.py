@@ -118,7 +118,6 @@ class AgentProcess:
         self.neighbours = Neighbours(context, peers, lambda _: True)
         self.leader = LeaderProxy(self._sharing(leading, context) if world.shares_reads else leading)
         manager.add_listener(self.leader)
-        self.writing.has_pending_replication = lambda: self.leader.replication_is_pending
         bypass = Bypass({one: broker_address(one) for one in others}, ROUTE_LIMITS, lambda: None, clock=clock)
         self.follower = FollowerProxy(context, peers, bypass if world.is_bypassing else None)
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from kafka_log.crc32c import Buffer
 from replication.leader import fetch_waits, link_index, response_links
 from replication.wire.link import LinkedResponse, encode_linked_response
-from rlm.write_path.commit import group_commit
+from rlm.write_path.commit import cadence
 from tests.simulation.plan import Event
 from tests.simulation.replicas.replica_events import DO
 from tests.simulation.replicas.replicated_world import BROKERS, ReplicatedWorld
@@ -52,7 +52,7 @@ class ReplicatedSimulation(ReplicatedWorld):
 
     def run(self, events: Sequence[Event]) -> None:
         """Raises AssertionError where an invariant is broken."""
-        bulk_bytes = 200 if self.seed // 8 % 2 else group_commit.BULK_BYTES
+        bulk_bytes = 200 if self.seed // 8 % 2 else fetch_waits.BULK_BYTES
         newest_objects = 4 if self.seed // 16 % 2 else 40
 
         def encoded(response: LinkedResponse) -> list[Buffer]:
@@ -61,7 +61,7 @@ class ReplicatedSimulation(ReplicatedWorld):
 
         with (
             patch.object(response_links, "encode_linked_response", encoded),
-            patch.object(group_commit, "BULK_BYTES", bulk_bytes),
+            patch.object(cadence, "OBJECT_BYTES", 4 * bulk_bytes),
             patch.object(fetch_waits, "BULK_BYTES", bulk_bytes),
             patch.object(link_index, "_NEWEST_OBJECTS", newest_objects),
         ):

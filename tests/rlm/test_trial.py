@@ -1,0 +1,137 @@
+"""What a trial finds, in virtual time, with producers that obey Little's law."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from rlm.write_path.commit.constants import HOLD_OFF_S, LOOK_MAX_S
+from rlm.write_path.commit.trial import Finding, Sample, State, Trial, Trials
+from tests.rlm.produced_topics import Fleet, Produced
+
+INF = math.inf
+FLEETS: dict[str, Callable[[], Fleet]] = {
+    "as fast as it goes": lambda: Fleet(INF),
+    "as fast as it goes, slow store": lambda: Fleet(INF, link_s=0.3),
+    "3.3 MB/s": lambda: Fleet(3.3e6),
+    "128 KB batches": lambda: Fleet(3.3e6, request_bytes=512_000),
+    "40 producers": lambda: Fleet(2e6, 40, link_s=0.12, inline_s=0.06),
+    "acks=1": lambda: Fleet(3.3e6, link_s=0),
+    "few large batches": lambda: Fleet(0.2e6, link_s=0, request_bytes=100_000, batch_bytes=100_000),
+    "bursts of 0.4 s": lambda: Fleet(10e6, link_s=0, is_active=lambda now_s: now_s % 1.4 < 0.4),
+    "bursts of 0.1 s": lambda: Fleet(30e6, link_s=0, is_active=lambda now_s: now_s % 1 < 0.1),
+}
+
+
+@pytest.mark.parametrize("stalls", [0.0, 0.3], ids=["quiet", "busy"])
+@pytest.mark.parametrize("name", ["as fast as it goes", "as fast as it goes, slow store", "3.3 MB/s"])
+def test_producers_that_links_hold_up_go_inline_and_keep_their_rate(name: str, stalls: float) -> None:
+    produced, inline = Produced([FLEETS[name]()], stalls=stalls), Produced([FLEETS[name]()], stalls=stalls)
+    inline.fleets[0].link_s = inline.fleets[0].inline_s
+    assert produced.run(60).rate() >= 0.84 * inline.run(60, trials=False).rate()
+    assert produced.linked_share() <= 0.1
+    verdict = produced.trials.verdict("t")
+    assert verdict is not None
+    assert verdict.held_back_s > verdict.limit_s
+    assert verdict.until_s - verdict.at_s > 2 * HOLD_OFF_S[0], "tries become rare"
+
+
+@pytest.mark.parametrize(
+    ("name", "stalls", "share"),
+    [
+        ("128 KB batches", 0.0, 0.9),
+        ("128 KB batches", 0.3, 0.8),
+        ("40 producers", 0.0, 0.95),
+        ("40 producers", 0.3, 0.9),
+        ("acks=1", 0.0, 0.95),
+        ("acks=1", 0.3, 0.9),
+        ("few large batches", 0.0, 0.95),
+        ("bursts of 0.4 s", 0.0, 0.9),
+        ("bursts of 0.1 s", 0.0, 0.9),
+    ],
+)
+def test_producers_that_links_do_not_hold_up_stay_linked(name: str, stalls: float, share: float) -> None:
+    for seed in range(3):
+        produced = Produced([FLEETS[name]()], seed=seed, stalls=stalls)
+        assert produced.run(60).linked_share() >= share
+        assert produced.trials.verdict("t") is None
+
+
+def test_a_load_that_begins_is_no_verdict_and_one_that_ends_neither() -> None:
+    for begins_s in (1.0, 1.1, 1.2, 1.3):
+        grows = Fleet(3e6, link_s=0, is_active=lambda now_s, begins_s=begins_s: now_s > 1000 + begins_s)  # type: ignore[misc]
+        ends = Fleet(3e6, link_s=0, is_active=lambda now_s, begins_s=begins_s: now_s < 1000 + begins_s)  # type: ignore[misc]
+        for second in (grows, ends):
+            produced = Produced([Fleet(1e6, link_s=0), second])
+            produced.run(20)
+            assert produced.trials.verdict("t") is None
+
+
+def test_one_producer_of_two_topics_is_seen_and_the_verdict_names_both() -> None:
+    produced = Produced([Fleet(INF, topics=("a", "b"))]).run(20)
+    for topic in ("a", "b"):
+        verdict = produced.trials.verdict(topic)
+        assert verdict is not None
+        assert verdict.topics == ("a", "b")
+        assert produced.trials.state(topic) is State.INLINE
+
+
+def test_a_topic_that_joins_later_is_seen_with_the_one_that_shares_its_producer() -> None:
+    """By then looks at the first are rare: alone, neither shows anything."""
+    shared = Fleet(INF, topics=("a", "b"), is_active=lambda now_s: now_s > 1030)
+    shared.request_bytes = 32_000
+    produced = Produced([Fleet(1e6, link_s=0, topics=("a",)), shared]).run(120)
+    assert produced.trials.state("b") is State.INLINE
+
+
+def test_of_two_topics_the_one_that_is_held_up_goes_inline_and_the_other_stays() -> None:
+    produced = Produced([Fleet(INF, topics=("a",)), Fleet(2e6, link_s=0, topics=("b",))]).run(60)
+    assert produced.linked_share("a") <= 0.1
+    assert produced.linked_share("b") >= 0.9
+
+
+def test_a_load_that_ends_inline_forgets_the_verdict_and_looks_are_rare_while_all_is_well() -> None:
+    produced = Produced([Fleet(INF, is_active=lambda now_s: now_s < 1080)])
+    assert produced.run(60).trials.state("t") is State.INLINE
+    produced.fleets[0].bytes_per_s, produced.fleets[0].wait_bytes = 0.0, [0.0]
+    assert produced.run(25).trials.state("t") is State.LINKS
+    well = Produced([FLEETS["acks=1"]()]).run(240)
+    assert Counter(found for _, found in well.found) == {Finding.FREE: 7}
+
+
+def looked(limit_s: float, *rates: float) -> tuple[Trial, Finding, float]:
+    """A trial of a topic with 1 MB/s by links, and so much in each 0.2 s of a look. How long the look took."""
+    trial, now_s, size = Trial(limit_s), 0.0, 0
+    for step in range(5):
+        trial.note_window(Sample(now_s, size, size // 1000), is_first=not step)
+        now_s, size = now_s + 0.2, size + 200_000
+    trial.begin_look()
+    begun_s, size = now_s - 0.2, size - 200_000
+    for rate in rates:
+        size += int(rate * 0.2)
+        now_s, is_over = now_s + 0.2, not trial.goes_on(Sample(now_s, size, size // 1000))
+        if is_over:
+            break
+    return trial, trial.end_look(), now_s - 0.2 - begun_s
+
+
+def test_a_surplus_that_ends_is_a_latency_and_one_that_still_grows_costs_throughput_whatever_the_bound() -> None:
+    assert looked(0.25, 3e6, 1e6)[1] is Finding.HELD
+    assert looked(0.5, 3e6, 1e6, 1e6, 1e6, 1e6, 1e6)[1] is Finding.FREE
+    _, found, seconds = looked(100.0, *[2e6] * 20)
+    assert found is Finding.HELD
+    assert seconds >= 0.9 * LOOK_MAX_S
+    assert looked(0.25, 1.1e6, 1.1e6)[1] is Finding.FREE
+    assert looked(0.25, 9e6, 0.0)[1] is Finding.NOTHING, "a burst"
+
+
+def test_partitions_that_come_or_go_end_what_was_measured_before() -> None:
+    trials, now_s = Trials(), 0.0
+    trials.set_led({"t": 0.25}, {"t": {0, 1}})
+    trials.advance({}, now_s, do_pay=True)
+    assert trials.is_tried("t")
+    trials.set_led({"t": 0.25}, {"t": {0}})
+    assert not trials.is_tried("t")
+    assert trials.due_s(do_pay=True) == -INF
+    assert trials.due_s(do_pay=False) == INF, "nothing is looked at while links do not pay"
