@@ -1,23 +1,29 @@
 """What writes and reads: Kafka's producer performance, and a heartbeat that times acknowledgements."""
 
+import random
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demo.plan import ALL_TOPICS, PROBE_TOPIC, RECORD_BYTES, PerformanceRun
+from demo.plan import ALL_TOPICS, PROBE_TOPIC, PerformanceRun
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG, set_topics
 from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
 from local_cluster.polling import wait_until
+from local_cluster.workload.json_events import json_event
 from local_cluster.workload.ledger import MAX_INFLIGHT_RECORDS
 from metadata_topic.settings.settings_topic import read_settings
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
+_DISTINCT_EVENTS = 40_000
+"""So many that packing seldom sees one twice within its window."""
 _HEARTBEAT_INTERVAL_S = 0.02
 _DELIVERY_TIMEOUT_S = 90.0
 
@@ -44,17 +50,21 @@ def prepare_topics(cluster: LocalCluster) -> None:
 
 
 def produce(runs: Sequence[PerformanceRun], direct: KafkaTools, by_agents: KafkaTools) -> list[ProducerPerformance]:
-    """Run Kafka's producer performance, one after the other. Raises KafkaToolError."""
-    return [
-        (by_agents if run.way.by_agents else direct).produce(
-            run.way.topic,
-            records=run.records,
-            record_bytes=RECORD_BYTES,
-            records_per_s=run.records_per_s,
-            config={"acks": run.way.acks, **run.config},
-        )
-        for run in runs
-    ]
+    """Run Kafka's producer performance, one after the other: it sends events in JSON. Raises KafkaToolError."""
+    source = random.Random(1)  # noqa: S311 (runs are to be alike)
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(b"\n".join(json_event(source, number) for number in range(_DISTINCT_EVENTS)))
+        file.flush()
+        return [
+            (by_agents if run.way.by_agents else direct).produce(
+                run.way.topic,
+                records=run.records,
+                records_per_s=run.records_per_s,
+                config={"acks": run.way.acks, **run.config},
+                payload_file=Path(file.name),
+            )
+            for run in runs
+        ]
 
 
 def read_back(runs: Sequence[PerformanceRun], tools: KafkaTools) -> int:

@@ -8,7 +8,6 @@ from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
 from local_cluster.zones import ZoneGateways
 
-RECORD_BYTES = 1000
 GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=True, pipelined=True)
 
 
@@ -74,7 +73,7 @@ class DemoPlan:
         client = {"linger.ms": self.ledger_linger_ms}
 
         def producer(name: str, acks: str = "all", codec: str = "none") -> ProducerPlan:
-            return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, client_config=client)
+            return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, client_config=client, sends_events=True)
 
         transactions = TransactionPlan(records=max(10, round(rate)), abort_every=4)
         return (

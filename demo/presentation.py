@@ -131,6 +131,7 @@ def _money(report: Report) -> "RenderableType":
     row("  stock Kafka would have sent", (_megabytes(traffic.zone_bytes.stock) for traffic in columns), "red")
     row("  left of it", (_percent(traffic.zone_bytes.ratio) for traffic in columns))
     row("followers' bytes sent as links", (_percent(traffic.link_share) for traffic in columns))
+    row("inline bytes packed", (_packed(traffic) for traffic in columns))
     row("objects, of mean size", map(_objects, columns))
     row("PUT / GET requests", (f"{traffic.requests['put']:,} / {traffic.requests['get']:,}" for traffic in columns))
     table.add_section()
@@ -143,9 +144,14 @@ def _money(report: Report) -> "RenderableType":
     return _captioned(
         table,
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
-        "A small load (paced) gains nothing: an object would cost more than it saves, so most bytes go inline, as "
-        "in stock Kafka, and are in no object.",
+        "A small load (paced) gains nothing: an object would cost more than it saves, so most bytes go inline, "
+        "packed, and are in no object.",
     )
+
+
+def _packed(traffic: Traffic) -> str:
+    before, after = traffic.packed_bytes["before"], traffic.packed_bytes["after"]
+    return f"{_megabytes(before)} to {_megabytes(after)}" if after else "none"
 
 
 def _records(report: Report) -> "Table":

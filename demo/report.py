@@ -68,6 +68,8 @@ class Traffic:
     linked_bytes: int
     """Record bytes that followers were given as links, once per follower."""
     inline_bytes: int
+    packed_bytes: Mapping[str, int]
+    """Of records that crossed inline and packed: "before" and "after"."""
     objects: int
     requests: Mapping[str, int]
     """By operation, "put" and "get"."""
@@ -110,6 +112,7 @@ def traffic_between(
         zone_bytes=zone_bytes,
         linked_bytes=int(grown.linked_bytes),
         inline_bytes=int(grown.inline_bytes),
+        packed_bytes={form: int(grown.of("remote_wal_packed_bytes_total", form=form)) for form in ("before", "after")},
         objects=int(grown.of("remote_wal_uploaded_segments_total")),
         requests=requests,
         request_bytes=request_bytes,

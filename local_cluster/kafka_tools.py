@@ -69,9 +69,15 @@ class KafkaTools:
         records_per_s: int = -1,
         config: Mapping[str, str] | None = None,
         warmup_records: int = 0,
+        payload_file: Path | None = None,
     ) -> ProducerPerformance:
-        """Write records at this rate (-1: as fast as possible). Raises KafkaToolError."""
-        arguments = self._arguments(topic, num_records=records, record_size=record_bytes, throughput=records_per_s)
+        """Write records at this rate (-1: as fast as possible): lines of the file, or random ones of `record_bytes`.
+
+        Raises KafkaToolError.
+        """
+        arguments = self._arguments(topic, num_records=records, throughput=records_per_s)
+        arguments += ["--record-size", str(record_bytes)] if payload_file is None else []
+        arguments += ["--payload-file", str(payload_file)] if payload_file is not None else []
         if warmup_records:
             arguments += ["--warmup-records", str(warmup_records)]
         if config:

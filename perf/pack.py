@@ -47,7 +47,7 @@ def _piece(payload: str, source: random.Random, number: int) -> bytes:
     if payload.startswith("json"):
         return json_event(source, number) + b"\n"
     if payload == "random":
-        return source.randbytes(700)
+        return source.randbytes(512)
     a, b, c = source.randrange(60), source.randrange(60), source.randrange(100_000)
     return _LINES.format(ip=f"10.{a}.{b}.{c % 256}", a=a, b=b, c=c).encode()
 
@@ -78,7 +78,7 @@ class Load:
     @property
     def record_bytes(self) -> int:
         """Larger at high rates, because this machine's one producer is not to be what is measured."""
-        return 600 if self.mb_per_s <= 10 else 4_000
+        return 500 if self.mb_per_s <= 10 else 4_000
 
     def topic(self, entrant: str) -> str:
         """Return the name of its topic."""

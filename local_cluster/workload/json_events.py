@@ -12,10 +12,12 @@ _AGENTS: Final = (
     "Mobile/15E148 Safari/604.1",
     "Mozilla/5.0 (X11; Linux x86_64; rv:127.0) Gecko/20100101 Firefox/127.0",
 )
+SHORTEST_EVENT: Final = 400
+"""No event has fewer bytes."""
 
 
 def json_event(source: random.Random, number: int) -> bytes:
-    """Return an event of some 680 bytes."""
+    """Return an event of some 510 bytes."""
     pick, below = source.choice, source.randrange
     return json.dumps(
         {

@@ -11,6 +11,7 @@ the log's present end: a record that was acknowledged and is not read by then is
 """
 
 import hashlib
+import random
 import struct
 import threading
 import time
@@ -25,6 +26,7 @@ import numpy as np
 from kafka_cluster.flushing import flush
 from local_cluster.cluster_admin import CLIENT_CONFIG, ClusterAdmin
 from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.workload.json_events import SHORTEST_EVENT, json_event
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -77,6 +79,8 @@ class ProducerPlan:
     transaction: TransactionPlan | None = None
     client_config: Mapping[str, object] = field(default_factory=dict)
     """librdkafka's keys, which override the plan's."""
+    sends_events: bool = False
+    """Whether values are events in JSON; else nothing in them repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,10 @@ class LedgerReport:
         )
 
 
+_EVENTS = 1000
+"""Events that a producer sends in turn: 700 KB, more than packing looks back."""
+
+
 class Pattern(Protocol):
     """Makes the values of a producer's records."""
 
@@ -153,15 +161,22 @@ class Pattern(Protocol):
 class PayloadPattern:
     """Makes values in which a reader can detect altered bytes."""
 
-    def __init__(self, seed: int, payload_bytes: int) -> None:
+    def __init__(self, seed: int, payload_bytes: int, *, sends_events: bool = False) -> None:
+        """`sends_events`: the values are events in JSON."""
         if payload_bytes < MINIMUM_PAYLOAD_BYTES:
             raise ValueError(f"a payload has {MINIMUM_PAYLOAD_BYTES} bytes at least, not {payload_bytes}")
         self._seed = seed
         self._body_bytes = payload_bytes - _HEADER.size
+        source = random.Random(seed)  # noqa: S311 (readers make the same ones)
+        self._events = [json_event(source, number) for number in range(_EVENTS if sends_events else 0)]
 
     def value(self, number: int, sequence: int) -> bytes:
         """Return the record's value."""
         head = _HEADER.pack(_MAGIC, number, sequence)
+        if self._events:
+            count = self._body_bytes // SHORTEST_EVENT + 1
+            events = (self._events[(sequence * count + one) % _EVENTS] for one in range(count))
+            return head + b"\n".join(events)[: self._body_bytes]
         # Half a byte of entropy in each byte, and nothing that another record repeats: codecs have something to do,
         # and something to keep.
         body = hashlib.shake_128(_SEED.pack(self._seed) + head).hexdigest((self._body_bytes + 1) // 2)
@@ -263,7 +278,7 @@ class Ledger:
 
     def __init__(self, plans: Sequence[ProducerPlan], seed: int = 0) -> None:
         self.pages = tuple(
-            ProducerPage(plan.name, PayloadPattern(seed + number, plan.payload_bytes))
+            ProducerPage(plan.name, PayloadPattern(seed + number, plan.payload_bytes, sends_events=plan.sends_events))
             for number, plan in enumerate(plans)
         )
         self._foreign = 0

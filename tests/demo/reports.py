@@ -21,6 +21,7 @@ TRAFFIC = Traffic(
     zone_bytes=ZoneBytes(with_links=10_000_000, stock=2_000_000_000, metadata=1000),
     linked_bytes=1_900_000_000,
     inline_bytes=100_000_000,
+    packed_bytes={"before": 90_000_000, "after": 18_000_000},
     objects=1000,
     requests={"put": 1001, "get": 2000},
     request_bytes={"put": 1_000_000_000, "get": 1_900_000_000},
