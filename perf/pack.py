@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Final
@@ -52,6 +53,7 @@ def _piece(payload: str, source: random.Random, number: int) -> bytes:
     return _LINES.format(ip=f"10.{a}.{b}.{c % 256}", a=a, b=b, c=c).encode()
 
 
+@cache
 def records_of(payload: str, record_bytes: int) -> list[bytes]:
     """Return records of about this size, all different."""
     source, records, size = random.Random(payload), list[bytes](), 0  # noqa: S311 (figures that can be repeated)
