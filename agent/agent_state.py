@@ -123,9 +123,7 @@ class AgentState:
         loading = self.system.loading.away if self.system is not None else {}
         given_up = self.relaying.hydration.tiers.given_up if self.relaying is not None else []
         told = {place: "it fails on reads, which go inline" for place in given_up if place != WHOLE_STORE}
-        behind = self.relaying.storage.out_of_step if self.relaying is not None else ()
-        without = dict.fromkeys(behind, "it takes no copies, and objects are stored without it")
-        return [f"bucket {place}: {why}" for place, why in {**without, **told, **loading}.items()]
+        return [f"bucket {place}: {why}" for place, why in {**told, **loading}.items()]
 
     def _broker_away(self) -> str | None:
         """Return why other agents' connections do not reach the local broker."""

@@ -24,14 +24,13 @@ class Configuration:
     def load(cls, broker: BrokerProperties, settings: AgentSettings) -> Self:
         """Read the files that the settings name. Raises AgentSettingsError, PriceError, OSError."""
         file = settings.link.prices_file or DEFAULT_PRICES_FILE
-        prices = Prices.load(file, settings.price_network, settings.storage.bucket_copies)
+        prices = Prices.load(file, settings.price_network)
         return cls(broker, settings, client_config(broker, settings.client), prices)
 
     @property
     def store_prices(self) -> StorePrices:
-        """The prices of combined segments, with their copies."""
-        prices = self.prices
-        return prices.of_section(self.settings.storage.price_section).copied(prices.copies, prices.cross_zone_write_gb)
+        """The prices of combined segments."""
+        return self.prices.of_section(self.settings.storage.price_section)
 
     @property
     def break_even_bytes(self) -> int:

@@ -67,9 +67,6 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     if settings.gateway.enable and settings.gateway.durable_listener and not settings.storage.system_enable:
         told = "who produces would wait for records to be stored, and remote.log.wal.storage.system.enable is off"
         raise AgentSettingsError(f"{file}: remote.wal.gateway.durable.listener: {told}")
-    if settings.storage.bucket_copies > 1 and settings.gateway_produce.adopt_enable:
-        told = "not with remote.wal.bucket.copies above 1: what a gateway has stored is in one bucket alone"
-        raise AgentSettingsError(f"{file}: remote.wal.gateway.produce.adopt.enable: {told}")
     return settings
 
 

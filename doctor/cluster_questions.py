@@ -120,6 +120,7 @@ def enabled_topic(
         grows=_grows(config, settings, kept),
         is_always_linked=always,
         is_durable=settings.is_durable,
+        replicas=replication_factor,
     )
 
 

@@ -27,6 +27,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "agents-registered": host_checks.agents_registered,
     "store-settings": store_checks.store_settings,
     "store-buckets": store_checks.store_buckets,
+    "store-zones": store_checks.store_zones,
     "store-permissions": store_checks.store_permissions,
     "store-conditional-put": store_checks.store_conditional_put,
     "store-shared": store_checks.store_shared,

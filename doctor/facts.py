@@ -88,6 +88,8 @@ class EnabledTopic:
     """Its policy is `always`."""
     is_durable: bool = False
     """Producers are answered once their records are stored."""
+    replicas: int = 0
+    """Replicas of the partition with the fewest; 0: unknown."""
     log_bytes: int | None = None
     """Size of one replica of each partition; None: unknown."""
 

@@ -63,7 +63,7 @@ def _cost(facts: Facts, topics: Mapping[str, EnabledTopic]) -> str:
         return ""
     section = facts.settings.storage.price_section
     prices = PriceTable.load(facts.settings.link.prices_file or DEFAULT_PRICES_FILE)
-    gb_month = prices.store(section).storage_gb_month * facts.settings.storage.bucket_copies
+    gb_month = prices.store(section).storage_gb_month
     now, all_of_it = (sum(column) / BYTES_PER_GB for column in zip(*shares, strict=True))
     told = f". About {now:,.1f} GB in objects at a steady rate, ${now * gb_month:,.2f} a month ({section})"
     if now == all_of_it:

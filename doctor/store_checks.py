@@ -4,9 +4,10 @@ from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
 from doctor.cluster_checks import judge_clocks
 from doctor.facts import Facts, Store, Unknown, UnknownFactError, known
-from doctor.findings import Level, Verdict
+from doctor.findings import Level, Verdict, some_of
 from plugin.errors import RemoteStorageConfigError
-from plugin.zones.buckets import BUCKETS_KEY, check_own_zone, copy_buckets
+from plugin.prices import EXPRESS
+from plugin.zones.buckets import BUCKETS_KEY, check_own_zone
 
 _STEPS = ("put", "list", "get", "delete")
 
@@ -45,7 +46,7 @@ def store_conditional_put(facts: Facts) -> Verdict:
 
 
 def store_buckets(facts: Facts) -> Verdict:
-    """Check whether this broker's zone has a bucket, and the others can be read, deleted and, for copies, written."""
+    """Check whether this broker's zone has a bucket, and the others can be read and deleted."""
     settings = facts.settings.storage
     buckets, spec = settings.buckets, storage_spec(settings, facts.broker)
     if not buckets:
@@ -54,18 +55,31 @@ def store_buckets(facts: Facts) -> Verdict:
         check_own_zone(spec)
     except RemoteStorageConfigError as error:
         return Verdict(Level.ERROR, str(error), f"name a bucket for it in {BUCKETS_KEY}, or correct broker.rack")
-    copies = copy_buckets(spec)
-    told = []
-    for name, store in facts.other_buckets.items():
-        steps = known(store).failures.items()
-        told += [f"{name}: {step}: {failure.text}" for step, failure in steps if step != "put" or name in copies]
-        if name in copies and known(store).refuses_overwriting is False:
-            told.append(f"{name}: it let a conditional PUT overwrite an object")
+    told = [
+        f"{name}: {step}: {failure.text}"
+        for name, store in facts.other_buckets.items()
+        for step, failure in known(store).failures.items()
+        if step != "put"
+    ]
     if told:
-        hint = "allow list, get and delete in all of them, put where copies go, and see that they answer"
+        hint = "allow list, get and delete in all of them, and see that they answer"
         return Verdict(Level.WARNING, "; ".join(told), hint)
-    copied = f", copies in {', '.join(copies)}" if copies else ""
-    return Verdict(Level.OK, f"{len(buckets)} zones, {buckets[facts.broker.rack or '']} for this one{copied}")
+    return Verdict(Level.OK, f"{len(buckets)} zones, {buckets[facts.broker.rack or '']} for this one")
+
+
+def store_zones(facts: Facts) -> Verdict:
+    """Check whether records of which a broker's disk is not the only place are safe from the loss of a zone."""
+    settings = facts.settings.storage
+    if settings.price_section != EXPRESS and not settings.buckets:
+        return Verdict(Level.OK, "no store of one zone is known here")
+    topics = known(facts.topics).items()
+    needing = sorted(name for name, topic in topics if topic.is_durable or topic.replicas == 1)
+    if not needing:
+        return Verdict(Level.OK, "a zone's store; no topic is durable or has one replica")
+    found = (
+        f"durable or with one replica, and stored in one zone alone: {some_of(needing)}. They are lost with that zone"
+    )
+    return Verdict(Level.WARNING, found, "use a regional store: S3 Standard, Google Cloud Storage, Azure")
 
 
 def store_shared(facts: Facts) -> Verdict:

@@ -21,7 +21,7 @@ from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES
 RECORDS_START: Final = 112
 """Position of a segment's records, behind its header."""
 MAX_SOURCES: Final = 12
-"""The most objects that one segment may name: so many fit the custom metadata, also with three copies."""
+"""The most objects that one segment may name: so many fit the custom metadata."""
 STAMPS: Final = ((0, 8), (12, 4))
 """Position and length in a batch of what the leader sets: base offset, leader epoch."""
 

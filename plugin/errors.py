@@ -173,7 +173,7 @@ class UnknownBucketError(RemoteStorageError):
 
 
 class IncompleteListingError(RemoteStorageError):
-    """The end of a listing that lacks parts of the store: `unanswered`, as `copies_of` names them."""
+    """The end of a listing that lacks parts of the store: `unanswered`, as `place_of` names them."""
 
     label = "incomplete_listing"
 

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import ClassVar, Final
 
@@ -26,7 +26,7 @@ from plugin.errors import (
     RemoteStorageError,
 )
 from plugin.format.adoption_note import AdoptionNote
-from plugin.format.bucket_copies import NamedCopies, bucket_id, unknown_bucket
+from plugin.format.bucket_id import bucket_id, unknown_bucket
 from plugin.format.combined_segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
@@ -44,7 +44,6 @@ from plugin.remote_wal_storage_manager import (
     RequestCounts,
     SegmentsOnLoop,
     StorageContext,
-    StoredCopy,
     StoredSegment,
 )
 from plugin.segment_metadata import (
@@ -126,7 +125,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
-        self._check_place("fetch", combined_segment_id, custom_metadata, any)
+        self._check_place("fetch", combined_segment_id, custom_metadata)
         return self._requests.get(self._keys.key_of(combined_segment_id), start_position, end_position)
 
     def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
@@ -148,7 +147,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         )
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
-        self._check_place("delete", combined_segment_id, custom_metadata, all)
+        self._check_place("delete", combined_segment_id, custom_metadata)
         self._requests.delete(self._keys.key_of(combined_segment_id))
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
@@ -159,26 +158,12 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             elif self._keys.parse_blob(item.key) is None and self._keys.parse_archive(item.key) is None:
                 self._requests.passed_over()
 
-    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
+    def place_of(self, custom_metadata: bytes) -> str | None:
         """Return its own bucket, also if the metadata names it as one of a former list (`plugin.zones.buckets`)."""
-        if not custom_metadata:
-            return super().copies_of(custom_metadata)
-        named = NamedCopies.decode(custom_metadata)
-        copies = [StoredCopy(self._place(one), one, one in named.taken) for one in (*named.taken, *named.doubtful)]
-        return sorted(copies, key=lambda copy: copy.place is None)
+        return WHOLE_STORE if custom_metadata in (b"", self._bucket_id) else None
 
-    def _place(self, custom_metadata: bytes) -> str | None:
-        return WHOLE_STORE if custom_metadata == self._bucket_id else None
-
-    def _check_place(
-        self,
-        operation: str,
-        segment_id: CombinedSegmentId,
-        custom_metadata: bytes,
-        enough: Callable[[list[bool]], bool],
-    ) -> None:
-        """Check that the copies are here; `enough` decides whether one suffices or all are needed."""
-        if not enough([copy.place is not None for copy in self.copies_of(custom_metadata)]):
+    def _check_place(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
+        if self.place_of(custom_metadata) is None:
             raise unknown_bucket(operation, segment_id, custom_metadata)
 
     # For objects of this format under keys of another kind (`plugin.archive_storage`)

@@ -52,16 +52,6 @@ class StorePrices:
     upload_gb: float
     retrieval_gb: float
 
-    def copied(self, copies: int, copy_gb: float) -> "StorePrices":
-        """Return the prices with so many buckets; `copy_gb` is the extra cost of writing a gigabyte to another zone."""
-        return StorePrices(
-            storage_gb_month=copies * self.storage_gb_month,
-            put_per_1000=copies * self.put_per_1000,
-            get_per_1000=self.get_per_1000,
-            upload_gb=copies * self.upload_gb + (copies - 1) * copy_gb,
-            retrieval_gb=self.retrieval_gb,
-        )
-
     def requests_usd(self, puts: float, gets: float, put_bytes: float, get_bytes: float) -> float:
         """Return dollars for so many requests that moved so many bytes."""
         return (
@@ -139,24 +129,8 @@ class PriceTable:
     @property
     def cross_zone_read_gb(self) -> float:
         """The extra cost per gigabyte of reading an object from another zone."""
-        return self._to_other_zones("cross_zone_read_gb")
-
-    @property
-    def cross_zone_write_gb(self) -> float:
-        """The extra cost per gigabyte of writing an object to another zone's bucket."""
-        return self._to_other_zones("cross_zone_write_gb")
-
-    @property
-    def known_cross_zone_write_gb(self) -> float | None:
-        """The extra cost per gigabyte of writing to another zone; None if the table has no such price."""
-        key = self._key_to_other_zones("cross_zone_write_gb")
-        return self.cross_zone_write_gb if key in self.sections.get(self.network, {}) else None
-
-    def _to_other_zones(self, key: str) -> float:
-        return self.usd(self.network, self._key_to_other_zones(key))
-
-    def _key_to_other_zones(self, key: str) -> str:
-        return f"express_{key}" if self.network == NETWORK else key
+        key = "express_cross_zone_read_gb" if self.network == NETWORK else "cross_zone_read_gb"
+        return self.usd(self.network, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +145,9 @@ class Prices:
     """Extra dollars for reading a gigabyte from another zone's store."""
     others: Mapping[str, StorePrices] = field(default_factory=dict)
     """Further classes of storage, by the names of their sections."""
-    copies: int = 1
-    """How many buckets objects are written to; the classes' own prices are for one."""
-    cross_zone_write_gb: float = 0.0
-    """Extra dollars for writing a gigabyte to another zone's bucket; needed if there are copies."""
 
     @classmethod
-    def load(cls, file: Path = DEFAULT_PRICES_FILE, network: str = NETWORK, copies: int = 1) -> Self:
+    def load(cls, file: Path = DEFAULT_PRICES_FILE, network: str = NETWORK) -> Self:
         """Load with that network. Raises PriceError when a price is missing: an unknown price is never 0."""
         table, source = _read(file)
         prices = PriceTable(source, "", _sections(table), network)
@@ -188,8 +158,6 @@ class Prices:
             prices.zone_crossing_gb,
             prices.cross_zone_read_gb,
             {name: prices.store(name) for name in further if name not in (EXPRESS, STANDARD)},
-            copies,
-            prices.cross_zone_write_gb if copies > 1 else 0.0,
         )
 
     def inline_gb(self, ratio: float) -> float:

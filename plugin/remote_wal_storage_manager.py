@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol
@@ -34,19 +34,6 @@ class StoredSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredCopy:
-    """One of several places that hold a whole object."""
-
-    place: str | None
-    """The part of the store, which fails and recovers separately. None: an unknown part, where nothing is read or
-    deleted, and about which nothing is concluded."""
-    custom_metadata: bytes
-    """The custom metadata by which the storage manager finds exactly this copy."""
-    is_sure: bool = True
-    """Whether the object is expected there; otherwise it may be there."""
-
-
-@dataclass(frozen=True, slots=True)
 class StorageContext:
     """What every backend is told about its user, beside its own settings."""
 
@@ -74,8 +61,6 @@ class RequestCounts:
     """Failed attempts by `RemoteStorageError.label`."""
     foreign_objects: int = 0
     """Objects ignored in listings because their keys are not ours."""
-    missed_copies: dict[str, int] = field(default_factory=dict)
-    """By place, objects that were finished without their copy there."""
 
 
 class SegmentsOnLoop(Protocol):
@@ -172,14 +157,12 @@ class RemoteWalStorageManager(ABC):
         """Return the calls for one request of so many bytes on the event loop; None: use a thread."""
         return None
 
-    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
-        """Return where objects with this custom metadata are, in the order to read them; at least one."""
-        return (StoredCopy(WHOLE_STORE, custom_metadata),)
+    def place_of(self, custom_metadata: bytes) -> str | None:
+        """Return the part of the store that has objects with this custom metadata; it fails and recovers separately.
 
-    @property
-    def out_of_step(self) -> Sequence[str]:
-        """Parts of the store that take no copies now, so that objects written meanwhile lack one there."""
-        return ()
+        None: an unknown part, where nothing is read or deleted, and about which nothing is concluded.
+        """
+        return WHOLE_STORE
 
     @property
     def blobs(self) -> BlobStorage | None:

@@ -11,7 +11,7 @@ Each kind of finding says what it means. Only errors mean that records would be 
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import chain, pairwise
@@ -25,11 +25,10 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.offset_ranges import OffsetRange, ranges_missing
 from plugin.format.archive_object_id import StoredObjectId
-from plugin.remote_wal_storage_manager import WHOLE_STORE
 from recovery.broker_recovery import PlannedLog
 from recovery.errors import GoneRunError
 from recovery.logs.log_plan import Extent, Gap, LogRuns
-from recovery.logs.object_reads import LogExtent, ObjectRead, group_reads
+from recovery.logs.object_reads import LogExtent, group_reads
 from recovery.logs.run_reader import FailedExtent, ReadExtent, RunReader
 from recovery.logs.stored_run import StoredObject, StoredRun
 from recovery.metadata.inventory import Inventory
@@ -44,7 +43,6 @@ class FindingKind(Enum):
     """A log lacks records within, which its leader has declared as impossible to get."""
     LOST_OBJECT = "lost_object"
     """The metadata has an object that the store does not have."""
-    MISSING_COPY = "missing_copy"
     """An object is not in one of the buckets that should have it; another has it."""
     UNREACHABLE_BUCKET = "unreachable_bucket"
     """A bucket did not answer, or is unknown here: nothing is said about its content."""
@@ -73,7 +71,6 @@ class FindingKind(Enum):
 _NO_ERRORS = frozenset(
     {
         FindingKind.DECLARED_GAP,
-        FindingKind.MISSING_COPY,
         FindingKind.UNDECLARED_DEAD,
         FindingKind.FOREIGN_OBJECTS,
         FindingKind.ON_BROKERS_ALONE,
@@ -207,8 +204,7 @@ class ObjectVerifier:
         self._overlapping = [set(_overlapping(runs)) for runs in self._runs]
         self._seen: dict[tuple[int, int, int], tuple[int, str]] = {}
         self._batches_compared = 0
-        self._unanswered = inventory.unanswered
-        self._gone: dict[StoredObject, set[str]] = {}
+        self._gone: set[StoredObject] = set()
         """The buckets that do not have it."""
 
     def verify(
@@ -225,37 +221,21 @@ class ObjectVerifier:
         `look_again` takes the inventory at that time: agents delete expired objects while this reads.
         """
         chosen = [runs for runs in self._by_object().values() if share >= 1 or rng.random() < share]
-        reads = [read for runs in chosen for read in self._reads(reader, runs)]
+        reads = [read for runs in chosen for read in group_reads(sorted(runs, key=_start_position))]
         findings: list[Finding] = []
         runs = size = 0
-        results = reader.read_ahead([read for _, read in reads], threads)
-        for done, ((place, _), found_there) in enumerate(zip(reads, results, strict=True), start=1):
+        for done, found_there in enumerate(reader.read_ahead(reads, threads), start=1):
             for found in found_there:
                 runs += 1
                 size += found.extent.run.size_bytes
-                findings += self._check(found, place)
+                findings += self._check(found)
             progress(done, len(reads))
         there = _object_ids(look_again()) if self._gone else set()
         lost = [stored for stored in self._gone if stored.object_id in there]
-        findings += [finding for stored in lost for finding in self._missing(stored, len(reader.copies(stored)))]
+        told = "it was listed, and is not there"
+        findings += [Finding(FindingKind.LOST_OBJECT, str(stored.object_id), told) for stored in lost]
         deleted = len(self._gone) - len(lost)
         return Verification(tuple(findings), len(chosen), runs, size, self._batches_compared, deleted)
-
-    def _reads(self, reader: RunReader, runs: list[LogExtent]) -> Iterator[tuple[str, ObjectRead]]:
-        """Yield one object's reads in each bucket that can be asked; if there is only one, in that."""
-        reads = list(group_reads(sorted(runs, key=_start_position)))
-        copies = reader.copies(runs[0].extent.run.stored_in)
-        for place, copy in copies:
-            if len(copies) == 1 or not (place is None or place in self._unanswered):
-                yield from ((place or WHOLE_STORE, replace(read, stored_in=copy)) for read in reads)
-
-    def _missing(self, stored: StoredObject, copies: int) -> Iterator[Finding]:
-        places = self._gone[stored]
-        if len(places) == copies:
-            yield Finding(FindingKind.LOST_OBJECT, str(stored.object_id), "it was listed, and is not there")
-            return
-        for place in sorted(places):
-            yield Finding(FindingKind.MISSING_COPY, str(stored.object_id), f"{place} should have it, and has not")
 
     def _by_object(self) -> dict[StoredObject, list[LogExtent]]:
         """Return all runs of the checked logs."""
@@ -266,15 +246,14 @@ class ObjectVerifier:
                 by_object.setdefault(run.stored_in, []).append(LogExtent(number, whole))
         return by_object
 
-    def _check(self, found: ReadExtent | FailedExtent, place: str) -> Iterator[Finding]:
+    def _check(self, found: ReadExtent | FailedExtent) -> Iterator[Finding]:
         log = self._planned[found.log]
         run = found.extent.run
         if isinstance(found, FailedExtent):
             if isinstance(found.error, GoneRunError):
-                self._gone.setdefault(run.stored_in, set()).add(place)
+                self._gone.add(run.stored_in)
                 return
-            where = f"{place}: " if place != WHOLE_STORE else ""
-            yield Finding(FindingKind.WRONG_BYTES, log.name, f"{where}{found.error}")
+            yield Finding(FindingKind.WRONG_BYTES, log.name, str(found.error))
             return
         sound = verify_batches(found.records, found.batches)
         if sound < len(found.batches):

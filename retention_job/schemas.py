@@ -51,9 +51,8 @@ SEGMENTS: Final = _schema(
     state=(_INT, False),  # the furthest RemoteLogSegmentState: 0 started, 1 finished, 2 deleting, 3 deleted
     **_OF_STATES,
     size_bytes=_LONG,  # as the writer said
-    copies=_INT,  # the buckets that hold it; null until COPY_SEGMENT_FINISHED was read
-    elsewhere_bytes=_LONG,  # of its records, those that are in gateways' objects, which it names; null likewise
-    entry_count=_INT,  # null until COPY_SEGMENT_FINISHED was read
+    elsewhere_bytes=_LONG,  # of its records, those that are in gateways' objects, which it names
+    entry_count=_INT,  # this one and the last are null until COPY_SEGMENT_FINISHED was read
     retention_ms=_LONG,  # the longest retention among its entries that a log still holds; FOREVER has no end
     is_stored=_BOOL,  # whether the inventory holds its object; null without an inventory
     stored_bytes=_LONG,  # the object's size by the inventory

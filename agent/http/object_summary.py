@@ -19,7 +19,6 @@ def object_summary(store: RemoteWalMetadataStore, now_ms: int) -> dict[str, Any]
                 "caretaker_broker_id": store.caretaker_of(row.broker_id),
                 "state": row.state.name,
                 "segments": row.segments,
-                "copies": row.copies,
                 "bytes": row.bytes,
                 "oldest_age_ms": max(0, now_ms - row.oldest_ms),
                 "newest_age_ms": max(0, now_ms - row.newest_ms),

@@ -81,8 +81,6 @@ class StateCollector(Collector):
         yield _by("remote_wal_store_failures", "Failed attempts of requests to object storage", "reason", failed)
         what = "Calls that the ceiling of requests in a minute kept from the store"
         yield _by("remote_wal_store_requests_refused", what, "kind", refused)
-        what = "Objects that were stored without their copy in this bucket, as it failed or was slow"
-        yield _by("remote_wal_store_missed_copies", what, "bucket", dict(counts.missed_copies))
         what = "Listed objects whose keys are not ours"
         yield CounterMetricFamily("remote_wal_store_foreign_objects", what, counts.foreign_objects)
         yield from self._lag()

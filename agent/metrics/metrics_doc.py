@@ -98,7 +98,7 @@ def _collectors() -> list[Collector]:
     ArchiveMetrics(registry)
     LifecycleMetrics(registry)
     ReplicationMetrics(registry)
-    Shadow(registry, ShadowRules(0.0, 1, lambda _brokers: {}), time.monotonic)
+    Shadow(registry, ShadowRules(0.0, lambda _brokers: {}), time.monotonic)
     GatewayMetrics(registry)
     ProduceMetrics(registry)
     DurableMetrics(registry, DurableLogs())

@@ -69,15 +69,13 @@ class Savings:
         )
 
     def _requests_usd(self, counts: RequestCounts) -> float:
-        prices, copies = self.prices, max(self.prices.copies, 1)
+        prices = self.prices
         paid = prices.of_section(self.section).requests_usd(
             counts.put + counts.list, counts.get + counts.head, counts.put_bytes, counts.get_bytes
         )
         # Standard classes are in no zone; for others, readers are in another zone.
         read_gb = 0.0 if self.section == STANDARD else prices.express_cross_zone_read_gb
-        copied_bytes = counts.put_bytes * (copies - 1) / copies
-        between_zones = counts.get_bytes * read_gb + copied_bytes * prices.cross_zone_write_gb
-        return paid + between_zones / BYTES_PER_GB
+        return paid + counts.get_bytes * read_gb / BYTES_PER_GB
 
 
 class SavingsCollector(Collector):

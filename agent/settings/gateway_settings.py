@@ -204,7 +204,7 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
     adopt_enable: bool = Field(
         False,
         description="Whether the leader's agent keeps what a gateway stored and does not upload it again. Set it at "
-        "both ends, once all agents know it. Not with remote.wal.bucket.copies above 1.",
+        "both ends, once all agents know it.",
     )
     policy: Literal["cost", "always"] = Field(
         "cost", description="`cost`: where that is cheaper by the price table; `always`."

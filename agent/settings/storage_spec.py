@@ -16,6 +16,4 @@ def storage_spec(settings: StorageSettings, broker: BrokerProperties) -> Storage
         prefix,
         settings.buckets,
         broker.rack,
-        settings.bucket_copies,
-        settings.bucket_copies_acknowledged,
     )

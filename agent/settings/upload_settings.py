@@ -1,6 +1,6 @@
 """The settings of what is stored: object storage, the write path, the archive. See `agent.settings.setting_types`."""
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from agent.settings.setting_types import BucketsSetting, PatternsSetting, Seconds, Section, keyed
 from metadata_topic.settings.topic_settings import ENABLE_KEY
@@ -11,7 +11,7 @@ from plugin.loading import (
     DEFAULT_IMPL_PREFIX,
 )
 from plugin.prices import section_of
-from plugin.zones.buckets import ACKNOWLEDGED_KEY, BUCKETS_KEY, COPIES_KEY, check_copies
+from plugin.zones.buckets import BUCKETS_KEY
 
 
 class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage.")):
@@ -35,21 +35,6 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
         description="A bucket for each zone (broker.rack): az1=bucket-one,az2=bucket-two. An agent writes to its own "
         "zone's and reads and deletes in all. Default: one bucket for all.",
     )
-    bucket_copies: int = Field(
-        alias=COPIES_KEY,
-        default=1,
-        ge=1,
-        le=16,
-        description="In how many of these buckets each object is written: the own zone's and those of the zones that "
-        "follow by name.",
-    )
-    bucket_copies_acknowledged: int = Field(
-        alias=ACKNOWLEDGED_KEY,
-        default=1,
-        ge=1,
-        description="How many of them must have taken an object while others fail or are slow, like Kafka's "
-        "min.insync.replicas.",
-    )
     topics_enable: bool = Field(
         alias=ENABLE_KEY,
         default=False,
@@ -71,19 +56,6 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
         default=None,
         description="The section of the price table for the store, such as azure_hot. Default: by the storage manager.",
     )
-
-    @field_validator("bucket_copies")
-    @classmethod
-    def _has_buckets(cls, copies: int, info: ValidationInfo) -> int:
-        check_copies(info.data.get("buckets", {}), copies)
-        return copies
-
-    @field_validator("bucket_copies_acknowledged")
-    @classmethod
-    def _are_written(cls, acknowledged: int, info: ValidationInfo) -> int:
-        if acknowledged > (copies := info.data.get("bucket_copies", acknowledged)):
-            raise ValueError(f"{COPIES_KEY} is {copies}")
-        return acknowledged
 
     @property
     def price_section(self) -> str:

@@ -210,7 +210,7 @@ def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "OwnPort | No
 
 def _shadow(settings: AgentSettings, registry: CollectorRegistry, zones: Zones, clock: Callable[[], float]) -> Shadow:
     for_whom = partial(reads_for, zones=zones, min_readers=settings.hydration.share_min_readers)
-    rules = ShadowRules(settings.link.wait_max_s, max(settings.storage.bucket_copies, 1), for_whom)
+    rules = ShadowRules(settings.link.wait_max_s, for_whom)
     return Shadow(registry, rules, clock)
 
 

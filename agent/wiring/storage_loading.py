@@ -75,8 +75,8 @@ class StorageLoading:
         self, bucket_id: bytes, bucket: BucketSpec, plan: BucketPlan, storage: RemoteWalStorageManager
     ) -> None:
         guard = self._buckets[bucket_id]
-        is_own, is_written = bucket_id == plan.own, bucket_id in plan.written
-        load = partial(bring_bucket, guard, self._spec, bucket, self._context, is_written=is_written)
+        is_own = bucket_id == plan.own
+        load = partial(bring_bucket, guard, self._spec, bucket, self._context, is_written=is_own)
 
         def tried(failure: str | None) -> None:
             if is_own:

@@ -301,23 +301,18 @@ def _seconds(ms: int) -> str:
 def _print_objects(answer: dict[str, Any]) -> None:
     from rich.filesize import decimal
 
-    # An agent of an older release does not report copies.
-    copies = [row.get("copies", row["segments"]) for row in answer["objects"]]
-    has_copies = copies != [row["segments"] for row in answer["objects"]]
     rows = [
         (
             row["broker_id"],
             row["caretaker_broker_id"],
             row["state"],
             f"{row['segments']:,}",
-            *([f"{copied:,}"] if has_copies else []),
             decimal(row["bytes"]),
             *(f"{row[key] // 1000:,} s" for key in ("oldest_age_ms", "newest_age_ms")),
         )
-        for row, copied in zip(answer["objects"], copies, strict=True)
+        for row in answer["objects"]
     ]
-    in_buckets = [">in buckets"] if has_copies else []
-    columns = (">owner", ">cared by", "state", ">segments", *in_buckets, ">bytes", ">oldest", ">newest")
+    columns = (">owner", ">cared by", "state", ">segments", ">bytes", ">oldest", ">newest")
     made = table(*columns, rows=rows, title="Combined segments", without_lines=True)
     made.columns[2].no_wrap = True
     totals = (f"{one['state']}: {one['segments']:,} segments, {decimal(one['bytes'])}" for one in answer["totals"])

@@ -41,6 +41,10 @@ _POLICY = (
     "producers; always: links for every byte, so that a producer that sends many small requests with acks=all "
     "(librdkafka) waits a round of the store for each of them."
 )
+_AS_SAFE_AS_THE_STORE = (
+    "durable: use a regional store (S3 Standard, Google Cloud Storage, Azure). What is in a store of one zone, such as "
+    "S3 Express One Zone, is lost with that zone."
+)
 _TIMEOUT_S = 10.0
 Durable = Annotated[
     bool | None,
@@ -306,6 +310,7 @@ def _check_durable(
     if names and (found := _open_transactions(names, cluster, are_patterns=are_patterns)):
         reason = f"a transaction is open in {', '.join(found)}, and durable topics take none"
         raise TopicSettingsError("enable", DURABLE_KEY, reason, "stop its producer, and try again when it has ended")
+    typer.echo(_AS_SAFE_AS_THE_STORE)
 
 
 def _open_transactions(names: "Collection[str]", cluster: "KafkaCluster", *, are_patterns: bool) -> list[str]:

@@ -49,7 +49,7 @@ def verify(
     threads: Annotated[int, typer.Option(min=1, max=128, help="Requests to object storage at a time.")] = 8,
     json: Json = False,
 ) -> None:
-    """Check that object storage holds the logs of this broker's partitions: gaps, copies, checksums, leader epochs.
+    """Check that object storage holds the logs of this broker's partitions: gaps, checksums, leader epochs.
 
     Writes nothing into object storage. Exits with 0 if all is well; with 1 if records are missing or wrong; with 5 if
     those alone are missing that were declared as gaps; with 3 if it could not be checked; with 4 if the scratch

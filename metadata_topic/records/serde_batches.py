@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from metadata_topic.records.record_fields import DIGEST_VERSION, FORMAT_VERSION
 from metadata_topic.records.serde import COMBINED_SEGMENT, REBUILT_SEGMENT
-from plugin.format.bucket_copies import MARK
 from plugin.format.entry_column_batches import PADDING_BYTES, Bools, EntryBatch, Ints, decode_blocks, gather
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, UNKNOWN_POSITION, RemoteLogSegmentState
 
@@ -70,8 +69,6 @@ class SegmentBatch:
     state: Ints
     size_bytes: Ints
     """UNKNOWN_POSITION if unknown."""
-    copies: Ints
-    """Buckets that took the object, according to its custom metadata (`plugin.format.bucket_copies`)."""
     is_rebuilt: Bools
     """Whether it comes from a rebuild of the topic: then no earlier registration refuses it."""
     entries: EntryBatch
@@ -105,7 +102,6 @@ def decode_segments(keys: BinaryColumn, values: BinaryColumn) -> SegmentBatch:
         rows,
         *_ids(fields, rows),
         *_facts(fields, rows),
-        _copies(values, fields["custom_length"], rows),
         fields["record_type"][rows] == REBUILT_SEGMENT,
         _placed(blocks, with_block, place, len(rows)),
     )
@@ -117,13 +113,6 @@ def _ids(fields: NDArray[np.void], rows: Ints) -> tuple[Ints, Ints, Ints]:
     incarnation = (ids["incarnation_high"].astype(np.int64) << high_bits) | ids["incarnation_low"].astype(np.int64)
     sequence = (ids["sequence_high"].astype(np.int64) << high_bits) | ids["sequence_low"].astype(np.int64)
     return ids["broker_id"].astype(np.int64), incarnation, sequence
-
-
-def _copies(values: BinaryColumn, custom_length: NDArray[np.uint16], rows: Ints) -> Ints:
-    """Return the number of copies, which follows the mark if custom metadata names several buckets."""
-    begins = gather(values.data, values.starts[rows] + _FIELDS.itemsize, len(MARK) + 1)
-    is_list = (begins[:, : len(MARK)] == np.frombuffer(MARK, dtype=np.uint8)).all(1)
-    return np.where(is_list & (custom_length[rows] > len(MARK)), begins[:, -1], 1).astype(np.int64)
 
 
 def _facts(fields: NDArray[np.void], rows: Ints) -> tuple[Ints, Ints, Ints]:

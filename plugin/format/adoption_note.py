@@ -1,6 +1,6 @@
 """The part of a combined segment's custom metadata about records that it does not hold (`plugin.adopted_records`).
 
-For each named bucket, the custom metadata ends with a note: where the table of such batches is in the object, and which
+The custom metadata ends with a note: where the table of such batches is in the object, and which
 objects it names. So a reader of a segment finds the table at once, and to find out whether a gateway's object is still
 wanted, the metadata is enough.
 """
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Self
 
 from kafka_log.crc32c import crc32c
 from plugin.adopted_records import AdoptionTable
-from plugin.format.bucket_copies import BUCKET_ID_BYTES, NamedCopies
+from plugin.format.bucket_id import BUCKET_ID_BYTES
 from plugin.router_object_id import RouterObjectId
 
 _MARK: Final = hashlib.sha256(b"\0adopted records").digest()[:BUCKET_ID_BYTES]
@@ -47,32 +47,16 @@ class AdoptionNote(NamedTuple):
 
 def split_note(custom_metadata: bytes) -> tuple[bytes, AdoptionNote | None]:
     """Return an object's custom metadata without its note, and the note. An unreadable note is left in place."""
-    if not custom_metadata:  # like that of each object of a store without parts
-        return custom_metadata, None
-    copies = NamedCopies.decode(custom_metadata)
-    split = [_split_one(one) for one in (*copies.taken, *copies.doubtful)]
-    note = split[0][1]
-    if note is None or any(other != note for _, other in split):
-        return custom_metadata, None
-    plain = [one for one, _ in split]
-    number = len(copies.taken)
-    return NamedCopies(tuple(plain[:number]), tuple(plain[number:])).encode(), note
-
-
-def join_note(custom_metadata: bytes, note: AdoptionNote) -> bytes:
-    """Add a note; the inverse of `split_note`."""
-    copies, encoded = NamedCopies.decode(custom_metadata), note.encode()
-    return NamedCopies(
-        tuple(one + encoded for one in copies.taken), tuple(one + encoded for one in copies.doubtful)
-    ).encode()
-
-
-def _split_one(custom_metadata: bytes) -> tuple[bytes, AdoptionNote | None]:
     for start in (0, BUCKET_ID_BYTES):
         if custom_metadata.startswith(_MARK, start):
             note = _decode_note(custom_metadata[start:])
             return (custom_metadata[:start], note) if note is not None else (custom_metadata, None)
     return custom_metadata, None
+
+
+def join_note(custom_metadata: bytes, note: AdoptionNote) -> bytes:
+    """Add a note; the inverse of `split_note`."""
+    return custom_metadata + note.encode()
 
 
 def _decode_note(raw: bytes) -> AdoptionNote | None:

@@ -17,13 +17,12 @@ from typing import Final, NamedTuple
 from plugin.adopted_records import RECORDS_START, AdoptionTable, BatchSource, RecordsList, TableLine, stamped
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteSegmentCorruptError
-from plugin.format.adoption_note import AdoptionNote, join_note, split_note
+from plugin.format.adoption_note import AdoptionNote, split_note
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
     SegmentsOnLoop,
     StorageContext,
-    StoredCopy,
     StoredSegment,
     blobs_of,
 )
@@ -142,16 +141,8 @@ class AdoptingStorage(RemoteWalStorageManager):
         plain, note = split_note(custom_metadata)
         return self._storage.on_loop(size_bytes, plain) if note is None else None
 
-    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
-        plain, note = split_note(custom_metadata)
-        copies = self._storage.copies_of(plain)
-        if note is None:
-            return copies
-        return [replace(copy, custom_metadata=join_note(copy.custom_metadata, note)) for copy in copies]
-
-    @property
-    def out_of_step(self) -> Sequence[str]:
-        return self._storage.out_of_step
+    def place_of(self, custom_metadata: bytes) -> str | None:
+        return self._storage.place_of(split_note(custom_metadata)[0])
 
     @property
     def blobs(self) -> BlobStorage | None:

@@ -7,7 +7,7 @@ requests fails the same way.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
@@ -21,7 +21,6 @@ from plugin.remote_wal_storage_manager import (
     RequestCounts,
     SegmentsOnLoop,
     StorageContext,
-    StoredCopy,
     StoredSegment,
     blobs_of,
 )
@@ -117,13 +116,9 @@ class GuardedStorageManager(RemoteWalStorageManager):
         inner = self._manager.on_loop(size_bytes, custom_metadata) if self._manager is not None else None
         return _GuardedOnLoop(inner, self.call_real) if inner is not None else None
 
-    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
+    def place_of(self, custom_metadata: bytes) -> str | None:
         """Return where objects are; without the real one, there are no parts."""
-        return super().copies_of(custom_metadata) if self._manager is None else self._manager.copies_of(custom_metadata)
-
-    @property
-    def out_of_step(self) -> Sequence[str]:
-        return self._manager.out_of_step if self._manager is not None else ()
+        return super().place_of(custom_metadata) if self._manager is None else self._manager.place_of(custom_metadata)
 
     @property
     def blobs(self) -> BlobStorage:

@@ -10,7 +10,6 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageCo
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
-from plugin.zones.copy_writer import CopyWriter
 from plugin.zones.zoned_storage import Bucket, ZoneBuckets, ZonedWalStorageManager
 
 
@@ -75,8 +74,4 @@ def zoned_storage(
 ) -> ZonedWalStorageManager:
     """Return one store of the planned buckets' storage managers."""
     buckets = {bucket_id: Bucket(bucket.name, managers[bucket_id]) for bucket_id, bucket in plan.buckets.items()}
-    writer = None
-    if plan.copies:
-        written = [(bucket_id, plan.buckets[bucket_id].name, managers[bucket_id]) for bucket_id in plan.written]
-        writer = CopyWriter(written, plan.acknowledged, clock)
-    return ZonedWalStorageManager(ZoneBuckets(buckets, plan.own, plan.unnamed), clock, writer)
+    return ZonedWalStorageManager(ZoneBuckets(buckets, plan.own, plan.unnamed), clock)

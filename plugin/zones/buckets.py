@@ -6,12 +6,6 @@
 An agent writes to the bucket of its own zone, and reads and deletes in all. The key that names a single bucket
 (`bucket_key` of the storage manager) may stay: there, what names no bucket is looked for, as all objects were written
 before there was a list.
-
-    remote.wal.bucket.copies=2                            in so many buckets an object is written
-
-The copies of a zone's objects go to the buckets of the zones that follow it in the order of their names, the first
-behind the last: so the order of the list means nothing, each bucket gets as much as it gives away, and who reads the
-settings knows where a zone's copies are.
 """
 
 from collections.abc import Mapping
@@ -19,11 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from plugin.errors import RemoteStorageConfigError
-from plugin.format.bucket_copies import bucket_id
+from plugin.format.bucket_id import bucket_id
 
 BUCKETS_KEY: Final = "remote.wal.buckets"
-COPIES_KEY: Final = "remote.wal.bucket.copies"
-ACKNOWLEDGED_KEY: Final = "remote.wal.bucket.copies.acknowledged"
 _ZONE: Final = "zone."
 
 
@@ -40,10 +32,6 @@ class StorageSpec:
     """By zone; none where one bucket serves all."""
     zone: str | None = None
     """In which objects are written. None: where nothing is written."""
-    copies: int = 1
-    """In so many buckets an object is written."""
-    acknowledged: int = 1
-    """How many buckets must have taken an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +56,6 @@ class BucketPlan:
     """In which is written."""
     unnamed: bytes | None
     """In which objects are that name none."""
-    copies: tuple[bytes, ...] = ()
-    """In which copies are written."""
-    acknowledged: int = 1
-
-    @property
-    def written(self) -> tuple[bytes, ...]:
-        """The own one, and those of the copies."""
-        return (self.own, *self.copies) if self.own is not None else ()
 
 
 def parse_buckets(text: str) -> dict[str, str]:
@@ -89,12 +69,6 @@ def parse_buckets(text: str) -> dict[str, str]:
             raise ValueError(f"zone {zone} is named twice")
         buckets[zone] = name
     return buckets
-
-
-def check_copies(buckets: Mapping[str, str], copies: int) -> None:
-    """Check that there are so many buckets. Raises ValueError."""
-    if copies > max(1, there := len(set(buckets.values()))):
-        raise ValueError(f"{copies} copies need as many buckets, and {BUCKETS_KEY} names {there}")
 
 
 def check_own_zone(spec: StorageSpec) -> None:
@@ -126,19 +100,7 @@ def plan_buckets(spec: StorageSpec, bucket_key: str | None) -> BucketPlan:
     if unnamed is not None:
         planned.setdefault(bucket_id(unnamed), BucketSpec(unnamed, common))
     own = spec.buckets.get(spec.zone) if spec.zone is not None else None
-    return BucketPlan(
-        planned, _id_of(own), _id_of(unnamed), tuple(map(bucket_id, copy_buckets(spec))), spec.acknowledged
-    )
-
-
-def copy_buckets(spec: StorageSpec) -> list[str]:
-    """Return which buckets get the copies of what is written in its zone; see the module."""
-    zone = spec.zone
-    if zone is None or zone not in spec.buckets:
-        return []
-    in_order = sorted(spec.buckets, key=lambda one: (one <= zone, one))
-    others = dict.fromkeys(spec.buckets[one] for one in in_order if spec.buckets[one] != spec.buckets[zone])
-    return list(others)[: spec.copies - 1]
+    return BucketPlan(planned, _id_of(own), _id_of(unnamed))
 
 
 def _id_of(name: str | None) -> bytes | None:

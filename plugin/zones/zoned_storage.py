@@ -1,13 +1,9 @@
 """One store made of a bucket for each zone: written to in the own zone, read and deleted in all.
 
-An object's custom metadata begins with the id of its bucket (`plugin.format.bucket_copies`); the rest is the bucket's
+An object's custom metadata begins with the id of its bucket (`plugin.format.bucket_id`); the rest is the bucket's
 own storage manager's. An object that names no bucket was written before there was a list, and is in the unnamed one; or
 its upload never ended and left no custom metadata. So it is looked for in the other buckets too, and deleted in all.
 Objects in an unknown bucket are neither read nor deleted.
-
-If objects are copied (`plugin.zones.copy_writer`), the custom metadata names all buckets that have, or may have, the
-object (`plugin.format.bucket_copies`). It is read in the own zone's if that has it, else in the first; if one fails,
-the next is used, and preferred for a while; and it is deleted in all of them. A listing gives it once for each.
 
 Each bucket is independent: it may be away, or come late, and only calls to it fail. A bucket that does not answer a
 deletion is not asked for another one for a while, so that its time-outs do not delay the others' deletions. A listing
@@ -24,12 +20,11 @@ from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
 from plugin.format.adoption_note import join_note, split_note
-from plugin.format.bucket_copies import BUCKET_ID_BYTES, NamedCopies, unknown_bucket
+from plugin.format.bucket_id import BUCKET_ID_BYTES, unknown_bucket
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
     StorageContext,
-    StoredCopy,
     StoredSegment,
     blobs_of,
 )
@@ -38,14 +33,12 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
-from plugin.zones.copy_writer import CopyWriter
 
 T = TypeVar("T", StoredSegment, StoredBlob)
 R = TypeVar("R")
 H = TypeVar("H")
 
 _REST_S: Final = 10.0
-_AVOIDED_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -56,13 +49,11 @@ class Bucket:
     manager: RemoteWalStorageManager
     rests_until_s: float = field(default=float("-inf"))
     """Nothing is deleted in it until then, because it did not answer."""
-    avoided_until_s: float = field(default=float("-inf"))
-    """Until then other buckets are asked first for shared objects, because a read failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneBuckets:
-    """Buckets by their ids (`plugin.format.bucket_copies`)."""
+    """Buckets by their ids (`plugin.format.bucket_id`)."""
 
     by_id: Mapping[bytes, Bucket]
     own: bytes | None
@@ -96,7 +87,7 @@ class ZoneBuckets:
         return self.by_id.get(named) if named is not None else None
 
     def known(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> tuple[Bucket, bytes]:
-        """Return the bucket of a copy, and its own storage manager's metadata. Raises UnknownBucketError."""
+        """Return the bucket of an object, and its own storage manager's metadata. Raises UnknownBucketError."""
         bucket = self.holding(custom_metadata)
         if bucket is None:
             raise unknown_bucket(operation, segment_id, custom_metadata)
@@ -130,47 +121,26 @@ def in_each(holders: Iterable[H], delete: Callable[[H], None]) -> None:
 class ZonedWalStorageManager(RemoteWalStorageManager):
     """The store of all buckets, each already configured. See the module's theory."""
 
-    def __init__(
-        self,
-        buckets: ZoneBuckets,
-        clock: Callable[[], float] = time.monotonic,
-        writer: CopyWriter | None = None,
-    ) -> None:
-        """With a `writer`, it writes the objects to several buckets."""
+    def __init__(self, buckets: ZoneBuckets, clock: Callable[[], float] = time.monotonic) -> None:
         self._buckets = buckets
         self._clock = clock
-        self._writer = writer
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         """Do nothing: the buckets are already configured."""
 
     @property
     def adopts(self) -> bool:
-        """Whether all written buckets can, and no copies are written: a gateway's object is in one bucket only."""
-        if self._writer is not None:
-            return False
         return self._buckets.own is not None and all(bucket.manager.adopts for bucket in self._buckets.all)
 
-    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
-        """Return the places by the buckets' names, the nearest first."""
-        if not custom_metadata:
-            bucket = self._buckets.holding(custom_metadata)
-            return (StoredCopy(bucket.name if bucket is not None else None, custom_metadata),)
-        named = NamedCopies.decode(custom_metadata)
-        copies = [self._copy(one, is_sure=True) for one in named.taken]
-        copies.sort(key=lambda one: one.custom_metadata[:BUCKET_ID_BYTES] != self._buckets.own)
-        return *copies, *(self._copy(one, is_sure=False) for one in named.doubtful)
-
-    def _copy(self, custom_metadata: bytes, *, is_sure: bool) -> StoredCopy:
+    def place_of(self, custom_metadata: bytes) -> str | None:
+        """Return the bucket's name."""
         bucket = self._buckets.holding(custom_metadata)
-        return StoredCopy(bucket.name if bucket is not None else None, custom_metadata, is_sure)
+        return bucket.name if bucket is not None else None
 
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        """Write to the own zone's bucket, and to those for copies."""
-        if self._writer is not None:
-            return self._writer.write(metadata, records_list)
+        """Write to the own zone's bucket."""
         bucket_id, bucket = self._buckets.written("copy", str(metadata.combined_segment_id))
         update = bucket.manager.copy_log_segment_data(metadata, records_list)
         return replace(update, custom_metadata=bucket_id + update.custom_metadata)
@@ -188,48 +158,21 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
             return bucket.manager.fetch_log_segment(combined_segment_id, start_position, end_position, rest)
 
         if custom_metadata:
-            return self._first_of("fetch", combined_segment_id, custom_metadata, fetch)
+            return fetch(*self._buckets.known("fetch", combined_segment_id, custom_metadata))
         return _first_answer([partial(fetch, bucket, b"") for bucket in self._buckets.unnamed_first()])
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
-        def fetch(bucket: Bucket, rest: bytes) -> RemoteWalCombinedLogSegmentMetadata:
-            return bucket.manager.fetch_segment_metadata(replace(stored, custom_metadata=rest))
-
-        found = self._first_of("fetch metadata", stored.combined_segment_id, stored.custom_metadata, fetch)
-        _, note = split_note(found.custom_metadata)
         named = stored.custom_metadata
+        bucket, rest = self._buckets.known("fetch metadata", stored.combined_segment_id, named)
+        found = bucket.manager.fetch_segment_metadata(replace(stored, custom_metadata=rest))
+        _, note = split_note(found.custom_metadata)
         return replace(found, custom_metadata=named if note is None else join_note(named, note))
-
-    def _first_of(
-        self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes, fetch: Callable[[Bucket, bytes], R]
-    ) -> R:
-        """Read the first copy that is available."""
-        copies = self.copies_of(custom_metadata)
-        if len(copies) == 1:
-            return fetch(*self._buckets.known(operation, segment_id, custom_metadata))
-
-        def attempt(copy: StoredCopy) -> R:
-            bucket, rest = self._buckets.known(operation, segment_id, copy.custom_metadata)
-            try:
-                return fetch(bucket, rest)
-            except RemoteStorageError as error:
-                if error.retriable:
-                    bucket.avoided_until_s = self._clock() + _AVOIDED_S
-                raise
-
-        return _first_answer([partial(attempt, copy) for copy in sorted(copies, key=self._is_avoided)])
-
-    def _is_avoided(self, copy: StoredCopy) -> bool:
-        bucket = self._buckets.holding(copy.custom_metadata)
-        return bucket is not None and self._clock() < bucket.avoided_until_s
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         """Delete, in all buckets if none is named. Raises when one that may have it does not answer."""
-        named = [copy.custom_metadata for copy in self.copies_of(custom_metadata)]
         known = partial(self._buckets.known, "delete", combined_segment_id)
-        in_each(
-            named if custom_metadata else self._buckets.ids, lambda one: self._delete(*known(one), combined_segment_id)
-        )
+        holders = [custom_metadata] if custom_metadata else self._buckets.ids
+        in_each(holders, lambda one: self._delete(*known(one), combined_segment_id))
 
     def _delete(self, bucket: Bucket, custom_metadata: bytes, segment_id: CombinedSegmentId) -> None:
         if self._clock() < bucket.rests_until_s:
@@ -260,17 +203,9 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
                 setattr(sums, name, getattr(sums, name) + getattr(counts, name))
             for label, failures in counts.failures.copy().items():
                 sums.failures[label] = sums.failures.get(label, 0) + failures
-        if self._writer is not None:
-            sums.missed_copies = dict(self._writer.missed)
         return sums
 
-    @property
-    def out_of_step(self) -> Sequence[str]:
-        return self._writer.out_of_step if self._writer is not None else ()
-
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
         for bucket in self._buckets.all:
             bucket.manager.close()
 

@@ -8,7 +8,7 @@ waited for (`recovery.patience`); if that does not help, or the store refuses, t
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kafka_log.batch_digests import batch_digests, run_digest
 from kafka_log.crc32c import crc32c
@@ -16,7 +16,7 @@ from kafka_log.record_batch import BatchSpan, CorruptBatchError, RecordBatchHead
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.archive_object_id import ArchiveObjectId
-from plugin.remote_wal_storage_manager import WHOLE_STORE, RemoteWalStorageManager
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from recovery.errors import GoneRunError, OvertakenRunError, UnusableRunError
 from recovery.logs.log_plan import Extent
 from recovery.logs.object_reads import LogExtent, ObjectRead
@@ -91,24 +91,8 @@ class RunReader:
         headers = (RecordBatchHeader.parse(read.records, batch.start) for batch in read.batches)
         return max((header.max_timestamp_ms for header in headers), default=0)
 
-    def copies(self, stored: StoredObject) -> list[tuple[str | None, StoredObject]]:
-        """Return the copies by the buckets that should have it, each as a separate object. None: an unknown bucket."""
-        if stored.is_archived:
-            return [(WHOLE_STORE, stored)]
-        copies = self._storage.copies_of(stored.custom_metadata)
-        return [(copy.place, replace(stored, custom_metadata=copy.custom_metadata)) for copy in copies if copy.is_sure]
-
     def read_all(self, read: ObjectRead) -> list[ReadExtent | FailedExtent]:
         """Read each extent of one request. Raises RemoteStorageError when the store fails."""
-        found = self._read_all(read)
-        if any(isinstance(one, FailedExtent) for one in found) and len(copies := self.copies(read.stored_in)) > 1:
-            for place, copy in copies:
-                if place is not None:
-                    others = self._read_all(replace(read, stored_in=copy))
-                    found = [b if isinstance(a, FailedExtent) else a for a, b in zip(found, others, strict=True)]
-        return found
-
-    def _read_all(self, read: ObjectRead) -> list[ReadExtent | FailedExtent]:
         try:
             data = memoryview(self.fetch(read.stored_in, read.start, read.end))
         except (RemoteResourceNotFoundError, RemoteSegmentCorruptError, UnusableRunError) as error:

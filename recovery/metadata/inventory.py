@@ -14,7 +14,7 @@ What a log lost without an election is left out of finished and unpublished obje
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is reported.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +29,6 @@ from metadata_topic.store.store_image import StoreImage
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import IncompleteListingError
 from plugin.format.archive_object_id import StoredObjectId
-from plugin.format.bucket_copies import joined
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.logs.log_plan import EpochStart, LogRuns, PlanRules
@@ -146,7 +145,7 @@ def from_objects(
 ) -> Inventory:
     """Return what the objects themselves contain. Raises RemoteStorageError when the store fails."""
     inventory = Inventory(topic_ids)
-    _add_footers(inventory, storage, joined(_listed(inventory, storage)).values(), progress, patience)
+    _add_footers(inventory, storage, _listed(inventory, storage).values(), progress, patience)
     if archive is not None:
         for record in records_from_objects(archive):
             stored = StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms)
@@ -168,7 +167,7 @@ def from_metadata(
     fails.
     """
     inventory = Inventory(topic_ids, known_starts=noted.epoch_ends.starts())
-    listed = joined(_listed(inventory, storage))
+    listed = _listed(inventory, storage)
     inventory.foreign_objects = storage.request_counts.foreign_objects
     image = noted.store.image()
     _add_declared(inventory, image)
@@ -219,20 +218,22 @@ def _add_declared(inventory: Inventory, image: StoreImage) -> None:
         inventory.log_starts.setdefault(start.topic_id_partition, []).append(start)
 
 
-def _listed(inventory: Inventory, storage: RemoteWalStorageManager) -> Iterator[StoredSegment]:
-    """Yield what the answering buckets have."""
+def _listed(inventory: Inventory, storage: RemoteWalStorageManager) -> dict[CombinedSegmentId, StoredSegment]:
+    """Return what the answering buckets have."""
+    found: dict[CombinedSegmentId, StoredSegment] = {}
     try:
-        yield from storage.list_log_segments()
+        for stored in storage.list_log_segments():
+            found[stored.combined_segment_id] = stored
     except IncompleteListingError as error:
         inventory.unanswered = error.unanswered
+    return found
 
 
 def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: StoredObject) -> None:
     """Record a finished segment that is not in the listing: lost, unless its bucket is out of reach."""
-    places = [copy.place for copy in storage.copies_of(stored.custom_metadata)]
-    out_of_reach = [place for place in places if place is None or place in inventory.unanswered]
-    if out_of_reach:
-        inventory.unreachable[stored.object_id] = out_of_reach[0] or _UNKNOWN_BUCKET
+    place = storage.place_of(stored.custom_metadata)
+    if place is None or place in inventory.unanswered:
+        inventory.unreachable[stored.object_id] = place or _UNKNOWN_BUCKET
     else:
         inventory.lost_objects.append(stored)
 

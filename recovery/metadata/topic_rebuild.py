@@ -56,7 +56,6 @@ from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
-from plugin.format.bucket_copies import joined
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from recovery.metadata.footers import Progress, UnreadableObject, read_footers
@@ -226,7 +225,7 @@ class Rebuild:
     def _plan_segments(self, plan: RebuildPlan, told: Known) -> None:
         unremembered: list[StoredSegment] = []
         listed = ListedObjects()
-        for stored in joined(self._listed()).values():
+        for stored in self._listed():
             plan.objects += 1
             listed.add(stored.combined_segment_id)
             if not _is_untold(told.store.state_of(stored.combined_segment_id)):

@@ -123,13 +123,12 @@ class HydrationCache:
 
         A place that keeps failing is probed now and then.
         """
-        tiers = self.tiers.of(object_id, custom_metadata)
-        for tier, copy in tiers:
-            if tier.breaker.allows(self._clock()):
-                return self.ranges.reading(object_id, start, end, custom_metadata, copy)
-        if tiers:
+        tier = self.tiers.of(object_id, custom_metadata)
+        if tier is None:
+            raise HydrationError(UnknownBucketError.label, "the place where the object is is not known here")
+        if not tier.breaker.allows(self._clock()):
             raise HydrationError("breaker_open", "the place where the object is failed repeatedly")
-        raise HydrationError(UnknownBucketError.label, "the place where the object is is not known here")
+        return self.ranges.reading(object_id, start, end, custom_metadata)
 
     async def fetch(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"") -> memoryview:
         """Return the bytes [start, end) of an object. Raises HydrationError."""
@@ -174,9 +173,9 @@ class HydrationCache:
         self.ranges.discard(link.object_id)
 
     def not_there(self, links: Iterable[SegmentLink]) -> list[tuple[StoredObjectId, bytes]]:
-        """Return the linked objects that the store has not delivered yet, and the copies being read."""
+        """Return the linked objects that the store has not delivered yet, with their custom metadata."""
         return [
-            (link.object_id, one.copy)
+            (link.object_id, one.custom_metadata)
             for link in links
             for one in self.ranges.covering(link.object_id, link.start_position, link.end_position)
             if one.data is None and one.neighbour is None
@@ -184,9 +183,9 @@ class HydrationCache:
 
     def timed_out(self, waited_for: Iterable[tuple[StoredObjectId, bytes]]) -> None:
         """Count a caller's time-out while it waited for such objects as a failure of their places."""
-        tiers = {id(tier): tier for one in waited_for for tier, _ in self.tiers.of(*one)[:1]}
-        for tier in tiers.values():
-            tier.failed(self._clock())
+        for tier in {self.tiers.of(*one) for one in waited_for}:
+            if tier is not None:
+                tier.failed(self._clock())
 
     def close(self) -> None:
         """Abandon fetches under way."""
@@ -238,14 +237,16 @@ class HydrationCache:
 
         `pool` is None for the place's own.
         """
-        [(tier, copy)] = self.tiers.of(wanted.object_id, wanted.copy)
+        tier = self.tiers.of(wanted.object_id, wanted.custom_metadata)
+        if tier is None:
+            raise RuntimeError("a range is planned only in a known place")
         loop = self._loop = self._loop or asyncio.get_running_loop()
-        awaited = tier.on_loop(wanted, copy) if pool is None else None
-        was_read = partial(self._was_read, wanted, tier, self._clock(), pool, ended)
+        awaited = tier.on_loop(wanted) if pool is None else None
+        was_read = partial(self._was_read, wanted, tier, self._clock(), ended)
         if awaited is not None:
             loop.create_task(_read_here(awaited, was_read))
         else:
-            reading = loop.run_in_executor(pool or tier.pool, tier.read, wanted, copy)
+            reading = loop.run_in_executor(pool or tier.pool, tier.read, wanted)
             reading.add_done_callback(partial(_read_in_pool, was_read))
 
     def _was_read(
@@ -253,7 +254,6 @@ class HydrationCache:
         wanted: CachedRange,
         tier: TierReader,
         started_s: float,
-        pool: Executor | None,
         ended: Callable[[int], None],
         data: bytes | None,
         error: BaseException | None,
@@ -262,9 +262,6 @@ class HydrationCache:
         if error is not None:
             self._metrics.fault(f"hydration_{failure_label(error)}")
             tier.failed(self._clock(), error)
-            if self._goes_on(wanted):
-                self.read(wanted, pool, ended)
-                return
         ended(wanted.end - wanted.start)
         if error is not None:
             for future in self._futures(self.ranges.failed(wanted)):
@@ -280,17 +277,6 @@ class HydrationCache:
         for wait in self.ranges.arrived(wanted, data):
             for future in self._futures([wait]):
                 future.set_result(wait.data())
-
-    def _goes_on(self, wanted: CachedRange) -> bool:
-        """Whether another copy is read now after this one failed."""
-        tiers = self.tiers.of(wanted.object_id, wanted.custom_metadata)
-        behind = [copy for _, copy in tiers].index(wanted.copy) + 1
-        for tier, copy in tiers[behind:]:
-            if not self._is_closed and tier.breaker.allows(self._clock()):
-                self._metrics.fault("hydration_next_copy")
-                wanted.copy = copy
-                return True
-        return False
 
     def abandon(self, wanted: CachedRange) -> None:
         """Cancel the waiting callers: the range will not be read because this agent ends."""

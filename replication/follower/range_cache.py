@@ -26,8 +26,6 @@ class CachedRange:
     waiting: list["RangeWait"] = field(default_factory=list)
     custom_metadata: bytes = b""
     """The object's custom metadata, by which its storage manager finds it."""
-    copy: bytes = b""
-    """The custom metadata of the one copy of the object that is being read."""
     neighbour: int | None = None
     """The broker whose agent gives the range, or gave it; None: it is read from the store."""
 
@@ -80,11 +78,9 @@ class RangeCache:
             start = max(start, known.end)
         return [*parts, (start, end)] if start < end else parts
 
-    def reading(
-        self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"", copy: bytes = b""
-    ) -> CachedRange:
+    def reading(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"") -> CachedRange:
         """Add a range that is being read from now on; `arrived` or `failed` must follow."""
-        wanted = CachedRange(object_id, start, end, custom_metadata=custom_metadata, copy=copy)
+        wanted = CachedRange(object_id, start, end, custom_metadata=custom_metadata)
         self._objects.setdefault(object_id, []).append(wanted)
         return wanted
 

@@ -46,13 +46,13 @@ class TierReader(ABC):
         """Threads for reads of new data."""
 
     @abstractmethod
-    def read(self, wanted: CachedRange, copy: bytes) -> bytes:
-        """Read the range's bytes in this place, by the custom metadata `copy`. Runs on a thread.
+    def read(self, wanted: CachedRange) -> bytes:
+        """Read the range's bytes in this place. Runs on a thread.
 
         Raises RemoteStorageError, and anything that a defective backend raises.
         """
 
-    def on_loop(self, wanted: CachedRange, copy: bytes) -> Coroutine[Any, Any, bytes] | None:
+    def on_loop(self, wanted: CachedRange) -> Coroutine[Any, Any, bytes] | None:
         """Return a read like `read` to be awaited; None if the place must be read on a thread."""
         return None
 
@@ -82,16 +82,20 @@ class _SegmentTier(TierReader):
         super().__init__(limits, on_breaker_change, pool)
         self._storage = storage
 
-    def read(self, wanted: CachedRange, copy: bytes) -> bytes:
+    def read(self, wanted: CachedRange) -> bytes:
         if isinstance(wanted.object_id, ArchiveObjectId):
             raise TypeError("an archive object is in the archive")
-        return _checked(self._storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, copy))
+        return _checked(
+            self._storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, wanted.custom_metadata)
+        )
 
-    def on_loop(self, wanted: CachedRange, copy: bytes) -> Coroutine[Any, Any, bytes] | None:
-        segments = self._storage.on_loop(wanted.end - wanted.start, copy)
+    def on_loop(self, wanted: CachedRange) -> Coroutine[Any, Any, bytes] | None:
+        segments = self._storage.on_loop(wanted.end - wanted.start, wanted.custom_metadata)
         if segments is None or isinstance(wanted.object_id, ArchiveObjectId):
             return None
-        return _awaited(segments.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, copy, self.pool))
+        return _awaited(
+            segments.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, wanted.custom_metadata, self.pool)
+        )
 
 
 class _ArchiveTier(TierReader):
@@ -108,7 +112,7 @@ class _ArchiveTier(TierReader):
         self._archive = archive
         self._metrics = metrics
 
-    def read(self, wanted: CachedRange, copy: bytes) -> bytes:
+    def read(self, wanted: CachedRange) -> bytes:
         if not isinstance(wanted.object_id, ArchiveObjectId):
             raise TypeError("a combined segment is not in the archive")
         store = self._archive()
@@ -153,28 +157,29 @@ class Tiers:
         self.on_breaker_change: list[Callable[[bool], None]] = []
         """Called with True when a place of combined segments is paused, with False when it answers again."""
 
-    def of(self, object_id: StoredObjectId, custom_metadata: bytes) -> list[tuple[TierReader, bytes]]:
-        """Return the readers of the places that have the object, each with its custom metadata; empty if unknown."""
+    def of(self, object_id: StoredObjectId, custom_metadata: bytes) -> TierReader | None:
+        """Return the reader of the place that has the object; None if that is unknown."""
         if isinstance(object_id, ArchiveObjectId):
-            return [(self.archive, custom_metadata)]
-        return [(self._segment_tier(place), copy) for place, copy in self._copies(custom_metadata)]
+            return self.archive
+        place = self._storage.place_of(custom_metadata)
+        return self._segment_tier(place) if place is not None else None
 
     def is_given_up(self, custom_metadata: bytes | None) -> bool:
         """Whether combined segments with this custom metadata cannot be read now, so links to them are not wanted.
 
         None stands for a leader of which no segment was seen yet.
         """
-        places = [place for place, _ in self._copies(custom_metadata or b"")]
-        if not places:
+        place = self._storage.place_of(custom_metadata or b"")
+        if place is None:
             return custom_metadata is not None
-        return all(place in self._segments and self._segments[place].breaker.is_open for place in places)
+        return place in self._segments and self._segments[place].breaker.is_open
 
     def is_resting(self, custom_metadata: bytes | None, now_s: float) -> bool:
         """Whether `is_given_up` holds and it is too early for another try."""
-        places = [place for place, _ in self._copies(custom_metadata or b"")]
-        return self.is_given_up(custom_metadata) and not any(
-            self._segments[place].breaker.is_due(now_s) for place in places
-        )
+        if not self.is_given_up(custom_metadata):
+            return False
+        place = self._storage.place_of(custom_metadata or b"")
+        return place is None or not self._segments[place].breaker.is_due(now_s)
 
     @property
     def given_up(self) -> list[str]:
@@ -190,14 +195,6 @@ class Tiers:
         """Abandon reads under way."""
         for tier in (self.archive, *self._segments.values()):
             tier.pool.shutdown(wait=False, cancel_futures=True)
-
-    def _copies(self, custom_metadata: bytes) -> list[tuple[str, bytes]]:
-        """Return the known places that have the object, each with the custom metadata of the copy there."""
-        return [
-            (copy.place, copy.custom_metadata)
-            for copy in self._storage.copies_of(custom_metadata)
-            if copy.place is not None and copy.is_sure
-        ]
 
     def _segment_tier(self, place: str) -> TierReader:
         if place not in self._segments:

@@ -33,8 +33,6 @@ class ShadowRules:
 
     wait_max_s: float
     """remote.wal.link.wait.max.ms"""
-    copies: int
-    """Objects that one upload makes."""
     reads_for: Callable[[Collection[int]], Mapping[int, Hashable]]
     """Who reads an object for which followers, by the followers' brokers (`LinkCosts.reads_for`)."""
 
@@ -76,8 +74,8 @@ class Shadow:
             self.traffic.by_partition[partition].linked_bytes += size * len(followers)
             self._moved(partition, LINKED, size)
         self.requests.get += ranges_read(readers)[0]
-        self.requests.put += self._rules.copies
-        self.requests.put_bytes += self._rules.copies * segment.size_bytes
+        self.requests.put += 1
+        self.requests.put_bytes += segment.size_bytes
 
     def left_out(self, partition: TopicIdPartition, size: int, reason: InlineReason) -> None:
         """Count bytes that are in no object."""

@@ -56,8 +56,7 @@ _OF_TOPICS: Final = (
 AMOUNTS: Final = (
     "objects",  # that the topic has bytes in
     "puts",  # its share of their PUTs
-    "upload_bytes",  # to all buckets
-    "copied_bytes",  # of these, to other zones' buckets
+    "upload_bytes",
     "stored_byte_ms",
     "linked_bytes",  # to all followers
     "linked_remote_bytes",  # to those in other zones
@@ -130,8 +129,6 @@ class Rates:
     archive: StorePrices
     crossing_gb: float
     read_fee_gb: float
-    write_fee_gb: float | None
-    """None if the price table lacks it: then the cost of objects with copies is unknown."""
 
     @classmethod
     def of(cls, prices: PriceTable, sections: StoreSections) -> "Rates":
@@ -139,7 +136,7 @@ class Rates:
         # S3 Standard is in all zones, so only a directory bucket's readers can be in others.
         read_fee_gb = prices.cross_zone_read_gb if sections.wal == EXPRESS else 0.0
         stores = prices.store(sections.wal), prices.store(sections.archive)
-        return cls(*stores, prices.zone_crossing_gb, read_fee_gb, prices.known_cross_zone_write_gb)
+        return cls(*stores, prices.zone_crossing_gb, read_fee_gb)
 
 
 # Replication.
@@ -310,18 +307,16 @@ def _priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
     def metadata(name: str) -> "Column":
         return fn.coalesce(name, fn.lit(0))
 
-    from_metadata = ("objects", "puts", "upload_bytes", "copied_bytes", "stored_byte_ms", *ARCHIVE_AMOUNTS)
+    from_metadata = ("objects", "puts", "upload_bytes", "stored_byte_ms", *ARCHIVE_AMOUNTS)
     counted = amounts.select(
         *_KEY,
         *((metadata(name) if name in from_metadata else usage(name)).cast("double").alias(name) for name in AMOUNTS),
         *READERS,
     )
     store, gb = rates.store, float(BYTES_PER_GB)
-    write_fee = fn.lit(rates.write_fee_gb).cast("double") / gb
-    copied = fn.when(fn.col("copied_bytes") > 0, fn.col("copied_bytes") * write_fee).otherwise(0.0)
     usd = {
         "put_usd": fn.col("puts") * (store.put_per_1000 / 1000),
-        "upload_usd": fn.col("upload_bytes") * (store.upload_gb / gb) + copied,
+        "upload_usd": fn.col("upload_bytes") * (store.upload_gb / gb),
         "storage_usd": fn.col("stored_byte_ms") * (store.storage_gb_month / BYTE_MS_PER_GB_MONTH),
         "get_usd": fn.col("gets") * (store.get_per_1000 / 1000),
         "retrieval_usd": fn.col("retrieval_bytes") * (store.retrieval_gb / gb),

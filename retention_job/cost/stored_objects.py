@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 BYTE_MS_PER_GB_MONTH: Final = BYTES_PER_GB * 720 * 3_600_000.0
 """A month has 30 days, as in the price comparisons."""
 _DAY: Final = 1.0 * DAY_MS
-_WRITTEN: Final = ("objects", "puts", "upload_bytes", "copied_bytes")
+_WRITTEN: Final = ("objects", "puts", "upload_bytes")
 _BY: Final = ("topic_id", "broker_id")
 ARCHIVE_AMOUNTS: Final = ("archive_objects", "archive_puts", "archive_upload_bytes", "archive_stored_byte_ms")
 
 
 def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, counted_until_ms: int) -> "DataFrame":
-    """Return (topic_id, broker_id, day, objects, puts, upload_bytes, copied_bytes, stored_byte_ms) of SEGMENTS and
+    """Return (topic_id, broker_id, day, objects, puts, upload_bytes, stored_byte_ms) of SEGMENTS and
     ENTRIES.
 
     Storage counts from `counted_until_ms` until `now_ms`. `entries` is shuffled once, by object.
@@ -56,7 +56,6 @@ def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, 
         "deleted_ms",
         "size_bytes",
         "is_new",
-        fn.coalesce("copies", fn.lit(1)).alias("copies"),
         fn.coalesce("elsewhere_bytes", fn.lit(0)).alias("elsewhere_bytes"),
     )
     of_object = fn.sum("entry_bytes").over(Window.partitionBy(*SEGMENT_KEY))
@@ -67,7 +66,6 @@ def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, 
         "finished_ms",
         "deleted_ms",
         "is_new",
-        "copies",
         share.alias("share"),
         (share * size).alias("bytes"),
         (share * fn.col("elsewhere_bytes")).alias("elsewhere_bytes"),
@@ -86,7 +84,6 @@ def archive_by_topic(archive: "DataFrame", now_ms: int, since_ms: int) -> "DataF
         "finished_ms",
         "deleted_ms",
         (fn.col("is_new") & fn.col("started_ms").isNotNull()).alias("is_new"),
-        fn.lit(1).alias("copies"),
         fn.lit(0).alias("elsewhere_bytes"),
         fn.lit(1).alias("share"),
         fn.col("size_bytes").alias("bytes"),
@@ -99,17 +96,15 @@ def archive_by_topic(archive: "DataFrame", now_ms: int, since_ms: int) -> "DataF
 def _written_and_stored(lives: "DataFrame", start: "Column", now_ms: int) -> "DataFrame":
     """Return what was written and stored by the objects in `lives`, each stored from `start` on.
 
-    The rows have `finished_ms`, `deleted_ms`, `is_new`, `copies`, `elsewhere_bytes`, and the `share` and `bytes` of one
-    copy.
+    The rows have `finished_ms`, `deleted_ms`, `is_new`, `elsewhere_bytes`, `share` and `bytes`.
     """
     end = fn.coalesce("deleted_ms", fn.lit(now_ms))
     new = fn.col("is_new").cast("int")
     grouped = lives.groupBy(*_BY, _day_of(fn.col("finished_ms")).alias("written_day"), *_life_days(start, end)).agg(
         fn.sum(new).alias("objects"),
-        fn.sum(new * fn.col("share") * fn.col("copies")).alias("puts"),
-        fn.sum(new * fn.col("bytes") * fn.col("copies")).alias("upload_bytes"),
-        fn.sum(new * fn.col("bytes") * (fn.col("copies") - 1)).alias("copied_bytes"),
-        *_life_sums(start, end, fn.col("bytes") * fn.col("copies") + fn.col("elsewhere_bytes")),
+        fn.sum(new * fn.col("share")).alias("puts"),
+        fn.sum(new * fn.col("bytes")).alias("upload_bytes"),
+        *_life_sums(start, end, fn.col("bytes") + fn.col("elsewhere_bytes")),
     ).cache()  # fmt: skip
     written = grouped.groupBy(*_BY, fn.col("written_day").alias("day")).agg(
         *(fn.sum(name).alias(name) for name in _WRITTEN)

@@ -33,7 +33,7 @@ _TOPIC_SUMS: Final = ("upload_bytes", "linked_bytes", "inline_bytes", "stock_usd
 _BROKER_AMOUNTS: Final = (*AMOUNTS, *READERS, "produced_bytes")
 _KNOWN_USD: Final = "put_usd + upload_usd + storage_usd + archive_put_usd + archive_storage_usd"
 _UNKNOWN_ROW: Final = "remote_wal_usd IS NULL AND objects > 0"
-_BEHIND: Final = "produced_bytes < (upload_bytes - coalesce(copied_bytes, 0)) / 4"
+_BEHIND: Final = "produced_bytes < upload_bytes / 4"
 """Agents record every ten minutes what followers were given, and the metadata has uploads at once. If followers were
 given less than a quarter of the upload, the saving is not known yet. (Objects of one small batch each are three times
 as large as it.)"""

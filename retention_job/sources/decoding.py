@@ -53,8 +53,7 @@ _ARROW: Final = pa.schema(
         "event_timestamp_ms": pa.int64(),  # Kafka's time stamp for a quarantined or other record
         "state": pa.int32(),
         "size_bytes": pa.int64(),
-        "copies": pa.int32(),  # this and the next three: of finished segments
-        "elsewhere_bytes": pa.int64(),
+        "elsewhere_bytes": pa.int64(),  # this and the next two: of finished segments
         "entry_count": pa.int32(),
         "retention_ms": pa.int64(),  # may be FOREVER
         "topic_id": pa.binary(),
@@ -153,7 +152,6 @@ def _segment_rows(batch: SegmentBatch, record_id: Any, facts: ReleaseFacts) -> I
             "state": batch.state,
             "record_type": np.where(batch.is_rebuilt, serde.REBUILT_SEGMENT, serde.COMBINED_SEGMENT),
             "size_bytes": np.ma.array(batch.size_bytes, mask=batch.size_bytes < 0),
-            "copies": np.ma.array(batch.copies, mask=unfinished),
             "elsewhere_bytes": np.ma.array(_elsewhere_bytes(batch), mask=unfinished),
             "entry_count": np.ma.array(count, mask=unfinished | (count == 0)),
             "retention_ms": np.ma.array(_retention_of_segments(batch, facts), mask=unfinished | (count == 0)),

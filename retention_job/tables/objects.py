@@ -100,7 +100,7 @@ COMBINED_SEGMENT: Final = ObjectKind(
     "incarnation",
     _FINISHED,  # what it says of a deletion counts, as agents do it (`metadata_topic.store.store_state`)
     {name: name for name in SEGMENT_KEY},
-    ("copies", "elsewhere_bytes", "entry_count", "retention_ms"),
+    ("elsewhere_bytes", "entry_count", "retention_ms"),
 )
 ARCHIVE_OBJECT: Final = ObjectKind(
     "archive",

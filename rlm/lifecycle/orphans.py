@@ -32,7 +32,7 @@ An object may be the only way back to its records, so little is healed without c
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -45,8 +45,7 @@ from metadata_topic.records.publishable import MetadataPublisher, Publishable
 from metadata_topic.records.records import PublishableRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
-from plugin.format.bucket_copies import joined_with
-from plugin.remote_wal_storage_manager import WHOLE_STORE, RemoteWalStorageManager, StoredCopy, StoredSegment
+from plugin.remote_wal_storage_manager import WHOLE_STORE, RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
@@ -206,8 +205,7 @@ class OrphanSearch:
             self._objects.add(segment_id)
             self._awaited.pop(segment_id, None)
             if self._kind(segment_id) is not None:
-                known = self._doubtful.get(segment_id)
-                self._doubtful[segment_id] = stored if known is None else joined_with(known, stored)
+                self._doubtful[segment_id] = stored
                 if is_under_way(segment_id):
                     self._under_way.add(segment_id)
 
@@ -218,11 +216,11 @@ class OrphanSearch:
     def judged(
         self,
         now_ms: int,
-        copies_of: Callable[[bytes], Sequence[StoredCopy]] = lambda named: (StoredCopy(WHOLE_STORE, named),),
+        place_of: Callable[[bytes], str | None] = lambda _named: WHOLE_STORE,
     ) -> Comparison:
         """Return what disagrees, by a store that was read to its end after the listing. See the module's theory.
 
-        `copies_of` is the storage manager's.
+        `place_of` is the storage manager's.
         """
         young = 0
         found: list[Disagreement] = []
@@ -240,8 +238,7 @@ class OrphanSearch:
         for segment_id, metadata in self._awaited.items():
             if self._store.state_of(segment_id) is not FINISHED:  # deleted during the listing
                 continue
-            places = {copy.place for copy in copies_of(metadata.custom_metadata)}
-            if places & {None, *self._unanswered}:
+            if place_of(metadata.custom_metadata) in (None, *self._unanswered):
                 not_looked_for += 1
                 continue
             age_ms = now_ms - metadata.event_timestamp_ms
@@ -324,7 +321,7 @@ class OrphanTask:
         return {broker_id: self._confirmed(search) for broker_id, search in searches.items()}
 
     def _confirmed(self, search: OrphanSearch) -> Comparison:
-        comparison = search.judged(self.wall_ms(), self.storage.copies_of)
+        comparison = search.judged(self.wall_ms(), self.storage.place_of)
         confirmed = tuple(
             item for item in comparison.disagreements if item.kind is not Kind.LOST or self._is_lost(item)
         )

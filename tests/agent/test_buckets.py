@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,7 +16,7 @@ from agent.settings_file import agent_settings
 from agent.wiring.storage_loading import StorageLoading
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from plugin.errors import RemoteStorageError
-from plugin.format.bucket_copies import bucket_id
+from plugin.format.bucket_id import bucket_id
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.bucket_loading import load_storage
@@ -172,38 +171,3 @@ def test_the_spec_has_the_zone_of_the_broker_and_the_storage_managers_own_settin
     broker = parse_broker_properties(raw, FILE)
     spec = storage_spec(agent_settings(broker, FILE).storage, broker)
     assert (spec.buckets, spec.zone, spec.settings) == ({"az1": "a", "az2": "b"}, "az2", {"region": "r"})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"remote.wal.bucket.copies": "3"},
-        {"remote.wal.bucket.copies": "2", "remote.wal.bucket.copies.acknowledged": "3"},
-        {"remote.wal.bucket.copies.acknowledged": "2"},
-        {"remote.wal.bucket.copies": "2", "remote.wal.buckets": ""},
-        {"remote.wal.bucket.copies": "2", "remote.wal.buckets": "az1=a,az2=a"},
-    ],
-)
-def test_more_copies_than_there_can_be_are_refused_with_the_key(changes: dict[str, str]) -> None:
-    raw = {"node.id": "1", "log.dirs": "/d", "remote.wal.buckets": "az1=a,az2=b"} | changes
-    with pytest.raises(AgentSettingsError, match=r"remote\.wal\.bucket\.copies"):
-        agent_settings(parse_broker_properties(raw, FILE), FILE)
-
-
-async def test_an_agent_writes_copies_and_tells_of_a_bucket_that_takes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buckets = f"az1={tmp_path}/one,az2={tmp_path}/two\nbroker.rack=az2\nremote.wal.bucket.copies=2"
-    async with running_agent(tmp_path, monkeypatch, remote_wal_buckets=buckets) as rig:
-        relaying = rig.agent.state.relaying
-        assert relaying is not None
-        storage = relaying.storage
-        await rig.until(lambda: storage.is_there)
-        await asyncio.to_thread(storage.copy_log_segment_data, *segment(0, [b"abc"]))
-        assert [len(list((tmp_path / name).rglob("*.rwal"))) for name in ("one", "two")] == [1, 1]
-        shutil.rmtree(tmp_path / "one")
-        (tmp_path / "one").touch()
-        update = await asyncio.to_thread(storage.copy_log_segment_data, *segment(1, [b"abc"]))
-        assert [copy.is_sure for copy in storage.copies_of(update.custom_metadata)] == [True, False]
-        assert any(f"{tmp_path}/one: it takes no copies" in reason for reason in rig.agent.state.degraded())
-        assert storage.request_counts.missed_copies == {f"{tmp_path}/one": 1}

@@ -7,7 +7,6 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import records
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.format.bucket_copies import NamedCopies, bucket_id
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -48,18 +47,6 @@ def test_segments_are_counted_by_owner_and_state_over_all_incarnations() -> None
     totals = {total["state"]: (total["segments"], total["bytes"]) for total in summary["totals"]}
     assert totals["COPY_SEGMENT_FINISHED"] == (2, 150)
     assert totals["DELETE_SEGMENT_FINISHED"] == (1, 0)
-
-
-def test_copies_are_counted_by_the_buckets_that_took_them() -> None:
-    one, two = bucket_id("one"), bucket_id("two")
-    store = RemoteWalMetadataStore()
-    for sequence, named in enumerate(
-        [b"", one, NamedCopies((one, two)).encode(), NamedCopies((one,), (two,)).encode()]
-    ):
-        segment_id = CombinedSegmentId(1, 1, sequence)
-        store.apply(RemoteWalCombinedLogSegmentMetadata(segment_id, (ENTRY,), FINISHED, 0, 10, named))
-    [row] = object_summary(store, NOW_MS)["objects"]
-    assert (row["segments"], row["copies"], row["bytes"]) == (4, 5, 40)
 
 
 def test_a_clock_that_is_ahead_makes_no_negative_age() -> None:

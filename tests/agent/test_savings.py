@@ -43,8 +43,6 @@ def test_what_a_gateways_clients_did_not_send_across_zones_is_saved() -> None:
     assert round(with_clients.saved - without.saved, 9) == round(35 * 0.02, 9)
 
 
-def test_a_standard_class_is_read_from_any_zone_and_copies_are_written_across_borders() -> None:
+def test_a_standard_class_is_read_from_any_zone() -> None:
     express, standard = savings().dollars(), savings(STANDARD).dollars()
     assert round(express.requests - standard.requests, 9) == 0.04
-    copied = savings(prices=replace(PRICES, copies=2, cross_zone_write_gb=0.03)).dollars()
-    assert round(copied.requests - express.requests, 9) == 0.03

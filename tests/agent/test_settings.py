@@ -322,15 +322,6 @@ def test_the_brokers_user_is_told_by_name_or_number() -> None:
     assert "'no-such-user' is no user of this host" in refused(remote_wal_agent_replica_user="no-such-user")
 
 
-def test_what_gateways_have_stored_in_one_bucket_is_not_adopted_where_objects_have_copies() -> None:
-    adopted = {"remote_wal_gateway_produce_adopt_enable": "true"}
-    copies = {"remote_wal_buckets": "az1=one,az2=two", "remote_wal_bucket_copies": "2"}
-    parsed(**adopted)
-    parsed(**copies)
-    with pytest.raises(AgentSettingsError, match="in one bucket alone"):
-        parsed(**adopted, **copies)
-
-
 SHADOW = {"remote_wal_agent_mode": "shadow", "remote_log_wal_storage_system_enable": "true"}
 
 

@@ -35,15 +35,13 @@ from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus
 from tests.cluster.script import PLAIN, Script
-from tests.cluster.test_alerts_by_cause import FEW, reconfigure
-from tests.cluster.test_buckets import AGENTS, BUCKETS, agents, cluster, store
+from tests.cluster.test_alerts_by_cause import reconfigure
 from tests.cluster.test_daily_report import report
 from tests.cluster.test_gateway_durable import DURABLE, GATEWAYS, LEADER, begin, producers
 from tests.cluster.test_inter_broker_security import settings_for
-from tests.faulty_store import Fault, FaultyServer
 from tests.spark import spark
 
-__all__ = ["agents", "cluster", "spark", "store"]
+__all__ = ["spark"]
 
 NODE_EXPORTER = shutil.which("prometheus-node-exporter")
 pytestmark = [
@@ -102,23 +100,6 @@ def clients(cluster: LocalCluster, count: int) -> Iterator[None]:
         for _ in range(count):
             connected.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
         yield
-
-
-@pytest.mark.parametrize("agents", [{"remote.wal.bucket.copies": "2"}], indirect=True)
-def test_a_bucket_that_takes_no_copies(cluster: LocalCluster, store: FaultyServer, topic: str, tmp_path: Path) -> None:
-    assert AGENTS["remote.wal.buckets"]
-    with Script(cluster, topic) as script, Prometheus(cluster, tmp_path / "prometheus") as prometheus:
-        script.create_topic(assignment=[[2, 1, 3]])
-        script.produce(FEW)
-        script.expect_links_to_be_used()
-        prometheus.expect_quiet("RemoteWalCopiesMissed")
-        store.faults.add(Fault("error", path_part=BUCKETS["az3"]))
-        prometheus.expect_firing("RemoteWalCopiesMissed")
-        missed = prometheus.query("remote_wal_store_missed_copies_total > 0")
-        assert {one["metric"]["bucket"] for one in missed} == {BUCKETS["az3"]}
-        store.faults.clear()
-        prometheus.expect_quiet("RemoteWalCopiesMissed")
-        script.expect_promises()
 
 
 def test_topics_that_the_agents_may_not_describe(make_cluster: ClusterFactory, topic: str, tmp_path: Path) -> None:

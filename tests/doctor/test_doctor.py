@@ -118,9 +118,10 @@ def store(failures: Mapping[str, StepFailure] | None = None, **changes: Any) -> 
 
 
 _ZONED_FACTS = facts_of(broker_rack="az1", remote_wal_buckets="az1=one,az2=two")
-_COPYING_FACTS = facts_of(broker_rack="az1", remote_wal_buckets="az1=one,az2=two", remote_wal_bucket_copies="2")
-COPYING = {"broker": _COPYING_FACTS.broker, "settings": _COPYING_FACTS.settings}
-UNWRITABLE = store({"put": StepFailure("access", "denied")})
+_REGIONAL_FACTS = facts_of(remote_log_wal_storage_manager_class_name="plugin.s3.S3WalStorageManager")
+REGIONAL = {"broker": _REGIONAL_FACTS.broker, "settings": _REGIONAL_FACTS.settings}
+KEPT = EnabledTopic(1000, has_long_term_tier=True, replicas=3)
+ONE_REPLICA = replace(KEPT, replicas=1)
 ZONED = {"broker": _ZONED_FACTS.broker, "settings": _ZONED_FACTS.settings}
 DENIED = {"delete": StepFailure("access", "denied")}
 
@@ -194,13 +195,15 @@ FAULTS = [
     ("bypass-peers", Level.WARNING, {"bypass": {2: None, 3: "refused"}}, "broker 3: refused"),
     ("store-settings", Level.ERROR, {"store": store({"open": StepFailure("config", "no bucket")})}, "no bucket"),
     ("store-buckets", Level.WARNING, {**ZONED, "other_buckets": {"two": store(DENIED)}}, "two: delete: denied"),
-    ("store-buckets", Level.WARNING, {**COPYING, "other_buckets": {"two": UNWRITABLE}}, "two: put: denied"),
     (
-        "store-buckets",
+        "store-zones",
         Level.WARNING,
-        {**COPYING, "other_buckets": {"two": store(refuses_overwriting=False)}},
-        "two: it let a conditional PUT",
+        {**ZONED, "topics": {"orders": ONE_REPLICA, "t": KEPT}},
+        "one zone alone: orders. They",
     ),
+    ("store-zones", Level.WARNING, {"topics": {"orders": replace(KEPT, is_durable=True)}}, "one zone alone: orders"),
+    ("store-zones", Level.OK, {**ZONED, "topics": {"t": KEPT}}, "no topic is durable or has one replica"),
+    ("store-zones", Level.OK, {**REGIONAL, "topics": {"orders": ONE_REPLICA}}, "no store of one zone"),
     ("store-buckets", Level.UNKNOWN, {**ZONED, "other_buckets": {"two": DEAD}}, "no answer"),
     ("store-permissions", Level.ERROR, {"store": store({"delete": StepFailure("access", "denied")})}, "denied"),
     ("store-permissions", Level.UNKNOWN, {"store": store({"open": StepFailure("config", "")})}, "not be opened"),
@@ -233,11 +236,6 @@ def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: 
     ("check", "level", "properties"),
     [
         ("store-buckets", Level.OK, {"broker_rack": "az1", "remote_wal_buckets": "az1=one,az2=two"}),
-        (
-            "store-buckets",
-            Level.OK,
-            {"broker_rack": "az1", "remote_wal_buckets": "a=one,az1=two", "remote_wal_bucket_copies": "2"},
-        ),
         ("store-buckets", Level.ERROR, {"broker_rack": "az9", "remote_wal_buckets": "az1=one,az2=two"}),
         ("store-buckets", Level.ERROR, {"remote_wal_buckets": "az1=one,az2=two"}),
         ("system-enable", Level.INFORMATION, {"remote_log_wal_storage_system_enable": "false"}),
@@ -360,8 +358,6 @@ def test_where_all_comes_back_that_is_well_and_its_cost_is_told() -> None:
     finding = retention_of(t=kept_all(WEEK_MS, log_bytes=10**10))
     assert finding.level is Level.OK
     assert finding.found.endswith("About 10.0 GB in objects at a steady rate, $1.10 a month (s3_express)")
-    copying = judged(replace(_COPYING_FACTS, topics={"t": kept_all(WEEK_MS, log_bytes=10**10)}))
-    assert "$2.20 a month" in copying["wal-retention"].found
 
 
 def test_what_the_archive_has_comes_back_however_short_the_wal_keeps_it() -> None:

@@ -1,7 +1,6 @@
 """Decoding many records at once says what decoding one by one says."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from hypothesis import example, given
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from metadata_topic.records import serde
 from metadata_topic.records.records import PublishedSegment, RemoteWalRebuiltSegment, decode_entries
 from metadata_topic.records.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
-from plugin.format.bucket_copies import NamedCopies, bucket_id, copies_taken
 from plugin.segment_metadata import (
     UNKNOWN_POSITION,
     CombinedSegmentId,
@@ -49,7 +47,6 @@ def as_published(batch: SegmentBatch, index: int) -> tuple[object, ...]:
         int(batch.state[index]),
         int(batch.event_timestamp_ms[index]),
         int(batch.size_bytes[index]),
-        int(batch.copies[index]),
         bool(batch.is_rebuilt[index]),
         [
             (
@@ -77,7 +74,6 @@ def expected(record: PublishedSegment) -> tuple[object, ...]:
         int(record.state),
         record.event_timestamp_ms,
         record.size_bytes,
-        copies_taken(record.custom_metadata),
         record.is_rebuilt,
         [
             (
@@ -92,14 +88,6 @@ def expected(record: PublishedSegment) -> tuple[object, ...]:
             for e in decode_entries(record.entry_block)
         ],
     )
-
-
-def test_copies_are_counted_by_the_custom_metadata() -> None:
-    one, two, three = (bucket_id(name) for name in ("one", "two", "three"))
-    named = [b"", one, NamedCopies((one, two)).encode(), NamedCopies((one,), (two, three)).encode(), one[:3]]
-    records = [encoded(replace(segment(0), custom_metadata=custom_metadata)) for custom_metadata in named]
-    check(records)
-    assert decode_all(records).copies.tolist() == [1, 1, 2, 1, 1]
 
 
 def check(records: Sequence[Record]) -> None:

@@ -75,7 +75,6 @@ CAUSES: dict[str, list[Cause]] = {
         Cause('remote_wal_store_reads_paused{store="archive"}', "1 1 0 1 1 0 1 1 0 1 1 0 1 1 0 1x20", "0x9 1 0x20"),
     ],
     "RemoteWalPauseForgotten": [gauge('remote_wal_links_paused{scope="all"}', steps=370)],
-    "RemoteWalCopiesMissed": [counted('remote_wal_store_missed_copies_total{bucket="b"}')],
     "RemoteWalCertificateEnds": [
         gauge('remote_wal_certificate_days_left{certificate="agent"}', wrong=20, right=21, steps=70),
         Cause('remote_wal_certificate_days_left{certificate="agent"}', "NaN " * 71, "90x70", 70),

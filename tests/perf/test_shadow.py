@@ -38,7 +38,7 @@ class Nobody:
 
 
 def share_in_shadow(load: Load, monkeypatch: pytest.MonkeyPatch) -> float:
-    rules = ShadowRules(1.0, 1, lambda brokers: {one: one for one in brokers})
+    rules = ShadowRules(1.0, lambda brokers: {one: one for one in brokers})
     shadow = Shadow(CollectorRegistry(), rules, lambda: 0.0)
 
     class ShadowLoop(CostLoop):

@@ -22,7 +22,7 @@ from plugin.adopted_records import (
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.adoption_note import AdoptionNote, join_note, split_note
-from plugin.format.bucket_copies import NamedCopies, bucket_id
+from plugin.format.bucket_id import bucket_id
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.router_object_id import RouterObjectId
@@ -35,7 +35,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from plugin.wrappers.adopting_storage import GAP_BYTES, AdoptingStorage
-from tests.plugin.two_zones import two_zones
+from tests.plugin.two_zones import bucket, two_zones
 
 SEGMENT_ID = CombinedSegmentId(1, 7, 0)
 
@@ -212,21 +212,18 @@ def test_a_damaged_table_is_told_as_such(bare: LocalWalStorageManager) -> None:
         AdoptingStorage(bare).fetch_log_segment(SEGMENT_ID, RECORDS_START, RECORDS_START + 9, wrong)
 
 
-@pytest.mark.parametrize("copies", [1, 2])
-def test_segment_and_gateways_objects_may_be_in_different_buckets(tmp_path: Path, copies: int) -> None:
+def test_segment_and_gateways_objects_may_be_in_different_buckets(tmp_path: Path) -> None:
     there = two_zones(tmp_path, "az2", "cluster")
     where = source(0)
     custom_metadata = there.blobs.put_blob(where.object_id.blob_name, b"another's" + b"a" * 80)
     written = Written()
     written.entry((where._replace(custom_metadata=custom_metadata), b"a" * 80), (None, b"b" * 20))
-    here = AdoptingStorage(two_zones(tmp_path, "az1", "cluster", copies=copies))
-    assert here.adopts is (copies == 1), "a gateway's object has no copies; what was adopted before can be read"
+    here = AdoptingStorage(two_zones(tmp_path, "az1", "cluster"))
+    assert here.adopts
     update = here.copy_log_segment_data(written.metadata(), written.records)
-    places = here.copies_of(update.custom_metadata)
-    assert len(places) == copies
+    assert here.place_of(update.custom_metadata) == bucket(tmp_path, "az1")
     end = update.entries[-1].end_file_position
-    for custom in (update.custom_metadata, *(one.custom_metadata for one in places)):
-        assert here.fetch_log_segment(SEGMENT_ID, RECORDS_START, end, custom) == written.all_records
+    assert here.fetch_log_segment(SEGMENT_ID, RECORDS_START, end, update.custom_metadata) == written.all_records
     for stored in here.list_log_segments():
         found = here.fetch_segment_metadata(stored).custom_metadata
         assert here.fetch_log_segment(SEGMENT_ID, RECORDS_START, end, found) == written.all_records
@@ -245,7 +242,6 @@ notes = st.builds(
 plain = st.one_of(
     st.just(b""),
     st.just(bucket_id("one")),
-    st.just(NamedCopies((bucket_id("one"), bucket_id("two")), (bucket_id("three"),)).encode()),
 )
 
 

@@ -20,31 +20,6 @@ def test_at_the_break_even_size_an_object_costs_what_crossing_zones_costs() -> N
         assert store.requests_usd(1, 2, size, 2 * size) == pytest.approx(crossing_usd, rel=1e-3)
 
 
-@pytest.mark.parametrize(("copies", "fee"), [(2, 0.0), (2, 0.002), (3, 0.002)])
-def test_with_copies_an_object_pays_for_each_of_them_and_for_their_way(tmp_path: Path, copies: int, fee: float) -> None:
-    before = "express_cross_zone_write_gb = 0.0"
-    file = tmp_path / "prices.toml"
-    file.write_text(DEFAULT_PRICES_FILE.read_text().replace(before, f"express_cross_zone_write_gb = {fee}"))
-    prices = Prices.load(file, copies=copies)
-    one = prices.s3_express
-    store = one.copied(prices.copies, prices.cross_zone_write_gb)
-    size = prices.break_even_bytes(2, store)
-    written = copies * one.requests_usd(1, 0, size, 0) + (copies - 1) * size / 1e9 * fee
-    crossing_usd = 2 * size / 1e9 * prices.zone_crossing_gb
-    assert written + one.requests_usd(0, 2, 0, 2 * size) == pytest.approx(crossing_usd, rel=1e-3)
-    assert store.storage_gb_month == copies * one.storage_gb_month
-    assert prices.get_break_even_bytes(store) == prices.get_break_even_bytes(one)
-    assert one.copied(1, fee) == one
-
-
-def test_the_price_of_the_way_to_another_zones_bucket_is_needed_with_copies_alone(tmp_path: Path) -> None:
-    file = tmp_path / "prices.toml"
-    file.write_text(DEFAULT_PRICES_FILE.read_text().replace("express_cross_zone_write_gb = 0.0", ""))
-    Prices.load(file)
-    with pytest.raises(PriceError, match="express_cross_zone_write_gb"):
-        Prices.load(file, copies=2)
-
-
 def test_a_read_of_what_is_stored_costs_at_its_break_even_size_what_crossing_zones_costs() -> None:
     prices = Prices.load()
     for store, about_bytes in ((prices.s3_express, 1_550), (prices.s3_standard, 20_000)):

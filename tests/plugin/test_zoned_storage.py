@@ -16,7 +16,7 @@ from plugin.errors import (
     RemoteStorageError,
     UnknownBucketError,
 )
-from plugin.format.bucket_copies import bucket_id, joined
+from plugin.format.bucket_id import bucket_id
 from plugin.loading import storage_manager_class
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
 from plugin.segment_metadata import (
@@ -88,9 +88,8 @@ def opened(spec: StorageSpec, request: pytest.FixtureRequest) -> Opened:
         zone: str | None = "az1",
         buckets: Mapping[str, str] = spec.buckets,
         settings: Mapping[str, str] = spec.settings,
-        copies: int = 1,
     ) -> RemoteWalStorageManager:
-        changed = replace(spec, zone=zone, buckets=buckets, settings=settings, copies=copies, acknowledged=copies)
+        changed = replace(spec, zone=zone, buckets=buckets, settings=settings)
         storage = load_storage(changed, CONTEXT)
         request.addfinalizer(storage.close)
         return storage
@@ -105,10 +104,6 @@ def _whole(storage: RemoteWalStorageManager, update: RemoteWalCombinedLogSegment
     )
 
 
-def _places(storage: RemoteWalStorageManager, custom_metadata: bytes) -> list[str | None]:
-    return [copy.place for copy in storage.copies_of(custom_metadata)]
-
-
 def test_each_zone_writes_to_its_own_bucket_and_reads_all(opened: Opened, spec: StorageSpec) -> None:
     first, second = opened("az1"), opened("az2")
     of_first, of_second = (one.copy_log_segment_data(*segment(n, [b"abc"])) for n, one in enumerate((first, second)))
@@ -116,7 +111,7 @@ def test_each_zone_writes_to_its_own_bucket_and_reads_all(opened: Opened, spec: 
     assert of_second.custom_metadata == bucket_id(spec.buckets["az2"])
     for storage in (first, second):
         assert _whole(storage, of_first) == _whole(storage, of_second) == b"abc"
-        assert _places(storage, of_second.custom_metadata) == [spec.buckets["az2"]]
+        assert storage.place_of(of_second.custom_metadata) == spec.buckets["az2"]
     with pytest.raises(RemoteResourceNotFoundError):
         _whole(first, replace(of_second, custom_metadata=of_first.custom_metadata))
 
@@ -170,7 +165,7 @@ def test_a_bucket_off_the_list_is_neither_read_nor_deleted_in(opened: Opened, sp
         _whole(alone, update)
     with pytest.raises(UnknownBucketError):
         alone.delete_log_segment_data(update.combined_segment_id, update.custom_metadata)
-    assert _places(alone, update.custom_metadata) == [None]
+    assert alone.place_of(update.custom_metadata) is None
     assert _whole(first, update) == b"abc"
 
 
@@ -185,13 +180,13 @@ def test_from_one_bucket_to_a_list_and_back(opened: Opened, spec: StorageSpec) -
     of_other, of_own = listed.copy_log_segment_data(*segment(1, [b"new"])), opened("az2").copy_log_segment_data
     kept = of_own(*segment(2, [b"too"]))
     assert (_whole(listed, before), _whole(listed, of_other), _whole(listed, kept)) == (b"old", b"new", b"too")
-    assert _places(listed, b"") == [spec.buckets["az2"]]
+    assert listed.place_of(b"") == spec.buckets["az2"]
     assert _whole(alone, kept) == b"too"
     for call in (alone.delete_log_segment_data, lambda *named: alone.fetch_log_segment(named[0], 0, 1, named[1])):
         with pytest.raises(UnknownBucketError):
             call(of_other.combined_segment_id, of_other.custom_metadata)
     assert _whole(listed, of_other) == b"new"
-    assert _places(opened("az1"), b"") == [None]
+    assert opened("az1").place_of(b"") is None
     assert _whole(opened("az1"), before) == b"old"  # for who asks all the same: an upload that never ended
     with pytest.raises(RemoteResourceNotFoundError):
         listed.fetch_log_segment(CombinedSegmentId(9, 9, 9), 0, 1)
@@ -209,45 +204,6 @@ def test_blobs_are_in_the_own_zones_bucket_and_found_from_all(opened: Opened) ->
         first.delete_blob(blob)
     assert [blob.name for blob in second.list_blobs("metadata-snapshots")] == ["metadata-snapshots/1/a"]
     assert list(opened("az1").list_log_segments()) == []
-
-
-def test_copies_are_in_both_buckets_read_from_the_nearest_and_deleted_in_both(
-    opened: Opened, spec: StorageSpec
-) -> None:
-    first, second = opened("az1", copies=2), opened("az2", copies=2)
-    update = first.copy_log_segment_data(*segment(0, [b"abc"]))
-    assert first.copy_log_segment_data(*segment(0, [b"abc"])) == update
-    one, two = spec.buckets["az1"], spec.buckets["az2"]
-    assert (_places(first, update.custom_metadata), _places(second, update.custom_metadata)) == ([one, two], [two, one])
-    for copy in first.copies_of(update.custom_metadata):
-        assert _whole(first, replace(update, custom_metadata=copy.custom_metadata)) == b"abc"
-    listed = joined(second.list_log_segments())[update.combined_segment_id]
-    assert set(_places(first, listed.custom_metadata)) == {one, two}
-    assert first.fetch_segment_metadata(listed).entries == update.entries
-    first.delete_log_segment_data(
-        update.combined_segment_id, second.copies_of(update.custom_metadata)[0].custom_metadata
-    )
-    assert len(list(first.list_log_segments())) == 1
-    assert _whole(second, update) == _whole(first, update) == b"abc"
-    second.delete_log_segment_data(update.combined_segment_id, update.custom_metadata)
-    assert list(first.list_log_segments()) == []
-    with pytest.raises(RemoteResourceNotFoundError):
-        _whole(first, update)
-
-
-def test_who_knows_but_one_bucket_of_a_copied_object_reads_it_there_and_deletes_nothing(
-    opened: Opened, spec: StorageSpec
-) -> None:
-    update = opened("az1", copies=2).copy_log_segment_data(*segment(0, [b"abc"]))
-    key = storage_manager_class(spec.class_name, None).bucket_key or ""
-    alone = opened(None, buckets={}, settings={**spec.settings, key: spec.buckets["az2"]})
-    listed = opened("az1", buckets={"az1": spec.buckets["az1"]})
-    for storage in (alone, listed):
-        assert _whole(storage, update) == b"abc"
-        assert None in _places(storage, update.custom_metadata)
-        with pytest.raises(UnknownBucketError):
-            storage.delete_log_segment_data(update.combined_segment_id, update.custom_metadata)
-    assert _whole(alone, update) == b"abc"
 
 
 def test_a_blob_whose_upload_told_nothing_is_deleted_wherever_it_is(opened: Opened) -> None:

@@ -24,11 +24,10 @@ def two_zones(
     cluster_id: str,
     away: Collection[str] = (),
     listed: Collection[str] = ZONES,
-    copies: int = 1,
 ) -> ZonedWalStorageManager:
     """As the agent of a broker in the zone `own` has it. `away` are zones whose buckets do not answer."""
     buckets = {zone: bucket(directory, zone) for zone in listed}
-    spec = StorageSpec("plugin.local_directory.LocalWalStorageManager", None, {}, "rsm.", buckets, own, copies)
+    spec = StorageSpec("plugin.local_directory.LocalWalStorageManager", None, {}, "rsm.", buckets, own)
     plan = plan_buckets(spec, LocalWalStorageManager.bucket_key)
     guards = {bucket_id: GuardedStorageManager() for bucket_id in plan.buckets}
     for bucket_id, one in plan.buckets.items():

@@ -1,6 +1,5 @@
 """Recovery where each zone has a bucket: what is out of reach is told as that, and not as lost."""
 
-import random
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +11,11 @@ from plugin.errors import IncompleteListingError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet
-from recovery.errors import UnusableRunError
 from recovery.logs.log_plan import Gap, PlanRules
 from recovery.logs.log_settings import LogSettings
 from recovery.logs.run_reader import RunReader
 from recovery.metadata.inventory import Inventory, from_metadata, from_objects
-from recovery.verification import FindingKind, ObjectVerifier, Verification, check_inventory
+from recovery.verification import FindingKind, check_inventory
 from tests.plugin.two_zones import ZONES, bucket, two_zones
 from tests.recovery.stored_objects import records
 from tests.recovery.test_inventory import ORDERS, Leader, _noted
@@ -27,9 +25,8 @@ from tests.recovery.test_topic_rebuild import CLUSTER, Lost, TopicInMemory
 class Stored:
     """A log of which the second of three objects is in the other zone's bucket, as its leader was."""
 
-    def __init__(self, directory: Path, copies: int = 1) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.copies = copies
         self.uploads = [
             Leader(self.opened(zone), broker_id, since_ms=100 * number).upload(
                 records(ORDERS, 0, 5 * number, 5 * number + 4)
@@ -40,7 +37,7 @@ class Stored:
     def opened(
         self, own: str = "az1", away: Collection[str] = (), listed: Collection[str] = ZONES
     ) -> RemoteWalStorageManager:
-        return two_zones(self.directory, own, CLUSTER, away, listed, min(self.copies, len(listed)))
+        return two_zones(self.directory, own, CLUSTER, away, listed)
 
     def inventory(self, away: Collection[str] = (), listed: Collection[str] = ZONES) -> Inventory:
         opened = self.opened(away=away, listed=listed)
@@ -104,83 +101,6 @@ def test_an_object_that_is_gone_from_a_bucket_that_answers_is_lost(tmp_path: Pat
     assert list(inventory.unreachable) == [stored.uploads[1].combined_segment_id]
 
 
-@pytest.mark.parametrize(("away", "listed"), [(["az2"], ZONES), (["az1"], ZONES), ([], ["az1"])])
-@pytest.mark.parametrize("by_metadata", [True, False])
-def test_with_copies_all_of_a_log_is_read_without_one_of_the_buckets(
-    tmp_path: Path, away: list[str], listed: Collection[str], by_metadata: bool
-) -> None:
-    stored = Stored(tmp_path, copies=2)
-    opened = stored.opened(away=away, listed=listed)
-    inventory = stored.inventory(away, listed) if by_metadata else from_objects(opened, None)
-    assert (inventory.objects, inventory.lost_objects, inventory.unreachable) == (3, [], {})
-    plan = inventory.log_runs(ORDERS).plan(PlanRules())
-    assert (plan.gap, plan.end_offset) == (None, 15)
-    reader = RunReader(opened)
-    assert [reader.read(0, extent).batches[0].base_offset for extent in plan.extents] == [0, 5, 10]
-
-
-def _damage(stored: "Stored", number: int, zone: str) -> None:
-    """One object in one bucket: its middle, where its records are."""
-    name = f"{stored.uploads[number].combined_segment_id.sequence:012x}.rwal"
-    [*_, path] = sorted(
-        path
-        for path in (stored.directory / zone).rglob(name)
-        if f"/{stored.uploads[number].combined_segment_id.broker_id}/" in str(path)
-        and f"{stored.uploads[number].combined_segment_id.incarnation:012x}" in str(path)
-    )
-    raw = bytearray(path.read_bytes())
-    raw[stored.uploads[number].entries[0].end_file_position - 1] ^= 1
-    path.chmod(0o600)
-    path.write_bytes(raw)
-
-
-def test_a_damaged_copy_is_passed_over_for_the_sound_one(tmp_path: Path) -> None:
-    stored = Stored(tmp_path, copies=2)
-    _damage(stored, 0, "az1")
-    _damage(stored, 2, "az2")
-    plan = stored.inventory().log_runs(ORDERS).plan(PlanRules())
-    reader = RunReader(stored.opened())
-    assert [reader.read(0, extent).batches[0].base_offset for extent in plan.extents] == [0, 5, 10]
-    _damage(stored, 0, "az2")
-    with pytest.raises(UnusableRunError):
-        reader.read(0, plan.extents[0])
-
-
-def test_verify_reads_each_copy(tmp_path: Path) -> None:
-    stored = Stored(tmp_path, copies=2)
-
-    def verified(away: Collection[str] = ()) -> Verification:
-        inventory = stored.inventory(away)
-        verifier = ObjectVerifier([stored.planned(inventory)], inventory)
-        reader = RunReader(stored.opened(away=away))
-        return verifier.verify(reader, 1, random.Random(1), 2, lambda: inventory)
-
-    sound = verified()
-    assert (sound.findings, sound.objects, sound.runs) == ((), 3, 6)
-    assert (verified(away=["az2"]).findings, verified(away=["az2"]).runs) == ((), 3)
-    _damage(stored, 0, "az2")
-    gone = stored.uploads[1]
-    for copy in stored.opened().copies_of(gone.custom_metadata)[:1]:
-        stored.opened().delete_log_segment_data(gone.combined_segment_id, copy.custom_metadata)
-    found = verified().findings
-    assert [(one.kind, one.kind.is_error) for one in found] == [
-        (FindingKind.WRONG_BYTES, True),
-        (FindingKind.MISSING_COPY, False),
-    ]
-    assert bucket(tmp_path, "az2") in found[0].detail
-    assert bucket(tmp_path, "az1") in found[1].detail
-
-
-def test_where_no_copy_was_listed_and_one_is_out_of_reach_the_object_is_not_lost(tmp_path: Path) -> None:
-    stored = Stored(tmp_path, copies=2)
-    gone = stored.uploads[0]
-    near = stored.opened().copies_of(gone.custom_metadata)[0]
-    stored.opened().delete_log_segment_data(gone.combined_segment_id, near.custom_metadata)
-    inventory = stored.inventory(away=["az2"])
-    assert inventory.lost_objects == []
-    assert inventory.unreachable == {gone.combined_segment_id: bucket(tmp_path, "az2")}
-
-
 def test_the_metadata_is_rebuilt_with_the_bucket_of_each_object(tmp_path: Path) -> None:
     lost = Lost(two_zones(tmp_path, "az2", CLUSTER))
     uploads = [lost.upload(), lost.upload()]
@@ -188,17 +108,6 @@ def test_the_metadata_is_rebuilt_with_the_bucket_of_each_object(tmp_path: Path) 
     assert [(one.combined_segment_id, one.custom_metadata) for one in plan.segments] == [
         (upload.combined_segment_id, upload.custom_metadata) for upload in uploads
     ]
-
-
-def test_the_metadata_is_rebuilt_with_all_buckets_of_an_object(tmp_path: Path) -> None:
-    lost = Lost(two_zones(tmp_path, "az2", CLUSTER, copies=2))
-    upload = lost.upload()
-    storage = two_zones(tmp_path, "az1", CLUSTER)
-    [told] = replace(lost, storage=storage).rebuild().plan(TopicInMemory().known).segments
-    assert told.combined_segment_id == upload.combined_segment_id
-    assert {copy.place for copy in storage.copies_of(told.custom_metadata)} == {
-        bucket(tmp_path, zone) for zone in ZONES
-    }
 
 
 def test_the_metadata_is_not_rebuilt_while_a_bucket_is_away(tmp_path: Path) -> None:

@@ -4,10 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from plugin.format.bucket_copies import NamedCopies, bucket_id
+from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import CombinedSegmentId
 from plugin.zones.zoned_storage import Bucket, ZoneBuckets, ZonedWalStorageManager
-from replication.wire.link import SegmentLink
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents
 from tests.rlm.memory_storage import MemoryStorage
@@ -103,86 +102,3 @@ async def test_reads_that_hang_in_one_bucket_leave_the_threads_of_the_others_alo
         assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})
         assert agents.linked_responses == 1
         buckets.two.fetch_gate.set()
-
-
-# Copies.
-
-
-@asynccontextmanager
-async def agents_with_copies() -> AsyncIterator[tuple[Agents, TwoBuckets]]:
-    """The leader writes to both buckets; `two` is the nearest to the follower."""
-    async with agents_of_two_zones() as (agents, buckets):
-        buckets.two.objects = buckets.one.objects
-        buckets.one.custom_metadata = NamedCopies((ONE, TWO)).encode()
-        yield agents, buckets
-
-
-async def test_the_nearest_copy_is_read() -> None:
-    async with agents_with_copies() as (agents, buckets):
-        follower = await agents.connect()
-        agents.append({0: batches(1, 0)})
-        assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})
-        assert agents.linked_responses == 1
-        assert (len(buckets.one.fetches), len(buckets.two.fetches)) == (0, 1)
-
-
-async def test_the_next_copy_is_read_where_the_nearest_fails_and_at_once_while_it_is_given_up() -> None:
-    async with agents_with_copies() as (agents, buckets):
-        buckets.two.fetches_fail = True
-        follower = await agents.connect()
-        for offset in range(6):
-            agents.append({0: batches(1, offset)})
-            assert await follower.fetch({0: offset}) == follower.expected({0: batches(1, offset)})
-        assert agents.linked_responses == 6
-        assert (len(buckets.one.fetches), len(buckets.two.fetches)) == (6, 3)
-        assert agents.follower_faults("hydration_next_copy") == 3
-        assert agents.hydration.tiers.given_up == ["two"]
-        assert not agents.hydration.tiers.is_given_up(buckets.one.custom_metadata)
-        assert agents.leader_faults("links_paused") == 0
-
-        buckets.two.fetches_fail = False
-        agents.now_s += 100
-        for offset in range(6, 8):
-            agents.append({0: batches(1, offset)})
-            assert await follower.fetch({0: offset}) == follower.expected({0: batches(1, offset)})
-        assert (len(buckets.one.fetches), len(buckets.two.fetches)) == (6, 5)
-
-
-async def test_a_copy_that_is_slow_is_given_up_by_itself() -> None:
-    async with agents_with_copies() as (agents, buckets):
-        buckets.two.fetch_gate.clear()
-        named = buckets.one.custom_metadata
-        for sequence in range(3):
-            agents.hydration.announce(CombinedSegmentId(2, 1, sequence), ((0, 10),), named)
-            links = [SegmentLink(CombinedSegmentId(2, 1, sequence), 0, 10, 0, named)]
-            agents.hydration.timed_out(agents.hydration.not_there(links))
-        assert agents.hydration.tiers.given_up == ["two"]
-        follower = await agents.connect()
-        agents.append({0: batches(1, 0)})
-        assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})
-        assert (agents.linked_responses, len(buckets.one.fetches)) == (1, 1)
-        buckets.two.fetch_gate.set()
-
-
-async def test_links_pause_once_all_copies_are_given_up() -> None:
-    async with agents_with_copies() as (agents, buckets):
-        follower = await agents.connect()
-        agents.append({0: batches(1, 0)})
-        assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})
-        agents.append({0: batches(1, 1)})
-        await agents.until(lambda: len(buckets.two.fetches) == 2)
-        for name in (ONE, TWO):
-            assert agents.leader_faults("links_paused") == 0
-            for _ in range(3):
-                agents.hydration.timed_out([(CombinedSegmentId(1, 1, 9), name)])
-        await agents.until(lambda: agents.leader_faults("links_paused") == 1)
-
-
-async def test_where_no_copy_answers_the_bytes_are_taken_inline() -> None:
-    async with agents_with_copies() as (agents, buckets):
-        buckets.one.fetches_fail = buckets.two.fetches_fail = True
-        follower = await agents.connect()
-        agents.append({0: batches(1, 0)})
-        assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})
-        assert (len(buckets.one.fetches), len(buckets.two.fetches)) == (1, 1)
-        assert agents.follower_faults("inline_requested_timeout") == 1

@@ -298,7 +298,9 @@ def test_the_breaker_lets_no_more_than_one_probe_through_in_each_wait(script: li
 
 async def test_ranges_that_the_event_loop_admits_take_no_thread(rig: Rig) -> None:
     rig.storage.most_on_loop = 100
-    rig.cache.tiers.of(segment(0), b"")[0][0].pool.shutdown()
+    tier = rig.cache.tiers.of(segment(0), b"")
+    assert tier is not None
+    tier.pool.shutdown()
     assert await rig.fetch(0) == bytes(range(100))
     assert rig.storage.on_loop_calls == [("fetch", segment(0))]
 

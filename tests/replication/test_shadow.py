@@ -24,9 +24,9 @@ ONE_ZONE = {2: "az2", 3: "az2"}
 
 
 class Rig:
-    def __init__(self, copies: int = 1) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        rules = ShadowRules(WAIT_S, copies, lambda brokers: {one: ONE_ZONE.get(one, one) for one in brokers})
+        rules = ShadowRules(WAIT_S, lambda brokers: {one: ONE_ZONE.get(one, one) for one in brokers})
         self.shadow = Shadow(self.registry, rules, lambda: 1000.0)
         followers = {HERE: frozenset({2, 3}), THERE: frozenset({4}), ALONE: frozenset[int]()}
         self.shadow.set_led(
@@ -47,11 +47,11 @@ def item(partition: TopicIdPartition, size: int, seen_s: float = 100.0) -> MetaQ
 
 
 def test_what_is_stored_would_be_linked_for_each_follower_and_read_once_for_each_reader() -> None:
-    rig = Rig(copies=2)
+    rig = Rig()
     rig.stored(item(HERE, 1000), item(THERE, 300), item(ALONE, 50))
     assert rig.moved() == {"linked": 2 * 1000 + 300}
     requests = rig.shadow.requests
-    assert (requests.put, requests.put_bytes) == (2, 2 * 1350)
+    assert (requests.put, requests.put_bytes) == (1, 1350)
     assert (requests.get, requests.get_bytes) == (2, 1000 + 300)
     assert rig.shadow.traffic.by_partition[HERE].linked_bytes == 2000
     followers = rig.shadow.traffic.by_follower

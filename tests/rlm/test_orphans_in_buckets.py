@@ -31,9 +31,8 @@ class Published:
 class Stored:
     """Two objects of broker 1, which once ran in az2 and now runs in az1, and what the metadata tells of them."""
 
-    def __init__(self, directory: Path, tells: bool = True, copies: int = 1) -> None:
+    def __init__(self, directory: Path, tells: bool = True) -> None:
         self.directory = directory
-        self.copies = copies
         self.store = RemoteWalMetadataStore()
         self.store.apply(RemoteWalNodeRegistration(1, 1, 1, 0), (0, 0))
         self.uploads = [
@@ -46,7 +45,7 @@ class Stored:
     def opened(
         self, own: str = "az1", away: Collection[str] = (), listed: Collection[str] = ZONES
     ) -> RemoteWalStorageManager:
-        return two_zones(self.directory, own, CLUSTER, away, listed, min(self.copies, len(listed)))
+        return two_zones(self.directory, own, CLUSTER, away, listed)
 
     def compare(self, storage: RemoteWalStorageManager) -> Comparison:
         return OrphanTask(storage, self.store, lambda: True, 0, lambda: LATE_MS).compare([1])[1]
@@ -104,49 +103,3 @@ def test_what_appears_after_its_deletion_is_deleted_again_in_its_bucket(tmp_path
     stored.heal(stored.opened())
     left = [one.combined_segment_id for one in stored.opened().list_log_segments()]
     assert left == [stored.uploads[0].combined_segment_id]
-
-
-# Copies.
-
-
-def test_an_object_with_copies_is_one_object_and_is_lost_only_where_no_bucket_can_have_it(tmp_path: Path) -> None:
-    stored = Stored(tmp_path, copies=2)
-    found = stored.compare(stored.opened())
-    assert (found.objects, found.disagreements) == (2, ())
-    gone = stored.uploads[0]
-    near, far = stored.opened().copies_of(gone.custom_metadata)
-    stored.opened().delete_log_segment_data(gone.combined_segment_id, near.custom_metadata)
-    assert stored.compare(stored.opened()).disagreements == ()
-    found = stored.compare(stored.opened(away=["az2"]))
-    assert (found.disagreements, found.not_looked_for) == ((), 1)
-    stored.opened().delete_log_segment_data(gone.combined_segment_id, far.custom_metadata)
-    assert [one.kind for one in stored.compare(stored.opened()).disagreements] == [Kind.LOST]
-    assert stored.compare(stored.opened(away=["az2"])).not_looked_for == 1
-
-
-def test_an_orphan_with_copies_is_one_orphan_and_is_deleted_in_each_bucket(tmp_path: Path) -> None:
-    stored = Stored(tmp_path, tells=False, copies=2)
-    storage = stored.opened()
-    healed = stored.heal(storage).published
-    assert [(record.combined_segment_id, record.state) for record in healed] == [
-        (upload.combined_segment_id, DELETING) for upload in stored.uploads
-    ]
-    for record in healed:
-        storage.delete_log_segment_data(record.combined_segment_id, record.custom_metadata)
-    assert list(storage.list_log_segments()) == []
-
-
-def test_a_copy_that_appears_after_the_deletion_is_deleted_again(tmp_path: Path) -> None:
-    """As of a write that timed out, and took effect late."""
-    stored = Stored(tmp_path, copies=2)
-    gone = stored.uploads[0]
-    late = stored.opened().copies_of(gone.custom_metadata)[1]
-    for state in (DELETING, DELETED):
-        stored.store.apply(type(gone)(gone.combined_segment_id, (), state, 500, gone.size_bytes), (0, 10 + int(state)))
-    stored.opened().delete_log_segment_data(
-        gone.combined_segment_id, stored.opened().copies_of(gone.custom_metadata)[0].custom_metadata
-    )
-    storage = stored.opened()
-    assert [one.custom_metadata for one in stored.compare(storage).disagreements] == [late.custom_metadata]
-    stored.heal(storage)
-    assert {one.combined_segment_id for one in storage.list_log_segments()} == {stored.uploads[1].combined_segment_id}

@@ -45,7 +45,6 @@ class Segment:
     entries: list[tuple[TopicId, int, int]]
     """(topic, partition, bytes)"""
     is_new: bool = True
-    copies: int | None = 1
     elsewhere_bytes: int | None = 0
 
     @property
@@ -78,7 +77,7 @@ class CostHistory:
     def sources(self, spark: SparkSession, **changes: object) -> CostSources:
         segments = [
             (s.broker_id, 1, s.sequence, 3 if s.deleted_ms else 1, s.finished_ms - 5, s.finished_ms, None, s.deleted_ms,
-             s.size_bytes, s.copies, s.elsewhere_bytes, len(s.entries), None, None, None, None, s.is_new)
+             s.size_bytes, s.elsewhere_bytes, len(s.entries), None, None, None, None, s.is_new)
             for s in self.segments
         ]  # fmt: skip
         entries = [row for s in self.segments if s.is_new for row in _entry_rows(s)]
@@ -125,7 +124,6 @@ def random_history(seed: int, segments: int = 120) -> CostHistory:
         ]
         deleted_ms = finished_ms + life_ms if finished_ms + life_ms < NOW_MS else None
         segment = Segment(generator.randrange(1, 5), number, finished_ms, deleted_ms, entries)
-        segment.copies = generator.choice([None, 1, 2, 3])
         segment.elsewhere_bytes = generator.choice([None, 0, sum(size for _, _, size in entries) // 2])
         history.segments.append(segment)
     history.archived += _archive(generator)
@@ -234,14 +232,12 @@ def plain_costs(history: CostHistory, now_ms: int = NOW_MS) -> PlainCosts:
         day = segment.finished_ms // DAY_MS
         for topic_id in {topic for topic, _, _ in segment.entries}:
             own = sum(size for topic, _, size in segment.entries if topic == topic_id)
-            copies = segment.copies or 1
-            size = segment.size_bytes * own / entry_bytes * copies
+            size = segment.size_bytes * own / entry_bytes
             stored = size + (segment.elsewhere_bytes or 0) * own / entry_bytes
             uploaded = amounts[topic_id, segment.broker_id, day]
             uploaded["objects"] += 1
-            uploaded["puts"] += own / entry_bytes * copies
+            uploaded["puts"] += own / entry_bytes
             uploaded["upload_bytes"] += size
-            uploaded["copied_bytes"] += size * (copies - 1) / copies
             end_ms = segment.deleted_ms or now_ms
             for stored_day in range(day, end_ms // DAY_MS + 1):
                 begin, end = max(segment.finished_ms, stored_day * DAY_MS), min(end_ms, (stored_day + 1) * DAY_MS)

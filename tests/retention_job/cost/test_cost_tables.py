@@ -36,7 +36,6 @@ from tests.retention_job.cost.cost_history import (
     TOPICS,
     CostHistory,
     PlainCosts,
-    Segment,
     plain_costs,
     random_history,
 )
@@ -109,26 +108,6 @@ def test_dollars_are_amounts_times_prices(found: Rows, plain: PlainCosts) -> Non
         assert row["remote_wal_usd"] == pytest.approx(paid, rel=1e-9, abs=1e-15)
         assert row["remote_wal_usd"] == pytest.approx(sum(row[name] for name in DOLLARS))
         assert row["saved_usd"] == pytest.approx(stock - paid, rel=1e-6, abs=1e-12)
-
-
-@pytest.mark.parametrize("fee", [0.004, None])
-def test_the_way_of_copies_to_other_zones_is_paid_and_not_known_where_its_price_is_not(
-    spark: SparkSession, fee: float | None
-) -> None:
-    of_one, of_two = (
-        Segment(broker_id, 0, FIRST_DAY * DAY_MS, None, [(TOPICS[0], 0, 10**6)], copies=broker_id)
-        for broker_id in (1, 2)
-    )
-    network = {key: price for key, price in PRICES.sections["network"].items() if key != "express_cross_zone_write_gb"}
-    network |= {"express_cross_zone_write_gb": fee} if fee is not None else {}
-    prices = replace(PRICES, sections={**PRICES.sections, "network": network})
-    rows = rows_of(cost_by_topic(CostHistory([of_one, of_two]).sources(spark), prices))
-    one, two = (rows[TOPICS[0], broker_id, FIRST_DAY] for broker_id in (1, 2))
-    size, upload_gb = of_one.size_bytes, PRICES.store("s3_express").upload_gb
-    assert one["upload_usd"] == pytest.approx(size / 1e9 * upload_gb)
-    assert two["upload_usd"] == (None if fee is None else pytest.approx(size / 1e9 * (2 * upload_gb + fee)))
-    assert two["puts"] == 2 * one["puts"]
-    assert two["storage_usd"] == pytest.approx(2 * one["storage_usd"])
 
 
 def test_an_archive_in_the_same_store_is_no_request_beside_the_objects(

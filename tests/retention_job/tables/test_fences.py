@@ -56,10 +56,10 @@ def test_without_registrations_nothing_is_refused(spark: SparkSession) -> None:
 def test_what_a_rebuild_tells_of_a_fenced_writers_upload_counts(spark: SparkSession) -> None:
     columns = (
         "broker_id INT, incarnation LONG, sequence LONG, state INT, event_timestamp_ms LONG, size_bytes LONG, "
-        "copies INT, elsewhere_bytes LONG, entry_count INT, retention_ms LONG, "
+        "elsewhere_bytes LONG, entry_count INT, retention_ms LONG, "
         "record_id LONG, record_type INT, is_fenced BOOLEAN"
     )
-    row = (1, 5, 0, 1, 7, 100, 2, 0, 1, 9, 3)
+    row = (1, 5, 0, 1, 7, 100, 0, 1, 9, 3)
     staged = spark.createDataFrame(
         [
             (*row, serde.COMBINED_SEGMENT, True),
