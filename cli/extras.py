@@ -6,7 +6,6 @@ from typing import Final
 EXTRAS: Final = {
     "report": frozenset({"jinja2", "markupsafe", "matplotlib", "pandas", "pyarrow", "pyspark"}),
     "demo": frozenset({"pyspark"}),
-    "traces": frozenset({"opentelemetry"}),
 }
 """The modules of each extra of the package."""
 

@@ -19,7 +19,6 @@ from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.loop_times import LoopTimes
 from agent.metrics.paused_reads import PausedLinks, PausedReads
 from agent.metrics.savings import Dollars, SavingsCollector
-from agent.metrics.segment_traces import span_counter
 from agent.metrics.store_times import StoreTimes
 from agent.metrics.topic_metrics import TopicCollector
 from agent.release import agent_info, build_info
@@ -111,7 +110,6 @@ def _collectors() -> list[Collector]:
     CertificateWatch(registry, {}, wall_ms)
     LoopTimes(registry, time.monotonic)
     StoreTimes(registry, time.monotonic)
-    span_counter(registry)
     build_info(registry)
     agent_info(registry)
     publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)

@@ -20,7 +20,6 @@ from agent.settings.process_settings import (
     PeerSettings,
     ProcessSettings,
     TlsSettings,
-    TraceSettings,
 )
 from agent.settings.replication_settings import CatchUpSettings, HydrationSettings, LinkSettings
 from agent.settings.setting_types import Section
@@ -54,7 +53,6 @@ class AgentSettings(BaseModel):
     lifecycle: LifecycleSettings = LifecycleSettings()
     peers: PeerSettings = PeerSettings()
     http: HttpSettings = HttpSettings()
-    traces: TraceSettings = TraceSettings()
     client: ClientSettings = ClientSettings()
     process: ProcessSettings = ProcessSettings()
     access: AccessSettings = AccessSettings()

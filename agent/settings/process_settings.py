@@ -8,7 +8,6 @@ from pydantic import Field
 from agent.settings.setting_types import (
     MAX_PORT,
     AddressSetting,
-    HttpUrlSetting,
     ListenerSetting,
     PeersSetting,
     RequestNamesSetting,
@@ -42,19 +41,6 @@ class PeerSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         le=MAX_PORT,
         description="Broker <id>'s advertised inter-broker port is this plus <id>; the agent listens there for it. For "
         "its own broker it does if that listens at another port.",
-    )
-
-
-class TraceSettings(Section, alias_generator=keyed("remote.wal.traces.")):
-    """Settings of traces of single objects."""
-
-    otlp_endpoint: HttpUrlSetting | None = Field(
-        None,
-        description="The URL where a collector takes OpenTelemetry traces (OTLP over HTTP). Needs the extra traces. "
-        "Default: no traces.",
-    )
-    sample_ratio: float = Field(
-        0.01, ge=0, le=1, description="The share of combined segments that is traced; the same on all agents."
     )
 
 

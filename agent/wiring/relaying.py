@@ -150,7 +150,7 @@ def build_relaying(
     storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.time_call)
     write_path, zones = GuardedWritePath(), Zones(identity.rack, RemoteReaders(clock))
     peers = KnownPeers(peer_addresses(broker, settings.peers))
-    stage_times, metrics = _stage_times(settings, identity, registry, clock), ReplicationMetrics(registry)
+    stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
     hydration = HydrationCache(storage, _hydration_limits(settings.hydration), stage_times, metrics, clock, archive)
     hello, limits = _hello(settings, identity), _leader_limits(configuration)
     context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics, clock)
@@ -277,16 +277,6 @@ def _hello(settings: AgentSettings, identity: AgentIdentity) -> Hello:
         shares=settings.hydration.share_min_readers > 0,
         packs=settings.link.pack_enable,
     )
-
-
-def _stage_times(
-    settings: AgentSettings, identity: AgentIdentity, registry: CollectorRegistry, clock: Callable[[], float]
-) -> StageTimes:
-    if settings.traces.otlp_endpoint is None:
-        return StageTimes(registry)
-    from agent.metrics.segment_traces import build_traces
-
-    return StageTimes(registry, build_traces(settings.traces, identity, Clocks(clock, wall_ms), registry))
 
 
 def _gateway(

@@ -415,7 +415,7 @@ class HydratedResponses:
         self._defects.spliced()
         self._to.write_frame(*spliced)
         self.spliced_at_s = self._context.clock()
-        self._context.stage_times.observe("spliced", self.spliced_at_s - started_s, (link.object_id for link in links))
+        self._context.stage_times.observe("spliced", self.spliced_at_s - started_s)
 
     async def _refuse_bytes(self, error: SpliceError) -> None:
         """Handle bytes that still differ from what the leader linked after a second read."""
@@ -446,9 +446,7 @@ class HydratedResponses:
         try:
             with Deadline(self._responses.loop, self._context.limits.hydration_timeout_s):
                 data = await fetch_all(links)
-                self._context.stage_times.observe(
-                    "hydrated", self._context.clock() - started_s, (link.object_id for link in links)
-                )
+                self._context.stage_times.observe("hydrated", self._context.clock() - started_s)
                 try:
                     return await _spliced(response, data)
                 except SpliceError as error:

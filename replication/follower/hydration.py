@@ -273,7 +273,7 @@ class HydrationCache:
             tier.answered()
 
     def _arrived(self, wanted: CachedRange, data: bytes, started_s: float) -> None:
-        self._stage_times.observe("fetched", self._clock() - started_s, (wanted.object_id,))
+        self._stage_times.observe("fetched", self._clock() - started_s)
         for wait in self.ranges.arrived(wanted, data):
             for future in self._futures([wait]):
                 future.set_result(wait.data())

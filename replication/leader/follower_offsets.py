@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.metrics import StageTimes
 
 MAX_PARTITIONS = 20_000
@@ -80,8 +79,8 @@ _MAX_TRACKED = 1024
 
 @dataclass(slots=True)
 class _Tracked:
-    ahead: deque[tuple[int, float, tuple[CombinedSegmentId, ...]]] = field(default_factory=deque)
-    """(next offset, when the append was noticed, the objects to report with it), ascending."""
+    ahead: deque[tuple[int, float]] = field(default_factory=deque)
+    """(next offset, when the append was noticed), ascending."""
     fetch_offsets: dict[object, int] = field(default_factory=dict)
     """By follower: the last offset that it asked for."""
 
@@ -104,17 +103,11 @@ class WatermarkTimes:
         """Whether the high watermark of a partition has yet to pass something that is stored."""
         return self._ahead > 0
 
-    def stored(
-        self,
-        partition: TopicIdPartition,
-        next_offset: int,
-        seen_s: float,
-        objects: tuple[CombinedSegmentId, ...] = (),
-    ) -> None:
-        """Record stored batches below `next_offset`, noticed at this time; `objects` are reported with their time."""
+    def stored(self, partition: TopicIdPartition, next_offset: int, seen_s: float) -> None:
+        """Record stored batches below `next_offset`, noticed at this time."""
         ahead = self._partitions.setdefault(partition, _Tracked()).ahead
         if len(ahead) < _MAX_TRACKED:
-            ahead.append((next_offset, seen_s, objects))
+            ahead.append((next_offset, seen_s))
             self._ahead += 1
 
     def fetched(self, partition: TopicIdPartition, follower: object, offset: int, now_s: float) -> None:
@@ -143,6 +136,6 @@ class WatermarkTimes:
 
     def _passed(self, tracked: _Tracked, offset: int, now_s: float) -> None:
         while tracked.ahead and tracked.ahead[0][0] <= offset:
-            _, seen_s, objects = tracked.ahead.popleft()
-            self._stage_times.observe("high_watermark", now_s - seen_s, objects)
+            _, seen_s = tracked.ahead.popleft()
+            self._stage_times.observe("high_watermark", now_s - seen_s)
             self._ahead -= 1

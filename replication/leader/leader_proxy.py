@@ -290,7 +290,6 @@ class LeaderProxy:
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
         """List the batches, announce the segment to the followers of its partitions, and wake waiting responses."""
-        oldest = segment.oldest_item if self._context.stage_times.spans is not None else None
         digests = segment.digests or repeat((), len(segment.items))
         for item, entry, of_item in zip(segment.items, segment.entries, digests, strict=True):
             self._context.index.add(
@@ -304,16 +303,13 @@ class LeaderProxy:
                     of_item,
                 ),
             )
-            told = (segment.combined_segment_id,) if item is oldest else ()
-            self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s, told)
+            self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
         if self._found is not None:
             self._found.uploaded(segment.combined_segment_id)
         with _written_together([relay.peer for relay in self.relays]):
             self._announce(segment)
             self._context.uploads.notify_now()
-        self._context.stage_times.observe(
-            "announced", self._context.clock() - segment.stored_s, (segment.combined_segment_id,)
-        )
+        self._context.stage_times.observe("announced", self._context.clock() - segment.stored_s)
 
     def _announce(self, segment: UploadedSegment) -> None:
         """Announce a segment. A slow peer is skipped, because this is a hint, unless it reads for others."""

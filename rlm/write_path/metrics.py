@@ -1,11 +1,7 @@
 """The write path's Prometheus metrics and stage times."""
 
-from collections.abc import Iterable
-from typing import Protocol
-
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from plugin.format.archive_object_id import StoredObjectId
 from plugin.hot_path.loop_metrics import LoopCounter, LoopHistogram
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
@@ -13,16 +9,6 @@ STAGE_BUCKETS_S = (
     0.0002, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015,
     0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
-
-
-class StageSpans(Protocol):
-    """Receives the stage times of single objects."""
-
-    def stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
-        """Record a stored object of the own broker's logs; its upload began at `started_s`."""
-
-    def passed(self, stage: str, seconds: float, objects: Iterable[StoredObjectId]) -> None:
-        """Record that these objects' bytes passed the stage just now."""
 
 
 class StageTimes:
@@ -35,8 +21,7 @@ class StageTimes:
     `high_watermark` append seen to the high watermark passing it.
     """
 
-    def __init__(self, registry: CollectorRegistry, spans: StageSpans | None = None) -> None:
-        self.spans = spans
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._histogram = LoopHistogram(
             "remote_wal_stage_seconds",
             "Time of each stage of replication through object storage",
@@ -45,19 +30,15 @@ class StageTimes:
             registry=registry,
         )
 
-    def observe(self, stage: str, seconds: float, objects: Iterable[StoredObjectId] = ()) -> None:
-        """Record one passage through a stage, of bytes that are in these objects."""
+    def observe(self, stage: str, seconds: float) -> None:
+        """Record one passage through a stage."""
         self._histogram.observe(stage, seconds)
-        if self.spans is not None and objects:
-            self.spans.passed(stage, seconds, objects)
 
     def stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
         """Record a stored segment of the own broker's logs; its upload began at `started_s`."""
         for item in segment.items:
             self.observe("combined", started_s - item.queued_s)
         self.observe("uploaded", now_s - started_s)
-        if self.spans is not None:
-            self.spans.stored(segment, started_s, now_s)
 
 
 class WriteMetrics:

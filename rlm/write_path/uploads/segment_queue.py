@@ -226,8 +226,3 @@ class UploadedSegment:
     """The storage manager's custom metadata."""
     digests: tuple[tuple[bytes, ...], ...] = ()
     """The SHA-256 of each batch of each item; empty if none are taken."""
-
-    @property
-    def oldest_item(self) -> MetaQueueItem | None:
-        """The item that was appended first; None if all of it was void when it was stored."""
-        return min(self.items, key=lambda item: item.seen_s, default=None)
