@@ -5,7 +5,6 @@ first, it cannot learn that, and leaves the objects alone.
 """
 
 import asyncio
-import struct
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -15,6 +14,7 @@ import structlog
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_messages import encode_outcome
 from gateway.produce.route_request import ZoneRouteRequest
+from gateway.request_order import RequestOrder
 from kafka_log.crc32c import Buffer
 from plugin.adopted_records import BatchSource
 from plugin.errors import defect_site
@@ -23,10 +23,6 @@ from replication.wire.peer_protocol import MessageKind
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, Offer
 
 log = structlog.get_logger(__name__)
-
-_CORRELATION_ID: Final = struct.Struct(">i")
-_CORRELATION_ID_AT: Final = 4
-"""Position in a request: behind API key and version."""
 
 _LOOK_AGAIN_S: Final = 0.25
 _AFTER_DEFECT_S: Final = 1.0
@@ -51,8 +47,9 @@ class AdoptionOffers:
     def __init__(self, adoptable: AdoptableRecords, channel: PeerChannel) -> None:
         self._adoptable = adoptable
         self._channel = channel
-        self._unanswered: dict[int, Offer] = {}
-        """Offers by correlation id."""
+        self._unsent: dict[int, Offer] = {}
+        """Offers of requests that the broker has not got, by the requests' numbers."""
+        self._order: RequestOrder[Offer | None] = RequestOrder()
         self._is_closed = False
 
     def spliced(self, request: ZoneRouteRequest, content: Buffer, now_s: float) -> None:
@@ -68,22 +65,23 @@ class AdoptionOffers:
         if offer is None:
             self._tell(request.number, adopted=False)
             return
-        (correlation_id,) = _CORRELATION_ID.unpack_from(b"".join(request.skeleton), _CORRELATION_ID_AT)
-        self._unanswered[correlation_id] = offer
+        self._unsent[request.number] = offer
+
+    def asked(self, frame: Buffer, number: int | None) -> None:
+        """Note a frame that goes to the broker next, by its beginning; `number` is that of a routed request."""
+        self._order.asked(frame, self._unsent.pop(number, None) if number is not None else None)
 
     def answered(self, frame: Buffer, now_s: float) -> None:
-        """Record that the broker has answered a request."""
-        if len(frame) < _CORRELATION_ID.size:
-            return
-        offer = self._unanswered.pop(_CORRELATION_ID.unpack_from(frame)[0], None)
-        if offer is not None:
+        """Record that the broker has answered a request. Raises MalformedFrameError."""
+        if (offer := self._order.answered(frame)) is not None:
             self._adoptable.answered(offer, now_s)
 
     def close(self, now_s: float) -> None:
         """End all offers: the connection ended."""
         self._is_closed = True
-        for offer in self._unanswered.values():
-            self._adoptable.answered(offer, now_s)
+        for offer in (*self._unsent.values(), *self._order):
+            if offer is not None:
+                self._adoptable.answered(offer, now_s)
 
     def _tell(self, number: int, adopted: bool) -> None:
         if not self._is_closed:

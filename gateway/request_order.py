@@ -21,6 +21,8 @@ T = TypeVar("T")
 _REQUEST: Final = struct.Struct(">hhi")  # API key, version, correlation id
 _ANSWER: Final = struct.Struct(">i")
 _SASL_HANDSHAKE: Final = 17
+MAX_UNANSWERED: Final = 10_000
+"""Most requests of a connection that wait for answers."""
 
 
 class RequestOrder(Generic[T]):
@@ -38,7 +40,12 @@ class RequestOrder(Generic[T]):
         return (what for _, what in self._sent)
 
     def asked(self, frame: Buffer, what: T) -> None:
-        """Note a request, which goes to the broker next; its beginning is enough."""
+        """Note a request, which goes to the broker next; its beginning is enough.
+
+        Raises MalformedFrameError for more than MAX_UNANSWERED.
+        """
+        if len(self._sent) >= MAX_UNANSWERED:
+            raise MalformedFrameError(0, f"{len(self._sent)} requests wait for their answers already")
         if len(frame) < _REQUEST.size:
             self._sent.append((None, what))
             return

@@ -6,6 +6,7 @@ keeps is counted in the memory budget, and the client is not read while it keeps
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,7 +21,6 @@ from gateway.produce.produce_frame import (
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import (
     Action,
-    Deliver,
     ForwardInline,
     ForwardRoute,
     Left,
@@ -155,9 +155,7 @@ class RoutedRelay:
         self._channel = context.channel(agent.connection, agent.broker_id)
         if links is not None and PeerCapabilities.LINKED_FETCH in agent.capabilities:
             defects = links.defects(agent.broker_id)
-            self._responses = HydratedResponses(
-                links.context, self._channel, self._answers_to, defects, self, is_told_ahead=False
-            )
+            self._responses = HydratedResponses(links.context, self._channel, self, defects, self, is_told_ahead=False)
         adopts = PeerCapabilities.ADOPTED_RECORDS in agent.capabilities
         self._core = RouteCore(context.limits, self._is_linked, adopts=adopts)
         self._owner = agent.broker_id if adopts else None
@@ -220,8 +218,20 @@ class RoutedRelay:
         self._passed()
 
     def frame_came(self, frame: Buffer) -> None:
-        """Handle an answer of the broker, in its turn."""
-        actions = self._core.answered(frame, self._now_s)
+        """Handle an answer of the broker, in its turn. Raises MalformedFrameError."""
+        self.write_frame(frame)
+
+    # FrameSink.
+
+    async def drain(self) -> None:
+        """Wait until the client keeps up. Raises ConnectionError."""
+        await self._answers_to.drain()
+
+    def write_frame(self, *buffers: Buffer) -> None:
+        """Give the client an answer of the broker, in its turn. Raises MalformedFrameError."""
+        actions = self._core.answered(buffers[0], self._now_s)
+        with suppress(ConnectionError):  # the task that reads the connection notices its end
+            self._answers_to.write_frame(*buffers)
         if any(isinstance(action, Settled) for action in actions):
             self._agent.reads.succeeded()
         self._do(actions)
@@ -284,8 +294,6 @@ class RoutedRelay:
                 metrics.requests.labels("original").inc()
                 head = encode_number(number)
                 self._channel.send(MessageKind.ORIGINAL, head, frame, records=_records_in(frame, len(head)))
-            case Deliver(frame):
-                self._answers_to.write_frame(frame)
 
     def _hold(self, kept_bytes: int) -> None:
         more = kept_bytes - self._held_bytes

@@ -170,7 +170,9 @@ class SplicedRelay:
                 task = asyncio.get_running_loop().create_task(self._read(action))
                 self._reads[task] = None
                 task.add_done_callback(self._reads.pop)
-            case ToBroker(buffers):
+            case ToBroker(buffers, number):
+                if self._offers is not None:
+                    self._offers.asked(buffers[0], number)
                 if self._answers is not None:
                     self._answers.asked(buffers[0])
                 if self._gate is not None:

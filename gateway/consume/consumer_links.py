@@ -21,6 +21,7 @@ import structlog
 from gateway.client_side import ClientSide
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.read_worth import ReadCosts, ReadWorth
+from gateway.request_order import RequestOrder
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.leader_context import LeaderContext
@@ -42,7 +43,7 @@ from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 
 log = structlog.get_logger(__name__)
 
-_BEGIN: Final = struct.Struct(">hhi")  # api key, api version, correlation id
+_BEGIN: Final = struct.Struct(">hh")  # api key, api version
 _MAX_UNDER_WAY: Final = 16
 """The most Fetch requests under way on a connection; with more it is no consumer that we know."""
 
@@ -81,13 +82,13 @@ class ConsumerLinks:
         self._context = context
         self._side = side
         self._metrics = metrics
-        self._fetches: dict[int, _Fetch] = {}
-        """Fetch requests under way, by correlation id."""
+        self._order: RequestOrder[_Fetch | bool] = RequestOrder()
+        """A bool: its response passes as it is; whether it may have records."""
+        self._fetches = 0
+        """Fetch requests under way."""
         self._at_hand: _AtHand | None = None
         self._is_understood = True
         """Whether the client's Fetch requests are understood."""
-        self._has_unread_records = False
-        """Whether the client has asked for records in a way that is not followed here."""
         self._defects = LinkDefects(context.metrics, context.clock)
         self._is_linked = bool(side.capabilities & (PeerCapabilities.LINKED_FETCH | PeerCapabilities.VISIBLE))
         links = side.capabilities | PeerCapabilities.LINKS
@@ -106,31 +107,36 @@ class ConsumerLinks:
         return ToFollower(MessageKind.KAFKA, (frame,), None)
 
     def asked(self, frame: Buffer, now_s: float) -> None:
-        """Note a frame that is about to be sent to the broker, by its begin."""
-        if len(frame) < _BEGIN.size:
-            return
-        api_key, api_version, correlation_id = _BEGIN.unpack_from(frame)
+        """Note a frame that is about to be sent to the broker, by its begin. Raises MalformedFrameError."""
+        self._order.asked(frame, self._fetch(frame, now_s))
+
+    def _fetch(self, frame: Buffer, now_s: float) -> _Fetch | bool:
+        """Return what is known of a request; of one that is no Fetch to be read, whether records may answer it."""
+        api_key, api_version = _BEGIN.unpack_from(frame) if len(frame) >= _BEGIN.size else (None, 0)
         if api_key != FETCH_API_KEY:
-            self._has_unread_records |= api_key in RECORDS_API_KEYS
-            return
+            return api_key in RECORDS_API_KEYS
         self._is_understood = understands_fetch(api_version)
-        if self._is_understood:
-            self._links.arrived()
-        if self._is_understood and len(self._fetches) < _MAX_UNDER_WAY:
-            self._fetches[correlation_id] = _Fetch(api_version, now_s)
-        else:
-            self._has_unread_records = True
+        if not self._is_understood:
+            return True
+        self._links.arrived()
+        if self._fetches >= _MAX_UNDER_WAY:
+            return True
+        self._fetches += 1
+        return _Fetch(api_version, now_s)
 
     def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
-        """Return the message to send instead, or until when to wait for `look_again`, before the next response."""
-        correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
-        fetch = self._fetches.pop(correlation_id, None)
-        if fetch is None:
+        """Return the message to send instead, or until when to wait for `look_again`, before the next response.
+
+        Raises MalformedFrameError if it is not the response to the next request.
+        """
+        what = self._order.answered(frame)
+        if isinstance(what, bool):
             if not self._is_understood:
                 self._metrics.traffic.fetched(self._side.zone, len(frame), None)
-            return ToFollower(MessageKind.KAFKA, (frame,), None if self._has_unread_records else ())
+            return ToFollower(MessageKind.KAFKA, (frame,), None if what else ())
+        self._fetches -= 1
         try:
-            view = scan_fetch_response(frame, fetch.api_version)
+            view = scan_fetch_response(frame, what.api_version)
         except MalformedFrameError as error:
             self._context.metrics.fault("response_not_understood")
             log.warning("frame_not_understood", frame="response", error=str(error))
@@ -142,7 +148,7 @@ class ConsumerLinks:
             return self._answer(None)
         self._tell_readers(view)
         gateway_id = self._side.gateway.broker_id
-        if not self._fetches and self._links.begin(frame, view, gateway_id, fetch.sent_s, now_s):
+        if not self._fetches and self._links.begin(frame, view, gateway_id, what.sent_s, now_s):
             return self.look_again(now_s)
         return self._answer(None)
 

@@ -20,7 +20,6 @@ has said otherwise. So its `outcome` is awaited besides the answer, and if it wa
 left.
 """
 
-import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,11 +28,10 @@ from typing import Final, NamedTuple
 from gateway.produce.produce_frame import ACKS_NONE, ProduceRequestView, scan_produce_request
 from gateway.produce.request_splicer import CutRequest, cut_request
 from gateway.produce.route_request import ZoneRouteRequest
+from gateway.request_order import MAX_UNANSWERED, RequestOrder
 from kafka_log.crc32c import Buffer
 from plugin.router_object_id import RouterObjectId
 from replication.wire.kafka_frame import MalformedFrameError
-
-_CORRELATION_ID: Final = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +110,7 @@ class SendOriginal(NamedTuple):
     frame: Buffer
 
 
-class Deliver(NamedTuple):
-    """Send this answer to the client."""
-
-    frame: Buffer
-
-
-Action = Offer | Settled | Left | ForwardInline | ForwardRoute | SendOriginal | Deliver
+Action = Offer | Settled | Left | ForwardInline | ForwardRoute | SendOriginal
 
 
 @dataclass(slots=True)
@@ -132,7 +124,6 @@ class _Waiting:
     """None: it goes inline."""
     route: ZoneRouteRequest | None = None
     """Set once its records are stored."""
-    correlation_id: int = 0
 
     @property
     def is_ready(self) -> bool:
@@ -174,7 +165,9 @@ class RouteCore:
         self._offered: dict[int, _Waiting] = {}
         """Requests whose upload has not ended, by number."""
         self._under_way: dict[int, _UnderWay] = {}
-        """By correlation id, in the order in which they were sent."""
+        """By number, in the order in which they were sent."""
+        self._order: RequestOrder[_UnderWay | None] = RequestOrder()
+        """All frames that were sent; None: it was sent inline."""
         self._next_number = 0
         self._sent_frames = self._sent_bytes = 0
         self._kept_bytes = 0
@@ -184,7 +177,8 @@ class RouteCore:
     def is_full(self) -> bool:
         """Whether to stop reading from the client."""
         kept = len(self._waiting) + len(self._under_way)
-        return kept >= self._limits.kept_requests or self._kept_bytes >= self._limits.kept_bytes
+        is_much = kept >= self._limits.kept_requests or self._kept_bytes >= self._limits.kept_bytes
+        return is_much or len(self._waiting) + len(self._order) >= MAX_UNANSWERED
 
     @property
     def kept_bytes(self) -> int:
@@ -219,13 +213,9 @@ class RouteCore:
         view = scan_produce_request(frame)
         if not isinstance(view, ProduceRequestView) or view.acks == ACKS_NONE:
             return waiting
-        if view.correlation_id in self._under_way or any(
-            one.cut is not None and one.correlation_id == view.correlation_id for one in self._waiting
-        ):
-            return waiting  # no client does that; its answers could not be told apart
         cut = cut_request(frame, view)
         if cut is not None and self._is_linked(view, cut.linked_bytes, now_s):
-            waiting.cut, waiting.correlation_id, waiting.number = cut, view.correlation_id, self._next_number
+            waiting.cut, waiting.number = cut, self._next_number
             self._next_number += 1
         return waiting
 
@@ -263,12 +253,13 @@ class RouteCore:
             if first.route is None:
                 self._kept_bytes -= len(first.frame)
                 self._sent_bytes += len(first.frame)
+                self._order.asked(first.frame, None)
                 yield ForwardInline(first.frame)
             else:
                 self._sent_bytes += len(first.frame) - first.route.linked_bytes
-                self._under_way[first.correlation_id] = _UnderWay(
-                    first.number, first.frame, self._sent_frames, self._sent_bytes
-                )
+                request = _UnderWay(first.number, first.frame, self._sent_frames, self._sent_bytes)
+                self._under_way[first.number] = request
+                self._order.asked(first.frame, request)
                 yield ForwardRoute(first.route, first.cut is None or not first.cut.has_all)
 
     def _inline(self, waiting: _Waiting) -> Settled:
@@ -292,7 +283,7 @@ class RouteCore:
         """
         if self._is_closed:
             return []
-        asked = next((one for one in self._under_way.values() if one.number == number), None)
+        asked = self._under_way.get(number)
         if asked is None or asked.frame is None:
             raise MalformedFrameError(0, f"request {number} is asked for inline and is not under way")
         frame, asked.frame = asked.frame, None
@@ -305,30 +296,21 @@ class RouteCore:
             return []
         if number in self._outcomes and self._outcomes.pop(number) is None:
             return [_ended(number, adopted)]
-        if not self._adopts or not any(
-            one.number == number and one.frame is not None for one in self._under_way.values()
-        ):
+        request = self._under_way.get(number)
+        if not self._adopts or request is None or request.frame is None:
             raise MalformedFrameError(0, f"the outcome of request {number}, which is not under way")
         self._outcomes[number] = adopted
         return []
 
     def answered(self, frame: Buffer, now_s: float) -> list[Action]:
-        """Handle the broker's answer to some request of the client."""
+        """Handle the broker's next answer, which goes to the client, by its beginning. Raises MalformedFrameError."""
         if self._is_closed:
             return []
-        actions: list[Action] = [Deliver(frame)]
-        if len(frame) < _CORRELATION_ID.size:
-            return actions
-        (correlation_id,) = _CORRELATION_ID.unpack_from(frame, 0)
-        if correlation_id in self._under_way:
-            # Brokers answer in order, so earlier requests were answered too, or never will be.
-            while True:
-                one = next(iter(self._under_way))
-                actions += self._done(self._under_way.pop(one))
-                if one == correlation_id:
-                    break
-            actions += self._go_on(now_s)
-        return actions
+        request = self._order.answered(frame)
+        if request is None:
+            return []
+        del self._under_way[request.number]
+        return [*self._done(request), *self._go_on(now_s)]
 
     def _done(self, request: _UnderWay) -> list[Action]:
         if request.frame is None:

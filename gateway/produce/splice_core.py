@@ -62,6 +62,8 @@ class ToBroker(NamedTuple):
     """Send one frame made of these buffers to the broker."""
 
     buffers: list[Buffer]
+    number: int | None = None
+    """The number of the ZoneRouteRequest that it was; None: it came as a Kafka frame."""
 
 
 class Spliced(NamedTuple):
@@ -88,6 +90,7 @@ class _Held:
     size_bytes: int
     """Size as it came, for the window."""
     ready: list[Buffer] | None = None
+    number: int | None = None
     request: ZoneRouteRequest | None = None
     came_s: float = 0.0
     is_reading: bool = False
@@ -129,7 +132,7 @@ class SpliceCore:
         if request.number < self._next_number:
             raise MalformedFrameError(0, f"request {request.number} comes after {self._next_number - 1}")
         self._next_number = request.number + 1
-        held = _Held(request.original_frame_bytes - request.linked_bytes, request=request, came_s=now_s)
+        held = _Held(request.original_frame_bytes - request.linked_bytes, None, request.number, request, now_s)
         self._hold(held)
         self._pending[request.number] = held
         return self._begin_reads()
@@ -215,5 +218,6 @@ class SpliceCore:
 
     def _ready(self) -> Iterator[Action]:
         while self._held and (ready := self._held[0].ready) is not None:
-            self._held_bytes -= self._held.popleft().size_bytes
-            yield ToBroker(ready)
+            held = self._held.popleft()
+            self._held_bytes -= held.size_bytes
+            yield ToBroker(ready, held.number)

@@ -119,11 +119,6 @@ def api_key_of(frame: Buffer) -> int:
     return int.from_bytes(bytes(frame[:2]), "big", signed=True) if len(frame) >= _HEADER.size else -1
 
 
-def correlation_of(answer: Buffer) -> int:
-    """Return the correlation id of an answer."""
-    return int.from_bytes(bytes(answer[:4]), "big", signed=True)
-
-
 def decode_request(frame: Buffer) -> FetchRequest:
     """Read a consumer's Fetch request. Raises MalformedFrameError for every other frame."""
     cursor = FrameCursor(frame)

@@ -9,9 +9,10 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from gateway.request_order import RequestOrder
 from gateway.serve.fetch_frames import api_key_of
 from gateway.serve.serve_metrics import ServeMetrics
-from gateway.serve.serving import Clearance, FetchServing, Serve, ServeContext, Wait, Way
+from gateway.serve.serving import Clearance, FetchServing, Relay, Serve, ServeContext, Wait, Way
 from gateway.serve.tails import Tails
 from kafka_log.crc32c import Buffer
 from replication.wire.fetch_frame import FETCH_API_KEY
@@ -49,19 +50,23 @@ class ServedClient:
         self._client = client
         self._changed = changed
         self._metrics = metrics
-        self._unanswered = 0
+        self._order: RequestOrder[Relay | None] = RequestOrder()
+        """What the broker has to answer; None: its answer passes as it is."""
         self._all_answered = asyncio.Event()
 
     async def came(self, frame: Buffer) -> Buffer | None:
-        """Return what the broker gets for a client's request; None if it was answered here."""
+        """Return what the broker gets for a client's request; None: it was answered here.
+
+        Raises MalformedFrameError.
+        """
         loop = asyncio.get_running_loop()
         turn = self._serving.asked(frame)
         if turn is None:
             if api_key_of(frame) == FETCH_API_KEY:
                 self._metrics.answered(Way.UNCHANGED)
-            self._unanswered += 1
+            self._order.asked(frame, None)
             return frame
-        while self._unanswered and not self._serving.is_off:
+        while len(self._order):
             self._all_answered.clear()
             await self._all_answered.wait()
         came_s = loop.time()
@@ -73,19 +78,19 @@ class ServedClient:
             await self._client.drain()
             return None
         self._metrics.answered(step.way)
-        self._unanswered += 1
+        self._order.asked(step.frame, step)
         return step.frame
 
     # FrameSink.
 
     def write_frame(self, *buffers: Buffer) -> None:
-        """Give the client an answer of the broker. Raises ConnectionError."""
-        self._unanswered -= 1
-        if self._unanswered <= 0:
+        """Give the client the broker's next answer. Raises ConnectionError, MalformedFrameError."""
+        relayed = self._order.answered(buffers[0])
+        if not len(self._order):
             self._all_answered.set()
-        if self._serving.is_relayed(buffers[0]):
+        if relayed is not None:
             frame = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-            buffers = tuple(self._serving.answered(frame, asyncio.get_running_loop().time()))
+            buffers = tuple(self._serving.answered(relayed, frame, asyncio.get_running_loop().time()))
         self._client.write_frame(*buffers)
 
     async def drain(self) -> None:

@@ -19,7 +19,6 @@ from gateway.serve.fetch_frames import (
     ServedPartition,
     WantedPartition,
     api_key_of,
-    correlation_of,
     decode_request,
     decode_response,
     encode_answer,
@@ -34,7 +33,6 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.wire.fetch_frame import FETCH_API_KEY
 from replication.wire.kafka_frame import MalformedFrameError
 
-_PRODUCE: Final = 0
 _LOGINS: Final = (17, 36)
 """SaslHandshake, SaslAuthenticate: what the broker allowed before counts no more."""
 
@@ -107,6 +105,8 @@ class Relay:
 
     frame: Buffer
     way: Way
+    turn: Turn
+    sent_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +123,14 @@ class Wait:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Relayed:
-    turn: Turn
-    sent_s: float
-
-
 @dataclass(slots=True)
 class FetchServing:
     """One client's connection to one broker. All times are monotonic seconds."""
 
     context: ServeContext
     _sessions: FetchSessions = field(init=False)
-    _relayed: dict[int, _Relayed] = field(init=False, default_factory=dict)
-    """Fetch requests that the broker has not answered yet, by correlation id."""
     _allowed_s: dict[TopicIdPartition, float] = field(init=False, default_factory=dict)
     """When the last question was sent that the broker answered without an error."""
-    is_off: bool = field(init=False, default=False)
-    """Whether this connection has sent a request that the broker may not answer, so that answers cannot be counted."""
 
     def __post_init__(self) -> None:
         self._sessions = FetchSessions(self.context.next_id)
@@ -148,8 +138,6 @@ class FetchServing:
     def asked(self, frame: Buffer) -> Turn | None:
         """Look at a client's request. None: it goes to the broker unchanged."""
         key = api_key_of(frame)
-        if key == _PRODUCE:
-            self.is_off = True  # the broker does not answer one with acks=0
         if key in _LOGINS:
             self._allowed_s.clear()
         if key != FETCH_API_KEY:
@@ -171,7 +159,7 @@ class FetchServing:
     def _logs(self, turn: Turn, now_s: float) -> list[VisibleLog] | Way:
         """Return the logs of all partitions, or why one of them cannot be served."""
         request, clearance = turn.request, self.context.clearance
-        if self.is_off or not turn.partitions or request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        if not turn.partitions or request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             return Way.OTHER
         allowed_s = [self._allowed_s.get(one.log) for one in turn.partitions]
         if None in allowed_s:
@@ -217,19 +205,11 @@ class FetchServing:
 
     def _relay(self, turn: Turn, way: Way, came_s: float, now_s: float) -> Relay:
         request = turn.request
-        self._relayed[request.correlation_id] = _Relayed(turn, now_s)
         max_wait_ms = max(request.max_wait_ms - round((now_s - came_s) * 1000), 0)
-        return Relay(encode_sessionless(request, turn.partitions, max_wait_ms), way)
+        return Relay(encode_sessionless(request, turn.partitions, max_wait_ms), way, turn, now_s)
 
-    def is_relayed(self, answer: Buffer) -> bool:
-        """Whether an answer of the broker, which may be its begin, is to one of the requests that `decide` relayed."""
-        return correlation_of(answer) in self._relayed
-
-    def answered(self, frame: Buffer, now_s: float) -> Sequence[Buffer]:
-        """Return what the client gets for an answer of the broker."""
-        relayed = self._relayed.pop(correlation_of(frame), None)
-        if relayed is None:
-            return (frame,)
+    def answered(self, relayed: Relay, frame: Buffer, now_s: float) -> Sequence[Buffer]:
+        """Return what the client gets for the broker's answer to a request that `decide` relayed."""
         turn = relayed.turn
         try:
             response = decode_response(memoryview(frame))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from gateway.client_side import ClientSide
+from gateway.produce.produce_frame import is_answered
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
@@ -108,7 +109,7 @@ class RoutedRig:
     """That the gateway's hello named."""
     adoptable: AdoptableRecords | None = None
     """With it, both agents adopt."""
-    answers: Callable[[bytes], bool] = lambda frame: True
+    answers: Callable[[bytes], bool] = is_answered
     """Whether the broker answers this frame."""
     frame_timeout_s: float = 30.0
     """Of all connections but the client's."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from gateway.produce.produce_frame import is_answered
 from kafka_log.batch_digests import batch_digests
 from kafka_log.record_batch import scan_batches
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
@@ -95,6 +96,8 @@ class ScriptedBroker:
 
     def answer_from_logs(self, frame: bytes) -> bytes | None:
         header = parse_request_header(frame)
+        if not is_answered(frame):
+            return None
         if header.api_key != FETCH_API_KEY:
             return struct.pack(">i", header.correlation_id) + b"some other answer"
         records: dict[int, bytes | None] = {}

@@ -17,6 +17,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.response_links import ToFollower
 from replication.leader.zones import RemoteReaders, Zones
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import LinkedResponse, decode_linked_response, splice
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 from replication.wire.peer_protocol import encode_inline_request as inline_request
@@ -211,6 +212,18 @@ def test_only_the_one_fetch_under_way_is_linked_whatever_else_is() -> None:
     assert client.answered(bytes(FUTURE.body[0])) == FUTURE
 
 
+def test_a_fetch_is_known_by_its_place_whatever_id_the_client_chose() -> None:
+    client = Client()
+    client.rig.stored()
+    client.links.asked(b"\x00\x03\x00\x0c\x00\x00\x00\x07", 0.0)  # a request for metadata with the Fetch's id
+    client.asked(7)
+    told = ToFollower(MessageKind.KAFKA, (FRAME,))
+    assert client.answered(FRAME) == told, "of the request for metadata, whatever it looks like"
+    is_linked(client.answered())
+    with pytest.raises(MalformedFrameError):
+        client.answered(bytes(FUTURE.body[0]))
+
+
 def test_beside_another_fetch_nothing_is_waited_for() -> None:
     client = Client()
     client.asked(7)
@@ -236,6 +249,7 @@ def test_the_original_is_there_until_the_next_fetch() -> None:
     client.links.asked(b"\x00\x03\x00\x0c\x00\x00\x00\x09", 0.0)  # a request for metadata tells nothing
     assert client.links.control(MessageKind.INLINE_REQUEST, inline_request(7)) == INLINE
     assert client.counted("original") == len(FRAME)
+    assert client.answered(bytes(FUTURE.body[0])) == FUTURE
     client.asked(8)
     is_linked(client.answered(response({0: RAW}, correlation_id=8)))
     assert client.rig.budget.used > 0

@@ -9,7 +9,6 @@ from gateway.produce.request_splicer import splice_request
 from gateway.produce.route_core import (
     DEFAULT_WINDOW,
     Action,
-    Deliver,
     ForwardInline,
     ForwardRoute,
     Left,
@@ -66,11 +65,11 @@ def forwarded(action: Action, number: int, frame: bytes) -> None:
     assert b"".join(map(bytes, splice_request(action.request, records(2 * KIB)))) == frame
 
 
-def test_what_is_not_linked_goes_on_at_once_and_answers_come_back() -> None:
+def test_what_is_not_linked_goes_on_at_once() -> None:
     core = make()
     for frame in (small(1), fetch_request({0: 5}), b"token", large(2, version=8), large(3, acks=0)):
         assert core.frame_came(frame, 1.0) == [ForwardInline(frame)]
-    assert core.answered(answer(1), 1.1) == [Deliver(answer(1))]
+    assert core.answered(answer(1), 1.1) == []
     assert (core.kept_bytes, core.is_full, core.deadline_s) == (0, False, None)
 
 
@@ -80,7 +79,7 @@ def test_a_request_is_offered_and_goes_on_as_a_route_request_once_it_is_stored()
     (action,) = core.stored(0, WHERE, 1.1)
     forwarded(action, 0, frame)
     assert core.kept_bytes == len(frame)
-    assert core.answered(answer(1), 1.2) == [Deliver(answer(1)), Settled(0)]
+    assert core.answered(answer(1), 1.2) == [Settled(0)]
     assert core.kept_bytes == 0
 
 
@@ -144,7 +143,7 @@ def test_the_original_is_sent_when_it_is_asked_for_and_once() -> None:
     assert core.kept_bytes == 0
     with pytest.raises(MalformedFrameError):
         core.inline_asked(0, 1.3)
-    assert core.answered(answer(1), 1.4) == [Deliver(answer(1))]
+    assert core.answered(answer(1), 1.4) == []
 
 
 def test_nothing_is_given_that_may_have_reached_the_broker_or_did_not_go_on() -> None:
@@ -159,33 +158,21 @@ def test_nothing_is_given_that_may_have_reached_the_broker_or_did_not_go_on() ->
             core.inline_asked(number, 1.3)
 
 
-def test_an_answer_says_that_those_before_it_will_not_be_answered() -> None:
+def test_answers_belong_to_requests_by_their_order_whatever_ids_the_client_chose() -> None:
     core = make()
-    for number in range(3):
-        core.frame_came(large(number), 1.0)
-        core.stored(number, WHERE, 1.0)
-    assert core.answered(answer(1), 1.1) == [Deliver(answer(1)), Settled(0), Settled(1)]
-    assert core.kept_bytes == len(large(2))
-
-
-def test_answers_to_what_went_inline_change_nothing_for_what_is_under_way() -> None:
-    core = make()
-    core.frame_came(large(1), 1.0)
+    core.frame_came(small(7), 1.0)
+    core.frame_came(large(7), 1.0)
+    core.frame_came(large(9, acks=0), 1.0)
+    core.frame_came(small(7), 1.0)
+    core.frame_came(large(7), 1.0)
     core.stored(0, WHERE, 1.0)
-    core.frame_came(small(2), 1.0)
-    for odd in (answer(2), answer(77), b"", b"\1"):
-        assert core.answered(odd, 1.1) == [Deliver(odd)]
-    assert core.inline_asked(0, 1.2)[0] == SendOriginal(0, large(1))
-
-
-def test_two_requests_with_one_correlation_id_are_not_both_linked() -> None:
-    core = make()
-    offered(core.frame_came(large(1), 1.0), 0)
-    assert core.frame_came(large(1), 1.0) == []
-    first, second = core.stored(0, WHERE, 1.1)
-    forwarded(first, 0, large(1))
-    assert second == ForwardInline(large(1))
-    assert core.frame_came(large(1), 1.1) == [ForwardInline(large(1))]
+    core.stored(1, WHERE, 1.0)
+    assert [core.answered(answer(7), 1.1) for _ in range(4)] == [[], [Settled(0)], [], [Settled(1)]]
+    assert core.kept_bytes == 0
+    core.frame_came(small(1), 1.2)
+    for odd in (answer(2), b"", b"\1"):
+        with pytest.raises(MalformedFrameError):
+            core.answered(odd, 1.3)
 
 
 def test_what_did_not_go_on_is_dropped_when_the_client_is_gone() -> None:
@@ -230,7 +217,7 @@ def test_so_much_follows_a_request_that_may_be_asked_for_and_no_more(window: Win
     went = [core.frame_came(small(number), 1.0) for number in (2, 3, 4, 5)]
     assert went == [[ForwardInline(small(2))], [ForwardInline(small(3))], [], []]
     assert core.deadline_s is None
-    assert core.answered(answer(1), 1.1)[2:] == [ForwardInline(small(4)), ForwardInline(small(5))]
+    assert core.answered(answer(1), 1.1)[1:] == [ForwardInline(small(4)), ForwardInline(small(5))]
 
 
 def test_the_window_opens_when_the_original_is_sent() -> None:
@@ -250,7 +237,7 @@ def test_a_closed_window_gives_no_deadline_that_nothing_would_come_of() -> None:
     core.frame_came(large(3), 1.0)
     assert core.deadline_s is None
     assert core.look_again(9.0) == []
-    assert core.answered(answer(1), 9.0)[2:] == [Settled(1), ForwardInline(large(3))]
+    assert core.answered(answer(1), 9.0)[1:] == [Settled(1), ForwardInline(large(3))]
 
 
 def ends(actions: list[Action], *wanted: Action) -> bool:
@@ -270,12 +257,12 @@ def adopting() -> RouteCore:
 @pytest.mark.parametrize(("adopted", "ended"), [(True, Left(0)), (False, Settled(0))])
 def test_who_adopts_says_what_becomes_of_the_records_before_the_answer_or_after(adopted: bool, ended: Action) -> None:
     core = adopting()
-    assert core.answered(answer(1), 1.2) == [Deliver(answer(1))]
+    assert core.answered(answer(1), 1.2) == []
     assert core.kept_bytes == 0
     assert ends(core.outcome(0, adopted), ended)
     core = adopting()
     assert core.outcome(0, adopted) == []
-    assert ends(core.answered(answer(1), 1.2), Deliver(answer(1)), ended)
+    assert ends(core.answered(answer(1), 1.2), ended)
     assert core.closed() == []
 
 
@@ -292,7 +279,7 @@ def test_what_was_asked_for_inline_has_no_outcome() -> None:
     assert core.inline_asked(0, 1.2) == [SendOriginal(0, large(1)), Settled(0)]
     with pytest.raises(MalformedFrameError):
         core.outcome(0, adopted=True)
-    assert core.answered(answer(1), 1.3) == [Deliver(answer(1))]
+    assert core.answered(answer(1), 1.3) == []
     assert core.closed() == []
 
 

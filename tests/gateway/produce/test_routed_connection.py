@@ -97,8 +97,6 @@ class Line:
                     self.to_leader(partial(self.routed, b"".join(map(bytes, encode_route_request(request)))))
                 case route_core.SendOriginal(number, frame):
                     self.to_leader(partial(self.leader.original_came, number, bytes(frame)))
-                case route_core.Deliver(frame):
-                    self.answered.append(int.from_bytes(bytes(frame[:4]), "big"))
         assert self.gateway.kept_bytes < KEPT_BYTES + 40_000
         self.read_on()
         self.wake(self.gateway.deadline_s, lambda: self.at_gateway(self.gateway.look_again(self.now_s)))
@@ -155,7 +153,12 @@ class Line:
         version, correlation_id = struct.unpack(">hi", frame[2:8])
         if self.acks[correlation_id] != 0:
             response = struct.pack(">i", correlation_id) + bytes((version,))
-            self.in_order("gateway", lambda: self.at_gateway(self.gateway.answered(response, self.now_s)))
+
+            def answer() -> None:
+                self.answered.append(correlation_id)
+                self.at_gateway(self.gateway.answered(response, self.now_s))
+
+            self.in_order("gateway", answer)
 
     # The client.
 

@@ -73,7 +73,7 @@ class Connected:
             return self.consumer.take(b"".join(step.buffers))
         rig.ways.append(step.way)
         answer = rig.broker.fetch(bytes(step.frame))
-        return self.consumer.take(b"".join(self.serving.answered(answer, rig.now_s)))
+        return self.consumer.take(b"".join(self.serving.answered(step, answer, rig.now_s)))
 
     def is_served(self) -> bool:
         self.fetch()
@@ -257,10 +257,10 @@ def test_records_of_open_transactions_are_the_brokers_to_give_to_who_reads_them(
     assert client.consumer.read[0] == list(range(5))
 
 
-def test_a_client_that_sends_produce_requests_is_not_served_any_more() -> None:
+def test_a_client_that_produces_too_is_served() -> None:
     _, client = served()
     assert client.serving.asked(b"\x00\x00\x00\x09\x00\x00\x00\x09\x00\x00") is None
-    assert not client.is_served()
+    assert client.is_served()
 
 
 def test_a_session_epoch_that_is_wrong_gets_kafkas_error_and_another_id_goes_to_the_broker() -> None:
