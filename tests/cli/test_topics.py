@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli import connection
 from cli import main as main_module
 from cli.fleet import agents as agents_module
 from cli.fleet import topics as topics_module
@@ -237,7 +236,6 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
     written: list[object] = []
     known, enabled = {agent.broker_id: agent for agent in agents}, {"orders": TopicSettings(True)}
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
-    monkeypatch.setattr(connection, "reach", lambda _servers: None)
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (enabled, known))
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings(enabled, {}, known))
     brokers = [DescribedBroker(1, None), DescribedBroker(2, None)]
@@ -286,7 +284,6 @@ def test_no_topic_becomes_durable_while_a_transaction_is_open_in_it(
     enabled = {"orders": TopicSettings(True), "kept": TopicSettings(True, durable=True)}
     for writer in ("_set", "_set_patterns"):
         monkeypatch.setattr(topics_module, writer, lambda wanted, _client: written.append(wanted))
-    monkeypatch.setattr(connection, "reach", lambda _servers: None)
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (enabled, {1: HOLDING}))
     known = KnownSettings(enabled, {}, {1: HOLDING})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
