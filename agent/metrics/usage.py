@@ -130,7 +130,7 @@ class UsageReport:
                 for follower, moved in metrics.traffic.by_follower.items()
             ),
             tuple(
-                TopicUsage(topic_id, follower, moved.linked_bytes, moved.inline_bytes)
+                TopicUsage(topic_id, follower, moved.linked_bytes, moved.note_crossed())
                 for (topic_id, follower), moved in metrics.traffic.by_topic.items()
             ),
         )  # fmt: skip

@@ -23,7 +23,7 @@ size  field                                         remark
 4     number of topics, and for each topic and follower (36):
 16    - topic id
 4     - the follower's broker id
-8, 8  - record bytes that were linked; record bytes that were sent inline
+8, 8  - record bytes that were linked; those that were sent inline, as they crossed: packed
 ====  ============================================  =========================================================
 
 What the agent has moved for clients as a zone gateway is in a separate record beside it, with the same sequence,
@@ -103,6 +103,7 @@ class TopicUsage(NamedTuple):
     follower: int
     linked_bytes: int
     inline_bytes: int
+    """As they crossed: packed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Holds what all connections of a leader's agent share."""
 
 import ssl
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
@@ -14,6 +14,7 @@ from replication.wire.broker_requests import BrokerRequests
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.packed_message import PackedTopic
 from replication.wire.packing import Packing
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
@@ -98,9 +99,14 @@ class LeaderContext:
     broker_name: str | None = None
     """The name that its certificate must have, if not the dialled host."""
 
-    def channel(self, peer: FramedConnection, broker_id: int) -> PeerChannel:
-        """Return the channel to this broker's agent, after the hellos."""
-        return PeerChannel(peer, self.packing, lambda: not self.zones.is_own(broker_id))
+    def channel(self, peer: FramedConnection, broker_id: int, *, is_follower: bool = False) -> PeerChannel:
+        """Return the channel to this broker's agent, after the hellos; what a follower gets packed counts as saved."""
+
+        def packed(topics: Sequence[PackedTopic]) -> None:
+            if is_follower:
+                self.metrics.packed(topics, broker_id)
+
+        return PeerChannel(peer, self.packing, lambda: not self.zones.is_own(broker_id), packed)
 
     def with_door(
         self, purpose: PeerCapabilities, door: PeerDoor, granted: PeerCapabilities = PeerCapabilities.NONE

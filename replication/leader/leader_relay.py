@@ -160,7 +160,7 @@ class LeaderRelay:
         """
         self._context = context
         self._broker = broker
-        self._channel = None if broker_id is None else context.channel(peer, broker_id)
+        self._channel = None if broker_id is None else context.channel(peer, broker_id, is_follower=True)
         self._peer_bytes = PeerByteCount(context.metrics, "leader", peer)
         self._catch_up: FollowerCatchUp | None = None
         self.read_ahead: ReadAhead | None = None

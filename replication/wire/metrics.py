@@ -2,7 +2,7 @@
 
 from collections import Counter as Counter_
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -14,6 +14,7 @@ from plugin.hot_path.loop_metrics import LoopCounter
 from plugin.inline_reason import RIGHTLY_INLINE, InlineReason
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.frame_inbox import FrameSizeError
+from replication.wire.packed_message import PackedTopic
 from replication.wire.peer_protocol import Hello
 
 log = structlog.get_logger(__name__)
@@ -63,6 +64,15 @@ class PartitionTraffic:
     inline_bytes: int = 0
     unsaved_bytes: int = 0
     """Inline bytes that links could have saved, see `RIGHTLY_INLINE`."""
+    packed_away_bytes: int = 0
+    """Inline bytes that did not cross, because they were packed. Known a moment later than the inline ones."""
+    crossed_bytes: int = 0
+    """See `note_crossed`."""
+
+    def note_crossed(self) -> int:
+        """Return the inline bytes as they crossed, never less than before: a counter that shrinks would be a reset."""
+        self.crossed_bytes = max(self.crossed_bytes, self.inline_bytes - self.packed_away_bytes)
+        return self.crossed_bytes
 
 
 class RecentTraffic:
@@ -363,6 +373,13 @@ class ReplicationMetrics:
             self.traffic.by_partition[partition].inline_bytes += size
             self.traffic.by_topic[partition.topic_id, follower_id].inline_bytes += size
         self.record_bytes.labels("inline").inc(size)
+
+    def packed(self, topics: Sequence[PackedTopic], follower_id: int) -> None:
+        """Count what records to a follower became, of topics that are counted."""
+        for topic, plain_bytes, packed_bytes in topics:
+            moved = self.traffic.by_topic.get((TopicId(topic), follower_id)) if isinstance(topic, bytes) else None
+            if moved is not None:
+                moved.packed_away_bytes += plain_bytes - packed_bytes
 
     def relayed(self, direction: str, size: int, follower_id: int) -> None:
         """Count a frame by its size without links; `direction` is `request` or `response`."""

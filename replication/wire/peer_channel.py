@@ -24,6 +24,7 @@ from replication.wire.packed_message import (
     MAX_STREAMED_BYTES,
     STREAMED,
     PackedMessage,
+    PackedTopic,
     Packer,
     Piece,
     TopicRecords,
@@ -44,11 +45,16 @@ class PeerChannel:
     """Sends and receives messages after the hellos. Use it in the event loop."""
 
     def __init__(
-        self, connection: FramedConnection, packing: Packing | None = None, crosses: Callable[[], bool] = lambda: True
+        self,
+        connection: FramedConnection,
+        packing: Packing | None = None,
+        crosses: Callable[[], bool] = lambda: True,
+        on_packed: Callable[[Sequence[PackedTopic]], None] = lambda _topics: None,
     ) -> None:
         """Messages are packed with `packing` if both agents agreed on PACKED, while `crosses` says that bytes cross
-        zones.
+        zones. `on_packed` is told what the records of each message became.
         """
+        self._on_packed = on_packed
         self._connection = connection
         self._packing = packing if PeerCapabilities.PACKED in connection.agreed else None
         self._crosses = crosses
@@ -86,6 +92,7 @@ class PeerChannel:
 
     def _write(self, packing: Packing, kind: MessageKind, message: PackedMessage) -> None:
         packing.packed(message.topics)
+        self._on_packed(message.topics)
         self._connection.write_frame(_KIND_BYTES[message.form][kind], *message.payload)
 
     def _was_packed(self, packing: Packing, kind: MessageKind, packed: asyncio.Future[PackedMessage]) -> None:

@@ -193,6 +193,12 @@ async def test_a_follower_elsewhere_gets_records_packed_and_one_in_the_leaders_z
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         crossed = agents.leader_metrics.traffic.by_follower[2].peer_bytes
         assert (crossed < len(raw) / 3) is is_packed
+        moved = agents.leader_metrics.traffic.by_topic[TOPIC_ID, 2]
+        assert moved.inline_bytes == len(raw)
+        assert (moved.note_crossed() < len(raw) / 3) is is_packed
+        moved.packed_away_bytes += len(raw)
+        assert (moved.note_crossed() < len(raw) / 3) is is_packed
+        assert moved.note_crossed() > 0
         assert rig.packing.describe({TOPIC_ID: "orders"}).keys() == ({"orders"} if is_packed else set())
 
 
