@@ -153,6 +153,11 @@ class Trial:
         """Whether nothing came since the sample before."""
         return self._window[-1].size_bytes <= self._window[-2].size_bytes
 
+    @property
+    def has_few(self) -> bool:
+        """Whether something came in the window, but too little to tell a rate."""
+        return 0 < self._window[-1].batches - self._window[0].batches < BATCHES
+
     def note_window(self, sample: Sample, *, is_first: bool = False) -> None:
         """Note what came by links."""
         self._window = [sample] if is_first else [*self._window, sample]
@@ -384,7 +389,8 @@ class Trials:
                 self._due_s = now_s + LOOK_S / 2
                 if not do_pay and all(one.is_silent for one in self._members.values()):
                     self._end_round(now_s)
-                if not self._members or now_s < self._ends_s:
+                is_short = now_s < self._ends_s + LOOK_MAX_S and any(one.has_few for one in self._members.values())
+                if not self._members or now_s < self._ends_s or is_short:
                     return []
                 for one in self._members.values():
                     one.begin_look()
