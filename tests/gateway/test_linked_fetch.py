@@ -24,6 +24,8 @@ from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.metrics import PackingMetrics
+from replication.wire.packing import Packing
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.metrics import StageTimes
@@ -95,6 +97,7 @@ async def consumers_of(
             uploads=agents.uploads,
             budget=agents.leader_budget,
             catch_up=agents.catch_up,
+            packing=agents.packing,
         )
         follower = FollowerContext(
             hello,
@@ -106,14 +109,17 @@ async def consumers_of(
             lambda: None,
             lambda: agents.now_s,
             agents.follower_budget,
+            packing=agents.packing,
         )
         defects = LinkDefects(agents.follower_metrics, lambda: agents.now_s)
         gateway = GatewayRig(
             serve=lambda reader, writer: serve_logs(agents, reader, writer),
             granted=granted,
             asked=hello,
-            routing=replace(routed.routing, links=LinkReading(follower, lambda _broker_id: defects)),
-            splicing=routed.splicing,
+            routing=replace(
+                routed.routing, links=LinkReading(follower, lambda _broker_id: defects), channel=follower.channel
+            ),
+            splicing=replace(routed.splicing, channel=leader.channel),
             consumers=ConsumerContext(leader, ConsumeMetrics(registry), ReadCosts(1, 0.025)),
         )
         await stack.enter_async_context(started_gateway(gateway))
@@ -220,6 +226,26 @@ async def test_records_come_as_they_are_unless_both_agents_have_it_on(
         assert await zone.fetch(client, 0) == client.expected({0: FIRST})
         assert zone.agents.storage.fetches == []
         assert zone.gateway.gateway_bytes("to_client") > len(FIRST)
+
+
+@pytest.mark.parametrize("off", [False, True])
+@pytest.mark.parametrize("links", [PeerCapabilities.NONE, LINKED], ids=["packed alone", "with links"])
+async def test_records_that_cross_between_the_agents_are_packed_both_ways_unless_their_topic_is_off(
+    links: PeerCapabilities, off: bool
+) -> None:
+    packing = Packing(lambda: 0.0, PackingMetrics(CollectorRegistry()))
+    packing.is_allowed = lambda _topic: not off
+    packs = CLIENTS | PeerCapabilities.PACKED | links
+    async with consumers(packs, CAPABILITIES | packs, packing=packing) as zone:
+        zone.agents.led.mode = LinkMode.INLINE
+        zone.agents.append({0: FIRST}, stored=False)
+        client = await zone.connect()
+        assert await zone.fetch(client, 0) == client.expected({0: FIRST})
+        assert zone.agents.storage.fetches == []
+        assert (zone.gateway.gateway_bytes("to_client") < len(FIRST) / 10) is not off
+        client.writer.write(framed(produce({0: b"r" * 5000}, correlation_id=5)))
+        assert await client.receive() == b"\x00\x00\x00\x05some other answer"
+        assert (zone.gateway.gateway_bytes("to_broker") < 1000) is not off
 
 
 async def test_records_that_clients_produce_go_between_the_agents_where_only_consumers_links_are_on() -> None:

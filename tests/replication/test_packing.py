@@ -179,18 +179,27 @@ def zones(own: str) -> Zones:
     return made
 
 
-@pytest.mark.parametrize(("own", "is_packed"), [("az1", True), ("az2", False)])
-async def test_a_follower_elsewhere_gets_records_packed_and_one_in_the_leaders_zone_plain(
-    own: str, is_packed: bool
+@pytest.mark.parametrize(
+    ("own", "follower", "is_packed"),
+    [
+        ("az1", Hello("cluster", 2, 22, PACKS), True),
+        ("az2", Hello("cluster", 2, 22, PACKS), False),
+        ("az1", Hello("cluster", 2, 22), False),
+        ("az1", Hello("cluster", 2, 22, PACKS, version=2), False),
+    ],
+    ids=["elsewhere", "leader's zone", "off there", "another version"],
+)
+async def test_a_follower_elsewhere_gets_records_packed_and_any_other_plain(
+    own: str, follower: Hello, is_packed: bool
 ) -> None:
     rig = Rig()
     raw = batch(0, 1, 0, events(20_000))
-    hellos = {"leader_hello": Hello("cluster", 1, 11, PACKS), "follower_hello": Hello("cluster", 2, 22, PACKS)}
+    hellos = {"leader_hello": Hello("cluster", 1, 11, PACKS), "follower_hello": follower}
     async with two_agents(zones=zones(own), packing=rig.packing, **hellos) as agents:
         agents.led.mode = LinkMode.INLINE
         agents.append({0: raw}, stored=False)
-        follower = await agents.connect()
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        client = await agents.connect()
+        assert await client.fetch({0: 0}) == client.expected({0: raw})
         crossed = agents.leader_metrics.traffic.by_follower[2].peer_bytes
         assert (crossed < len(raw) / 3) is is_packed
         moved = agents.leader_metrics.traffic.by_topic[TOPIC_ID, 2]
