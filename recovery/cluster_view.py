@@ -5,7 +5,7 @@ Objects name topics only by id. The names, the replicas, and the directories' id
 (`ask_cluster`; directory ids then come from the agents' registrations).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -187,8 +187,10 @@ def with_wal_retention(
 
 
 @retry(retry=retry_if_exception_type(UnknownClusterError), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
-def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
-    """Return the cluster's id and its own view. Blocks. Raises UnknownClusterError.
+def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None) -> tuple[str, ClusterView]:
+    """Return the cluster's id and its own view, of topics with these names or of all. Blocks.
+
+    Raises UnknownClusterError.
 
     Just after a broker's death the others may still name it as the one to ask, and the client waits for it without
     result; a new client asks another one.
@@ -196,7 +198,10 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
     cluster = KafkaCluster(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)
     try:
         listing = cluster.listing()
-        described = cluster.topics(sorted(listing.topics))
+        wanted = sorted(listing.topics if names is None else listing.topics.keys() & set(names))
+        if not wanted:
+            return listing.cluster_id, ClusterView({})
+        described = cluster.topics(wanted)
         for topic in described:
             if topic.error_code:
                 raise cluster.refused(f"describe topic {topic.name}", topic.error_code)
@@ -208,7 +213,7 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
             if one.leader_id >= 0 and len(one.replicas) > 1
         }
         log_starts_asked = cluster.offsets(shared, EARLIEST)
-        configs = cluster.topic_configurations(listing.topics).get_all()
+        configs = cluster.topic_configurations(wanted).get_all()
         log_starts = log_starts_asked.get_all()
     except KafkaClusterError as error:
         hint = "give --cluster-metadata when no broker is left"

@@ -23,6 +23,8 @@ from metadata_topic.records.offset_ranges import OffsetRange
 
 _LONGEST_VARINT = 9
 """In bytes. A longer one may not fit in 64 bits, and no producer has a use for it."""
+_LEAST_RECORD_BYTES = 6
+"""Behind its size: attributes, time, offset, and the lengths of key, value and headers, of a byte each."""
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 _Longs = npt.NDArray[np.int64]
@@ -94,7 +96,8 @@ def _records(batches: Sequence[DecompressedBatch]) -> tuple[_Longs, _Longs]:
                 position += 1
             if encoded & 1:
                 raise _NotPlainError
-            size = encoded >> 1
+            if (size := encoded >> 1) < _LEAST_RECORD_BYTES:
+                raise _NotPlainError
             starts.append(begin + position)
             sizes.append(size)
             position += size

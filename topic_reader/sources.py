@@ -7,7 +7,7 @@ topic is given by its id.
 
 import random
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -73,7 +73,7 @@ class StoredTopics:
     from_objects: bool
 
     @classmethod
-    def find(cls, source: Source, names: Iterable[str]) -> Self:
+    def find(cls, source: Source, names: Collection[str]) -> Self:
         """Look for these topics, each by its name or id. Blocks.
 
         Raises UnknownClusterError, AgentSettingsError, BrokerPropertiesError, OSError.
@@ -83,7 +83,7 @@ class StoredTopics:
         if source.bootstrap_servers is not None:
             file = None if source.command_config is None else Path(source.command_config)
             client = read_command_config(source.bootstrap_servers, file)
-            cluster_id, view = ask_cluster(client)
+            cluster_id, view = ask_cluster(client, names)
         else:
             cluster_id, view = _without_brokers(source, broker.metadata_log_dir)
         by_name = {topic.name: topic for topic in view.topics.values()}

@@ -159,13 +159,19 @@ def test_a_snapshot_tells_what_objects_do_not(ruins: Ruins) -> None:
     ruins.upload(2, records(ORDERS, 0, 8, 9))
     compacted = DeclaredGap(ORDERS, 5, 8, 0, GapReason.COMPACTED)
     begin = DeclaredGap(ORDERS, 0, 2, 0, GapReason.LOG_START)
-    leader.publish(RemoteWalGapDeclaration(1, 5, 1, (compacted, begin), BASE_MS))
+    inline = DeclaredGap(ORDERS, 13, 15, 0, GapReason.NOT_WANTED)
+    leader.publish(RemoteWalGapDeclaration(1, 5, 1, (compacted, begin, inline), BASE_MS))
     topics = StoredTopics.find(source(ruins), ["orders"])
     with topics.stores.opened() as (storage, _):
         image = with_archive(leader.store.image(), leader.archive)
         SnapshotKeeper(blobs_of(storage, "put", "-"), CLUSTER, 1, 5).save(image, BASE_MS)
     ruins.upload(3, records(ORDERS, 0, 10, 12))  # younger than the snapshot
     assert offsets(ruins) == [2, 3, 4, 8, 9, 10, 11, 12]
+    ruins.upload(4, records(ORDERS, 0, 15, 16))
+    with pytest.raises(
+        DataLossError, match=r"offsets 13 to 14 went inline and were never stored; .*--wal-retention-ms"
+    ):
+        offsets(ruins)
 
 
 def test_a_topic_is_known_by_its_id_where_no_controllers_log_is_left(ruins: Ruins) -> None:
