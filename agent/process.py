@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.registry import Collector
 
 from agent.agent_state import NOT_FORMATTED, AgentState
 from agent.configuration import Configuration
@@ -263,7 +264,13 @@ async def wait_for_format(log_dirs: Sequence[Path]) -> MetaProperties:
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-def run_agent(broker: BrokerProperties, settings: AgentSettings, read_again: Callable[[], BrokerProperties]) -> None:
+def run_agent(
+    broker: BrokerProperties,
+    settings: AgentSettings,
+    read_again: Callable[[], BrokerProperties],
+    drain_log: Callable[[], object],
+    lost_lines: Collector,
+) -> None:
     """Run until SIGTERM or SIGINT; blocks. SIGHUP reads and checks the broker's file again."""
     import uvloop
 
@@ -273,13 +280,18 @@ def run_agent(broker: BrokerProperties, settings: AgentSettings, read_again: Cal
     gc.set_threshold(*_GC_THRESHOLDS)
     lock = AgentLock(Path(settings.process.state_directory))
     try:
-        uvloop.run(_run(broker, settings, lock, read_again))
+        uvloop.run(_run(broker, settings, lock, read_again, drain_log, lost_lines))
     finally:
         lock.release()
 
 
 async def _run(
-    broker: BrokerProperties, settings: AgentSettings, lock: AgentLock, read_again: Callable[[], BrokerProperties]
+    broker: BrokerProperties,
+    settings: AgentSettings,
+    lock: AgentLock,
+    read_again: Callable[[], BrokerProperties],
+    drain_log: Callable[[], object],
+    lost_lines: Collector,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -288,6 +300,8 @@ async def _run(
     sockets = ListeningSockets.handed_over(os.environ, os.getpid())
     agent = Agent(broker, settings, lock, ServiceManager(os.environ, os.getpid()), sockets)
 
+    agent.registry.register(lost_lines)
+
     def look_again() -> None:
         agent.state.certificates.look()
         tell_changes(broker, read_again)
@@ -295,7 +309,7 @@ async def _run(
     loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, look_again)
     await agent.run(stop)
     # The next agent starts when this process is gone: threads that wait for a store or for Kafka must not delay that.
-    sys.stderr.flush()
+    drain_log()
     os._exit(0)
 
 

@@ -1,16 +1,22 @@
 """Starts the agent of one broker: its settings, its log, its process."""
 
+import atexit
 import logging
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from cli.log_lines import KAFKA_CLIENTS
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter
+
+    from agent.log_stream import LogStream
 
 EACH_S: Final = 60.0
 _MAX_KNOWN: Final = 1000
@@ -27,17 +33,24 @@ def start_agent(broker_config: Path, log_format: str, overrides: Mapping[str, st
     from agent.process import run_agent
     from agent.settings_file import read_settings_file
 
-    log_to_stderr(console=log_format == "console")
+    stream, lost = log_to_stderr(console=log_format == "console")
     broker, settings = read_settings_file(broker_config, overrides)
-    run_agent(broker, settings, lambda: read_settings_file(broker_config, overrides)[0])
+    run_agent(broker, settings, lambda: read_settings_file(broker_config, overrides)[0], stream.drain, lost)
 
 
-def log_to_stderr(console: bool) -> None:
+def log_to_stderr(console: bool) -> "tuple[LogStream, Counter]":
     """Log everything as structured lines, including what libraries log through `logging`.
+
+    Returns the stream, and the count of lines that it lost.
 
     Repeated lines of Kafka's clients come once a minute. Tracebacks come without local variables, because these hold
     record bytes, and secrets.
     """
+    from agent.log_stream import LogStream, RepeatedEvents, lost_lines
+
+    lost = lost_lines()
+    sys.stderr = stream = LogStream(sys.__stderr__.fileno() if sys.__stderr__ else 2, lost)
+    atexit.register(stream.drain)
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
     )
@@ -52,12 +65,12 @@ def log_to_stderr(console: bool) -> None:
         tracebacks,
     ]
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[RepeatedEvents(lost), *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.addFilter(RepeatedLines(*KAFKA_CLIENTS))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -66,6 +79,7 @@ def log_to_stderr(console: bool) -> None:
         )
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    return stream, lost
 
 
 class RepeatedLines(logging.Filter):

@@ -85,12 +85,12 @@ class ZoneGateway:
         """The listeners' addresses, by the broker that is reached there."""
         return self._clients.addresses
 
-    async def _serve(self, broker_id: int, accepted: socket.socket, _address: str) -> None:
+    async def _serve(self, broker_id: int, accepted: socket.socket, address: str) -> None:
         try:
             if self._context.routing is None:
                 await self._serve_bytes(broker_id, accepted)
             else:
-                await self._serve_frames(broker_id, accepted, self._context.routing)
+                await self._serve_frames(broker_id, accepted, address, self._context.routing)
         except (PeerRefusedError, MalformedFrameError) as error:
             self._not_reached(broker_id, "peer_refused", str(error))
         except (OSError, ssl.SSLError) as error:
@@ -117,9 +117,11 @@ class ZoneGateway:
         finally:
             client.close()
 
-    async def _serve_frames(self, broker_id: int, accepted: socket.socket, routing: RoutingContext) -> None:
+    async def _serve_frames(
+        self, broker_id: int, accepted: socket.socket, address: str, routing: RoutingContext
+    ) -> None:
         labels, metrics, count = self._labels(broker_id), self._context.metrics, self._count(broker_id)
-        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget)
+        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget.share_of(address))
         whole = PassedBytes(client, count.sent, count.count_given)
         agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.answers_budget)
         try:

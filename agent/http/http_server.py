@@ -1,25 +1,32 @@
-"""An HTTP server that clients cannot exhaust: a few threads answer, each connection within a bounded time.
+"""An HTTP server that clients cannot exhaust: each connection has a bounded time, and each address its share.
 
-A connection that comes while all threads are busy is closed. The TLS handshake counts towards the same time.
+A thread reads each request. When there are too many, the oldest one of the address that has most gives way to the next,
+so requests that drip in keep nobody out: a probe's comes at once. Few are answered at a time, and half of these places
+at most belong to one address; who finds none is told so. Short answers, as for probes, need no place. The TLS handshake
+counts towards the same time.
 """
 
-import math
 import socket
 import ssl
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter
+import prometheus_client
+from prometheus_client import CollectorRegistry
 
 from replication.wire.peer_connection import Address, Listener
 
+SHORT_ANSWERS = ("/livez", "/healthz", "/readyz")
+"""Paths for probes, whose answers no peer has to be waited for to read."""
 _ACCEPT_PAUSE_S = 0.1
 
 
@@ -27,8 +34,10 @@ _ACCEPT_PAUSE_S = 0.1
 class HttpLimits:
     """Limits for clients."""
 
+    requests: int = 64
+    """How many requests are read at once."""
     threads: int = 16
-    """How many requests are answered at once."""
+    """How many of them are answered at once."""
     silence_s: float = 5.0
     """How long a client may send nothing of a request."""
     answer_s: float = 30.0
@@ -39,19 +48,38 @@ class HttpMetrics:
     """Counts connections without an answer."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.closed = Counter(
+        self.closed = prometheus_client.Counter(
             "remote_wal_http_closed",
-            "HTTP connections closed without an answer: all threads busy, a slow peer, or one that broke off",
+            "HTTP connections that got no page: no place for it, a slow peer, or one that broke off",
             ["reason"],
             registry=registry,
         )
 
 
+@dataclass(slots=True)
+class _Open:
+    """A connection that a thread serves."""
+
+    address: str
+    since_s: float
+    is_answered: bool = False
+    """It has one of the places."""
+    is_cut: bool = False
+    """It was counted as closed, and its thread ends."""
+
+
 class _Handler(WSGIRequestHandler):
+    server: "HttpServer"
+
     def parse_request(self) -> bool:
         """Parse the request; after it, the server's limit applies."""
+        if not super().parse_request():
+            return False
         self.connection.settimeout(None)
-        return super().parse_request()
+        if self.path.partition("?")[0] in SHORT_ANSWERS or self.server.takes_place():
+            return True
+        self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "no place is free; ask again")
+        return False
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: monitors ask every few seconds."""
@@ -74,8 +102,9 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         self._tls = tls
         self._closed = metrics.closed
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}
-        """By connection that a thread serves, its start."""
+        self._open: dict[socket.socket, _Open] = {}
+        """In the order in which they came."""
+        self._served = threading.local()
         address = (listener.host, listener.port) if isinstance(listener, Address) else listener.getsockname()[:2]
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler, bind_and_activate=isinstance(listener, Address))
@@ -101,6 +130,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         """Serve in its thread, so that a handshake blocks nobody else. `request` stays the socket that may be cut
         off.
         """
+        self._served.request = request
         if self._tls is None:
             super().finish_request(request, client_address)
             return
@@ -110,17 +140,41 @@ class HttpServer(ThreadingMixIn, WSGIServer):
                 super().finish_request(encrypted, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve in a thread, if one is free."""
+        """Serve in a thread. Another request gives way if there are too many."""
         with self._lock:
-            is_free = len(self._open) < self._limits.threads
-            if is_free:
-                self._open[request] = time.monotonic()
-        if is_free:
+            reading = {one: known for one, known in self._open.items() if not known.is_answered and not known.is_cut}
+            if len(reading) >= self._limits.requests:
+                [(most, _)] = Counter(known.address for known in reading.values()).most_common(1)
+                self._cut(next(one for one, known in reading.items() if known.address == most), "busy")
+            is_served = len(self._open) < 2 * self._limits.requests + self._limits.threads
+            if is_served:
+                self._open[request] = _Open(str(client_address[0]), time.monotonic())
+        if is_served:
             request.settimeout(self._limits.silence_s)
             super().process_request(request, client_address)
         else:
             self._closed.labels("busy").inc()
             super().shutdown_request(request)
+
+    def takes_place(self) -> bool:
+        """Whether the request that this thread has read may be answered with a page now."""
+        with self._lock:
+            own = self._open[self._served.request]
+            if own.is_cut:
+                return False
+            answered = [known.address for known in self._open.values() if known.is_answered]
+            of_one = answered.count(own.address)
+            own.is_answered = len(answered) < self._limits.threads and 2 * of_one < self._limits.threads
+        if not own.is_answered:
+            self._closed.labels("busy").inc()
+        return own.is_answered
+
+    def _cut(self, request: socket.socket, reason: str) -> None:
+        """Cut a connection off, so that its thread ends. Only that thread closes the socket."""
+        self._open[request].is_cut = True
+        self._closed.labels(reason).inc()
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
         """Finish a request."""
@@ -129,20 +183,20 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut off slow clients, twice a second, so that their threads end. Only that thread closes the socket."""
+        """Cut off slow clients, twice a second."""
         oldest_s = time.monotonic() - self._limits.answer_s
         with self._lock:
-            for request in [one for one, since_s in self._open.items() if since_s < oldest_s]:
-                self._open[request] = math.inf
-                self._closed.labels("slow").inc()
-                with suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
+            for request in [one for one, known in self._open.items() if known.since_s < oldest_s and not known.is_cut]:
+                self._cut(request, "slow")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Count a broken connection: the handler itself answers errors of pages."""
         with self._lock:
-            if self._open.get(request) == math.inf:  # cut off, and already counted
-                return
+            known = self._open.get(request)
+            if known is not None:
+                if known.is_cut:
+                    return
+                known.is_cut = True
         self._closed.labels("slow" if isinstance(sys.exc_info()[1], TimeoutError) else "broken").inc()
 
     def server_bind(self) -> None:

@@ -15,6 +15,7 @@ from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.http.http_endpoint import Health, tell_health
 from agent.http.http_server import HttpMetrics
+from agent.log_stream import lost_lines
 from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.loop_times import LoopTimes
 from agent.metrics.paused_reads import PausedLinks, PausedReads
@@ -106,6 +107,7 @@ def _collectors() -> list[Collector]:
     Supervisor(registry)
     DescriptorWatch(registry)
     HttpMetrics(registry)
+    lost_lines(registry)
     tell_health(registry, Health())
     CertificateWatch(registry, {}, wall_ms)
     LoopTimes(registry, time.monotonic)

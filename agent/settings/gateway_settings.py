@@ -156,7 +156,7 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         "Each is 256 KiB of memory.",
     )
     max_connections_per_ip: int | None = Field(
-        None, ge=1, description="How many of them from one client's address. Default: all."
+        None, ge=1, description="How many of them from one client's address. Default: half."
     )
     idle_s: Seconds = Field(
         900_000,

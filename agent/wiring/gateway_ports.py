@@ -122,9 +122,8 @@ def _same_host() -> ssl.SSLContext:
 
 def client_limits(settings: GatewaySettings) -> ClientLimits:
     """Return the limits of clients' connections."""
-    return ClientLimits(
-        settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
-    )
+    of_one = settings.max_connections_per_ip or -(-settings.max_connections // 2)
+    return ClientLimits(settings.max_connections, of_one, settings.idle_s)
 
 
 def local_address(broker: BrokerProperties, listener: str) -> Address:

@@ -12,11 +12,13 @@ import structlog
 from gateway.byte_relay import ByteRelay, RelayEnd
 from plugin.clients.dialling import connect
 from replication.wire.peer_connection import Address
-from replication.wire.peer_listener import PeerListener
+from replication.wire.peer_listener import ConnectionShares, PeerListener, TooManyConnectionsError
 
 log = structlog.get_logger(__name__)
 
 _CONNECT_TIMEOUT_S = 5.0
+_CONNECTIONS_MAX = 128
+"""Far more than a broker has to itself."""
 
 
 class OwnPort:
@@ -27,6 +29,7 @@ class OwnPort:
         self._at = at
         self._broker = broker
         self._listener = PeerListener(self._accepted, lambda: None)
+        self._shares = ConnectionShares(_CONNECTIONS_MAX, _CONNECTIONS_MAX)
         self._relays: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -46,10 +49,17 @@ class OwnPort:
         host, port = self._listener.sockets[0].getsockname()[:2]
         return host, port
 
-    def _accepted(self, accepted: socket.socket, _address: str) -> None:
+    def _accepted(self, accepted: socket.socket, address: str) -> None:
+        try:
+            share = self._shares.enter(address)
+        except TooManyConnectionsError as error:
+            log.warning("too_many_connections", peer=error.holder, held=error.held)
+            accepted.close()
+            return
         relay = asyncio.get_running_loop().create_task(self._relay(accepted))
         self._relays.add(relay)
         relay.add_done_callback(self._relays.discard)
+        relay.add_done_callback(lambda _relay: self._shares.leave(share))
 
     async def _relay(self, accepted: socket.socket) -> None:
         near, broker = RelayEnd(), RelayEnd()

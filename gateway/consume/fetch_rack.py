@@ -14,13 +14,14 @@ from kafka_log.crc32c import Buffer
 from replication.wire.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
-    MAX_READ_REQUEST_BYTES,
     scan_fetch_request,
     understands_fetch,
     with_rack,
 )
 from replication.wire.kafka_frame import MalformedFrameError
 
+MAX_EDITED_BYTES = 64 * 1024
+"""Some 2,000 partitions: as much as a connection may hold here. A larger request passes unchanged."""
 _KEY_AND_VERSION = struct.Struct(">hh")
 _SIZE = struct.Struct(">i")
 
@@ -41,7 +42,7 @@ def with_zone(frame: Buffer, zone: str) -> Buffer:
 
 def _is_looked_at(begin: Buffer, size: int) -> bool:
     """Whether a frame of this size and begin is a Fetch request that may lack a rack."""
-    if not _KEY_AND_VERSION.size < size <= MAX_READ_REQUEST_BYTES:
+    if not _KEY_AND_VERSION.size < size <= MAX_EDITED_BYTES:
         return False
     api_key, api_version = _KEY_AND_VERSION.unpack_from(begin)
     return api_key == FETCH_API_KEY and understands_fetch(api_version)

@@ -48,7 +48,7 @@ class OwnZonePort(ClientPort):
 
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
         context = self._context
-        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=context.holding.requests_budget)
+        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=context.holding.requests_budget.share_of(address))
         broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=context.holding.answers_budget)
         try:
             await self._clients.shake_hands(accepted, client)

@@ -15,6 +15,7 @@ from gateway.serve.fetch_frames import FetchRequest, ServedPartition, WantedPart
 from kafka_log.topic_partition import TopicIdPartition
 
 NO_SESSION: Final = 0
+FETCH_SESSION_ID_NOT_FOUND: Final = 70
 INVALID_FETCH_SESSION_EPOCH: Final = 71
 _FIRST_EPOCH, _FINAL_EPOCH, _MAX_EPOCH = 0, -1, 2**31 - 1
 MAX_PARTITIONS: Final = 500
@@ -76,6 +77,9 @@ class FetchSessions:
                 kept.wanted = one
         for log in request.forgotten:
             session.partitions.pop(log, None)
+        if len(session.partitions) > MAX_PARTITIONS:  # the client then asks for all in a full request
+            self._session = None
+            return Turn(request, (), True, False, FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:  # Kafka ends such a session as well
             self._session = None
             return Turn(request, (), False, False)

@@ -25,7 +25,7 @@ from gateway.serve.fetch_frames import (
     encode_sessionless,
     with_session,
 )
-from gateway.serve.fetch_session import NO_SESSION, FetchSessions, Turn
+from gateway.serve.fetch_session import MAX_PARTITIONS, NO_SESSION, FetchSessions, Turn
 from gateway.serve.visible_log import VisibleLog
 from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import CorruptBatchError, scan_batches
@@ -227,6 +227,8 @@ class FetchServing:
             if told.error or told.preferred_replica >= 0 or is_throttled:
                 self._allowed_s.pop(told.log, None)
             else:
+                if len(self._allowed_s) >= 2 * MAX_PARTITIONS:  # of earlier requests, for other partitions
+                    self._allowed_s.clear()
                 self._allowed_s[told.log] = relayed.sent_s
                 self._propose(asked, told, turn.request, now_s)
         return with_session(frame, response, session_id)

@@ -28,6 +28,7 @@ from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import stored_batches
 from replication.leader.zones import zone_readings
 from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.frame_inbox import STAGING_BYTES
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection, run_until_one_ends, until_idle
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
@@ -138,8 +139,11 @@ class LeaderProxy:
 
     async def _serve(self, accepted: socket.socket, share: ConnectionShare) -> None:
         limits = self._context.limits
+        budget = self._context.request_budget.share_of(share.address)
         max_request_bytes = limits.max_frame_bytes + MESSAGE_KIND_BYTES
-        peer = FramedConnection(max_request_bytes, limits.frame_timeout_s, budget=self._context.request_budget)
+        # With TLS the first frame is a hello. Without, it may be a broker's own Fetch.
+        max_first_bytes = max_request_bytes if self._tls is None else STAGING_BYTES
+        peer = FramedConnection(max_first_bytes, limits.frame_timeout_s, budget=budget)
         max_response_bytes = RESPONSE_FACTOR * limits.max_frame_bytes
         broker = FramedConnection(max_response_bytes, limits.frame_timeout_s, budget=self._context.budget)
         try:
@@ -149,6 +153,7 @@ class LeaderProxy:
             if first is None:
                 self._context.metrics.connection_ended("peer", peer.error)
                 return
+            peer.accept_frames(max_request_bytes)
             hello = Hello.decode(first) if is_hello(first) else None
             if hello is None and self._tls is not None:
                 raise PeerRefusedError("a connection without a hello, where a certificate must be held against one")
@@ -204,7 +209,7 @@ class LeaderProxy:
             await asyncio.sleep(_LOOK_S)
             if self._unreached.present is None:
                 continue
-            broker = FramedConnection()
+            broker = FramedConnection(budget=self._context.budget)
             try:
                 await self._dial(broker)
             except OSError as error:

@@ -13,6 +13,7 @@ linking never prevents a frame from being passed on unchanged.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -48,6 +49,7 @@ from replication.wire.peer_protocol import (
     Announcement,
     MessageKind,
     PeerCapabilities,
+    PeerRefusedError,
     coalesce_ranges,
 )
 from replication.wire.shared_reads import ZoneReading
@@ -55,6 +57,10 @@ from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
+
+
+MAX_UNDER_WAY: Final = 1000
+"""Most requests that a peer may send before it is answered. A guess: brokers send one or a few."""
 
 
 @dataclass(slots=True)
@@ -198,7 +204,7 @@ class RelayCore:
     def request(self, frame: Buffer, now_s: float) -> Buffer:
         """Return the frame to send to the broker; `request_sent` must follow.
 
-        Raises MalformedFrameError, RequestRefusedError.
+        Raises MalformedFrameError, RequestRefusedError, PeerRefusedError.
         """
         self._context.requests.check(frame)
         header = parse_request_header(frame)
@@ -210,6 +216,8 @@ class RelayCore:
                 frame = self._fetch_request(frame, request)
             except Exception as error:
                 self._defects.record("request", error)
+        if len(self._under_way) >= MAX_UNDER_WAY:
+            raise PeerRefusedError(f"{MAX_UNDER_WAY} requests are sent ahead, and brokers send a few")
         self._under_way.append(request)
         return frame
 

@@ -31,7 +31,7 @@ class FrameAssembler:
     """Gives the buffer for the stream's next bytes, and cuts whole frames out of what arrived."""
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._staging = bytearray(STAGING_BYTES)
         self._view = memoryview(self._staging)
         self._staged = 0
@@ -72,7 +72,7 @@ class FrameAssembler:
         position = whole_bytes = 0
         while end - position >= SIZE_PREFIX.size:
             (size,) = SIZE_PREFIX.unpack_from(self._staging, position)
-            if not 0 < size <= self._max_frame_bytes:
+            if not 0 < size <= self.max_frame_bytes:
                 self.fault = FrameSizeError("negative" if size < 0 else "zero" if size == 0 else "too_large", size)
                 break
             start = position + SIZE_PREFIX.size

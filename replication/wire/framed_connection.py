@@ -134,6 +134,10 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     # The owner's side.
 
+    def accept_frames(self, max_frame_bytes: int) -> None:
+        """Accept frames up to this size from now on."""
+        self._inbox.assembler.max_frame_bytes = max_frame_bytes
+
     async def read_frame(self) -> Buffer | None:
         """Return the next frame without its size prefix, or None when the connection ended (`error` may say why).
 

@@ -15,6 +15,9 @@ A connection is stalled while the peer that its frames go to does not read, whic
 for minutes. What stalled connections hold blocks no others: the others may exceed the limit then, up to twice the
 limit. Stalled connections themselves get only what is within the limit.
 
+A budget gives each address a share (`share_of`), so that a stranger with many half frames keeps nobody waiting. What is
+taken there counts in both. A connection waits for its share first, then for the whole.
+
 An agent has several budgets: for other agents' requests, for responses to them, and for responses from them. The second
 waits for another agent to read, the third for the local broker only: with one budget for both, two agents could wait
 for each other. And a peer that fills the first with half requests blocks no response.
@@ -23,7 +26,9 @@ for each other. And a peer that fills the first with half requests blocks no res
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
+from weakref import WeakValueDictionary
 
 
 @dataclass(slots=True)
@@ -47,6 +52,14 @@ class MemoryBudget:
         self._stalled: dict[Hashable, Callable[[], int]] = {}
         self._tickets = count()
         self._kept: dict[Hashable, tuple[int, Callable[[], None]]] = {}
+        self._shares: WeakValueDictionary[Hashable, _Share] = WeakValueDictionary()
+
+    def share_of(self, holder: Hashable) -> "MemoryBudget":
+        """Return what the holder's connections may take of this budget together: a quarter."""
+        share = self._shares.get(holder)
+        if share is None:
+            share = self._shares[holder] = _Share(self, self._max_bytes / 4)
+        return share
 
     @property
     def is_spent(self) -> bool:
@@ -55,6 +68,9 @@ class MemoryBudget:
 
     def take(self, size: int) -> None:
         """Count bytes that have already arrived."""
+        self._count(size)
+
+    def _count(self, size: int) -> None:
         self.used += size
         self.peak = max(self.peak, self.used)
 
@@ -109,10 +125,13 @@ class MemoryBudget:
 
     def _may_exceed(self, size: int) -> bool:
         """Whether somebody who is not stalled may take so much beyond the limit: all is held by those who wait."""
-        stuck = sum(waiter.held for owner, waiter in self._waiting.items() if owner not in self._stalled)
+        stuck = self._held_by_waiting() + sum(share._held_by_waiting() for share in self._shares.values())  # noqa: SLF001
         if self.used + size <= 2 * self._max_bytes:
             stuck += sum(held() for held in self._stalled.values())
         return self.used <= stuck
+
+    def _held_by_waiting(self) -> int:
+        return sum(waiter.held for owner, waiter in self._waiting.items() if owner not in self._stalled)
 
     def _let_go_on(self) -> None:
         while self._waiting:
@@ -126,6 +145,63 @@ class MemoryBudget:
             is_within = self.used + first.size <= self._max_bytes
             if not is_within and (owner in self._stalled or not self._may_exceed(first.size)):
                 return
-            self.forget(owner)
-            self.take(first.size)
+            del self._waiting[owner]
+            self._count(first.size)
             first.go_on()
+
+
+class _Share(MemoryBudget):
+    """One holder's share of a whole."""
+
+    def __init__(self, whole: MemoryBudget, max_bytes: float) -> None:
+        super().__init__(max_bytes, whole._on_wait)  # noqa: SLF001
+        self._whole = whole
+        self._granted: dict[Hashable, int] = {}
+        """Taken here for owners that wait for the whole."""
+
+    @property
+    def is_spent(self) -> bool:
+        return super().is_spent or self._whole.is_spent
+
+    def take(self, size: int) -> None:
+        self._count(size)
+        self._whole.take(size)
+
+    def try_take(self, size: int) -> bool:
+        if self._waiting or self.used + size > self._max_bytes or not self._whole.try_take(size):
+            return False
+        self._count(size)
+        return True
+
+    def give_back(self, size: int) -> None:
+        super().give_back(size)
+        self._whole.give_back(size)
+
+    def ticket(self) -> int:
+        return self._whole.ticket()
+
+    def wait(self, owner: Hashable, ticket: int, size: int, held: int, go_on: Callable[[], None]) -> None:
+        super().wait(owner, ticket, size, held, partial(self._wait_for_whole, owner, ticket, size, held, go_on))
+        self._whole._let_go_on()  # noqa: SLF001 - what this owner holds may be all that others wait for
+
+    def _wait_for_whole(self, owner: Hashable, ticket: int, size: int, held: int, go_on: Callable[[], None]) -> None:
+        def granted() -> None:
+            del self._granted[owner]
+            go_on()
+
+        self._granted[owner] = size
+        self._whole.wait(owner, ticket, size, held, granted)
+
+    def forget(self, owner: Hashable) -> None:
+        super().forget(owner)
+        self._whole.forget(owner)
+        if (size := self._granted.pop(owner, 0)) and size:
+            super().give_back(size)
+
+    def stall(self, owner: Hashable, held: Callable[[], int]) -> None:
+        self._whole.stall(owner, held)
+        super().stall(owner, held)
+
+    def go_on(self, owner: Hashable) -> None:
+        self._whole.go_on(owner)
+        super().go_on(owner)

@@ -143,19 +143,42 @@ def expect_to_be_closed(connection: socket.socket) -> None:
         assert connection.recv(1) == b""
 
 
-def test_half_requests_take_a_bounded_number_of_threads_and_end_in_time() -> None:
-    rig = Rig(HttpLimits(threads=4, silence_s=0.5))
-    before = threading.active_count()
+def test_half_requests_take_a_bounded_number_of_threads_keep_no_probe_out_and_end_in_time() -> None:
+    limits = HttpLimits(requests=4, threads=2, silence_s=0.5)
+    rig, before, most = Rig(limits), threading.active_count(), 0
     with ExitStack() as held:
-        halves = [held.enter_context(rig.connect(b"GET /metr")) for _ in range(200)]
-        most = threading.active_count()
+        halves = []
+        for _ in range(200):
+            halves.append(held.enter_context(rig.connect(b"GET /metr")))
+            most = max(most, threading.active_count())
+        assert rig.ask("/livez")[0] == 200
         for half in halves:
             expect_to_be_closed(half)
-            most = max(most, threading.active_count())
-        assert most <= before + 4
+        assert most <= before + 2 * limits.requests + limits.threads
         wait_until(lambda: rig.closed("busy") + rig.closed("slow") == 200, "each is counted", 10)
-        assert rig.closed("slow") >= 4
         wait_until(rig.is_answered, "a thread is free again", 10)
+    rig.endpoint.close()
+
+
+def test_the_address_that_has_most_gives_way_and_half_of_the_places_are_left_to_others() -> None:
+    rig = Rig(HttpLimits(requests=3, threads=4, silence_s=30))
+    rig.described = {"long": "x" * 20_000_000}
+    with ExitStack() as held:
+        other = held.enter_context(socket.create_connection(("127.0.0.1", rig.port), source_address=("127.0.0.2", 0)))
+        other.sendall(b"GET /livez HTTP/1.0\r\n")
+        first, *_ = [held.enter_context(rig.connect(b"GET /metr")) for _ in range(3)]
+        expect_to_be_closed(first)
+        other.sendall(b"\r\n")
+        assert other.recv(12) == b"HTTP/1.0 200"
+
+        unread = [held.enter_context(rig.connect(b"GET /describe HTTP/1.0\r\n\r\n")) for _ in range(2)]
+        for one in unread:
+            assert one.recv(12) == b"HTTP/1.0 200"
+        assert (rig.ask("/describe")[0], rig.ask("/livez")[0]) == (503, 200)
+        third = http.client.HTTPConnection("127.0.0.1", rig.port, timeout=10, source_address=("127.0.0.2", 0))
+        third.request("GET", "/describe")
+        assert third.getresponse().status == 200
+        third.close()
     rig.endpoint.close()
 
 

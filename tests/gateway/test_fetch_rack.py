@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 
-from gateway.consume.fetch_rack import FetchRackEditor, with_zone
-from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, MAX_READ_REQUEST_BYTES, scan_fetch_request
+from gateway.consume.fetch_rack import MAX_EDITED_BYTES, FetchRackEditor, with_zone
+from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, scan_fetch_request
 from tests.gateway.gateway_rig import GatewayRig, started
 from tests.replication.fetch_frames import request, requests
 from tests.replication.two_agents import framed
@@ -75,7 +75,7 @@ def test_a_consumer_that_says_its_rack_keeps_it() -> None:
         framed(b"\x00\x01\x00\x0b" + bytes(40)),
         framed(b"\x00\x01\x00\x13" + bytes(40)),
         framed(b"\x00\x01\x00\x0c" + b"\xff" * 40),
-        framed(b"\x00\x01\x00\x11" + bytes(MAX_READ_REQUEST_BYTES)),
+        framed(b"\x00\x01\x00\x11" + bytes(MAX_EDITED_BYTES)),
         b"\xff\xff\xff\xfe\x00\x01\x00\x11 and no frame any more",
         framed(b"\x00") + framed(b"\x00\x01\x00\x11"),
     ],

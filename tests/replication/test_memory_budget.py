@@ -1,6 +1,7 @@
 """One bound for the memory of all connections: who would pass it waits in TCP, and everybody gets there."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -50,6 +51,57 @@ def test_who_left_is_not_waited_for() -> None:
     budget.forget("gone")
     budget.give_back(50)
     assert went_on == ["next"]
+
+
+def test_one_address_keeps_nobody_waiting_by_half_frames() -> None:
+    budget, went_on = MemoryBudget(100), list[str]()
+    stranger, other = budget.share_of("10.0.0.1"), budget.share_of("10.0.0.2")
+    assert budget.share_of("10.0.0.1") is stranger
+    for number in range(50):
+        if not stranger.try_take(10):
+            stranger.wait(number, budget.ticket(), 10, 0, lambda: went_on.append("stranger"))
+    assert (stranger.used, budget.used) == (20, 20)
+    assert other.try_take(20)
+    for number in range(50):
+        stranger.forget(number)
+    stranger.give_back(20)
+    other.give_back(20)
+    assert (stranger.used, other.used, budget.used, went_on) == (0, 0, 0, [])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 120)), min_size=1, max_size=40), st.randoms())
+def test_with_shares_too_every_frame_gets_there_and_all_is_given_back(
+    frames: list[tuple[int, int]], rng: random.Random
+) -> None:
+    """Each frame of an address takes its memory in pieces, and gives all back when it is whole."""
+    budget = MemoryBudget(100)
+    shares = [budget.share_of(address) for address in range(4)]
+    tickets = [budget.ticket() for _ in frames]
+    held, ready, waiting, done = [0] * len(frames), list(range(len(frames))), set[int](), 0
+
+    def got(number: int, more: int) -> None:
+        waiting.discard(number)
+        held[number] += more
+        ready.append(number)
+
+    while ready:
+        number = ready.pop(rng.randrange(len(ready)))
+        address, size = frames[number]
+        share = shares[address]
+        if held[number] == size:
+            share.give_back(size)
+            done += 1
+            continue
+        more = min(size - held[number], 10)
+        if share.try_take(more):
+            got(number, more)
+            continue
+        waiting.add(number)
+        share.wait(number, tickets[number], more, held[number], partial(got, number, more))
+        largest = max(size for _, size in frames)
+        assert budget.used <= 100 + largest
+    assert (done, waiting, budget.used) == (len(frames), set(), 0)
+    assert not any(share.used for share in shares)
 
 
 def test_what_stalled_connections_hold_blocks_no_others_up_to_twice_the_limit() -> None:

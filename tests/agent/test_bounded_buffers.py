@@ -1,0 +1,153 @@
+"""Whatever a peer, a client or a stranger can fill has a bound, and each address a share of it."""
+
+import ast
+import struct
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from gateway.client_zone import FirstRequest
+from gateway.consume.fetch_rack import MAX_EDITED_BYTES, FetchRackEditor
+from gateway.serve.fetch_frames import FetchRequest, WantedPartition
+from gateway.serve.fetch_session import FETCH_SESSION_ID_NOT_FOUND, MAX_PARTITIONS, FetchSessions
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from replication.leader.relay_core import MAX_UNDER_WAY
+from replication.wire.frame_inbox import MAX_QUEUED_FRAMES, STAGING_BYTES, FrameInbox
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_listener import ConnectionShares, TooManyConnectionsError
+from replication.wire.peer_protocol import PeerRefusedError
+from tests.replication.test_relay_core import Rig
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ["agent", "gateway", "replication"]
+FLOOD = 5_000
+
+
+def _session() -> float:
+    """Partitions of a client's fetch session."""
+    sessions = FetchSessions(lambda: 7)
+    wanted = (WantedPartition(TopicIdPartition(TopicId(bytes(16)), n), -1, 0, -1, -1, 1) for n in count())
+
+    def asked(session_id: int, epoch: int, partitions: int) -> FetchRequest:
+        some = tuple(next(wanted) for _ in range(partitions))
+        return FetchRequest(b"", 17, 1, "", 500, 1, 1 << 20, 0, session_id, epoch, some, (), b"")
+
+    turn, most = sessions.asked(asked(0, 0, 1)), 0
+    for epoch in range(1, FLOOD):
+        assert turn is not None
+        if turn.error:
+            assert turn.error == FETCH_SESSION_ID_NOT_FOUND
+            break
+        most = max(most, len(turn.partitions))
+        turn = sessions.asked(asked(sessions.answered(turn), epoch, 10))
+    return most
+
+
+def _fetch_without_a_rack() -> float:
+    """Bytes of a Fetch request in which the zone is named."""
+    most = 0
+    for size in MAX_EDITED_BYTES, 1 << 20, 1 << 30:
+        editor = FetchRackEditor("a")
+        held = 8 - len(editor.feed(struct.pack(">ihh", size, 1, 13)))
+        for _ in range(size - 5 if size < 1 << 20 else FLOOD):
+            held += 1 - len(editor.feed(b"x"))
+            most = max(most, held)
+    return most
+
+
+def _frames_of_one_connection() -> float:
+    """Frames that are queued once reading should pause."""
+    inbox = FrameInbox(STAGING_BYTES, MemoryBudget(), lambda: None)
+    while not inbox.is_full:
+        inbox.assembler.buffer()[:5] = struct.pack(">iB", 1, 0)
+        inbox.received(5)
+    return len(inbox.frames)
+
+
+def _half_frames_of_one_address() -> float:
+    """The part of the memory for frames that one address takes with half frames."""
+    budget, limit = MemoryBudget(100 << 20), 50 << 20
+    inboxes = [FrameInbox(limit, budget.share_of("10.0.0.1"), lambda: None) for _ in range(200)]
+    for inbox in inboxes:
+        inbox.assembler.buffer()[:4] = struct.pack(">i", limit)
+        inbox.received(4)
+        while not inbox.is_full and inbox.assembler.is_partial:
+            inbox.received(min(len(inbox.assembler.buffer()), 1 << 20))
+    return budget.used / (100 << 20)
+
+
+def _connections_of_one_address() -> float:
+    """Connections that one address holds."""
+    shares = ConnectionShares(1000, 100)
+    for held in range(FLOOD):
+        try:
+            shares.enter("10.0.0.1")
+        except TooManyConnectionsError:
+            return held
+    return FLOOD
+
+
+def _requests_sent_ahead() -> float:
+    """Requests that a peer sends before it is answered."""
+    core, frame = Rig().core, struct.pack(">hhih", 18, 0, 1, -1)
+    for number in range(FLOOD):
+        try:
+            core.request(frame, 0.0)
+        except PeerRefusedError:
+            return number
+    return FLOOD
+
+
+def _first_request() -> float:
+    """Bytes of a client's first request before its client id is known."""
+    request, held = FirstRequest(), 0
+    request.feed(struct.pack(">ihhih", 1 << 20, 18, 0, 1, 2**15 - 1))
+    while request.client_id is None:
+        request.feed(b"x")
+        held += 1
+    return held
+
+
+BUFFERS: dict[Callable[[], float], float] = {
+    _session: MAX_PARTITIONS,
+    _fetch_without_a_rack: MAX_EDITED_BYTES + 4,
+    _frames_of_one_connection: MAX_QUEUED_FRAMES,
+    _half_frames_of_one_address: 0.5,
+    _connections_of_one_address: 100,
+    _requests_sent_ahead: MAX_UNDER_WAY,
+    _first_request: 2**15,
+}
+
+
+@pytest.mark.parametrize("fill", BUFFERS, ids=lambda fill: fill.__name__)
+def test_a_buffer_that_a_peer_fills_has_a_bound(fill: Callable[[], float]) -> None:
+    assert 0 < fill() <= BUFFERS[fill]
+
+
+def _calls(name: str) -> list[tuple[str, ast.Call, str]]:
+    """Where the product makes one: file, call, and the file's text."""
+    found = []
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+                found.append((str(path.relative_to(ROOT)), node, text))
+    return found
+
+
+def test_every_connection_counts_its_frames_in_a_budget_or_takes_small_ones_alone() -> None:
+    calls = _calls("FramedConnection")
+    assert len(calls) > 5
+    for path, call, _ in calls:
+        has_budget = any(keyword.arg == "budget" for keyword in call.keywords)
+        is_small = [ast.unparse(one) for one in call.args] in (["MAX_MESSAGE_BYTES"], ["_MAX_FRAME_BYTES"])
+        assert has_budget or is_small, f"{path}:{call.lineno}"
+
+
+def test_every_listener_counts_connections_by_address() -> None:
+    calls = _calls("PeerListener")
+    assert len(calls) >= 3
+    for path, call, text in calls:
+        assert "ConnectionShares(" in text, f"{path}:{call.lineno}"
