@@ -5,7 +5,6 @@ counts as led, and all bytes go inline.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,7 @@ from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetada
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
 from metadata_topic.topic.topic_follower import TopicReader
-from plugin.wall_clock import wall_ms
+from plugin.wall_clock import lasting_s, wall_ms
 from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch
 from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
@@ -78,7 +77,7 @@ class TopicReaders:
         )
         tiered = TieredOffsets()
         tier = TierFollower(client, tiered, rack=identity.rack)
-        self.tiered_storage = TieredStorageTier(tiered, tier, LogEpochs(directory_of, time.monotonic))
+        self.tiered_storage = TieredStorageTier(tiered, tier, LogEpochs(directory_of, lasting_s))
         readers: tuple[TopicReader, ...] = (self.metadata.consumer, self.topic_settings, tier)
         self._all = readers if settings.has_store else (self.topic_settings,)
 

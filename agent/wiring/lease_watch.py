@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Collection
 from contextlib import closing
 
@@ -14,6 +13,7 @@ from metadata_topic.settings.settings_records import LeaseValue, with_lease
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from plugin.blob_storage import BlobStorage
 from plugin.errors import RemoteStorageError
+from plugin.wall_clock import lasting_s
 from rlm.lifecycle.lease import LOOK_S, Lease
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class LeasesInTopic:
 
 def make_lease(blobs: BlobStorage, recorded: LeasesInTopic) -> Lease:
     """Return a lease whose values nobody can guess."""
-    return Lease(blobs, recorded, lambda: secrets.token_hex(16), time.monotonic)
+    return Lease(blobs, recorded, lambda: secrets.token_hex(16), lasting_s)
 
 
 class LeaseWatch:

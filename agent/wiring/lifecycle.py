@@ -143,7 +143,6 @@ def _build_caretaking(around: Surroundings, kafka: KafkaFollowing) -> Caretaking
     return Caretaking(
         care,
         around.publisher,
-        around.clocks,
         unpublished_max_s,
         lambda: lease.may_delete and lease.clock_is_off is None,
     )

@@ -17,6 +17,7 @@ from agent.wiring.surroundings import Surroundings
 from agent.wiring.write_path import make_write_path
 from metadata_topic.topic.followed_metadata import KnownMetadata
 from plugin.archive_storage import ObjectArchiveStorage
+from plugin.wall_clock import lasting_s
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier, CareDuties
 from rlm.archive.archiving import Archiving
 from rlm.lifecycle.cluster_observer import Observation
@@ -47,7 +48,7 @@ class StorageRun:
             metadata.archive,
             topic_settings,
             settings.archive.enable,
-            around.clocks.monotonic_s,
+            lasting_s,
         )
         archive_tier = ArchiveTier(metadata.archive, self._archived.is_archived, self._archived.chain_of)
         self._tiers = Tiers([self.kafka.readers.tiered_storage, archive_tier])

@@ -14,7 +14,7 @@ from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
-from plugin.wall_clock import Clocks
+from plugin.wall_clock import Clocks, lasting_s
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, WriteMetrics
 
 
@@ -41,7 +41,7 @@ class Surroundings:
         self.publisher = RemoteWalMetadataPublisher(
             configuration.client,
             identity.broker_id,
-            clocks.monotonic_s,
+            lasting_s,
             PublisherSettings(unpublished_max_ms=unpublished_max_ms),
         )
         self.publication = PublicationWatch(

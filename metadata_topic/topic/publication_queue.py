@@ -130,7 +130,7 @@ class PublicationQueue:
         with self._changed:
             if self._held is not None:
                 return self._held
-            age_s = self.oldest_pending_age_s(self._clock())
+            age_s = self.oldest_pending_age_s()
             if age_s * 1000 <= self._settings.unpublished_max_ms:
                 return None
             records = len(self._waiting) + len(self._sent)
@@ -170,8 +170,9 @@ class PublicationQueue:
                 return
         tell()
 
-    def oldest_pending_age_s(self, now: float) -> float:
-        """Return how long the oldest record has waited, by the given clock; 0 when none waits."""
+    def oldest_pending_age_s(self) -> float:
+        """Return how long the oldest record has waited; 0 when none waits."""
+        now = self._clock()
         with self._changed:
             oldest = self._sent[0] if self._sent else self._waiting[0] if self._waiting else None
             return 0.0 if oldest is None else max(0.0, now - oldest.since_s)

@@ -60,7 +60,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         settings: PublisherSettings = DEFAULT_SETTINGS,
         producer_factory: ProducerFactory = confluent_producer,
     ) -> None:
-        """`clock` is monotonic, in seconds. The thread starts with `start`."""
+        """`clock` is lasting, in seconds (`plugin.wall_clock.lasting_s`). The thread starts with `start`."""
         super().__init__(clock, settings)
         self._client_config = client_config
         self._partition_count = 0

@@ -50,7 +50,7 @@ class ArchivedTopics:
     ) -> None:
         """`own` is this incarnation's registration; `archives_here` says whether this agent's own archive is on.
 
-        `clock` is monotonic, in seconds.
+        `clock` is lasting, in seconds.
         """
         self._own = own
         self._store = store

@@ -37,8 +37,8 @@ class StoreClock:
 
     Theory. Ages tell what is deleted, and the times that are compared come from several hosts and the store. A host
     that started with a wrong clock takes young objects for old ones. The store tells of each object when it wrote it.
-    Where the write lay between two monotonic times of this process, that bounds how late it is at the store, from then
-    on, whatever is done to the host's clock. A host that was suspended counts as off until the next reading.
+    Where the write lay between two times of this process's lasting clock, that bounds how late it is at the store, from
+    then on, whatever is done to the host's clock, and however long the host was suspended.
     """
 
     def __init__(self) -> None:
@@ -89,12 +89,13 @@ class Lease:
         blobs: BlobStorage,
         recorded: RecordedLeases,
         new_value: Callable[[], str],
-        monotonic_s: Callable[[], float],
+        lasting_s: Callable[[], float],
     ) -> None:
+        """`lasting_s` goes on while the machine is suspended (`plugin.wall_clock.lasting_s`)."""
         self._blobs = blobs
         self._recorded = recorded
         self._new_value = new_value
-        self._monotonic_s = monotonic_s
+        self._lasting_s = lasting_s
         self._clock = StoreClock()
         self._listed_s: float | None = None
         """When the last listing began that was read to its end."""
@@ -118,18 +119,18 @@ class Lease:
         held_s = self._held_s
         if self.lost_because is not None or self.is_contested or held_s is None:
             return False
-        return self._monotonic_s() - held_s < _SILENT_LOOKS * LOOK_S
+        return self._lasting_s() - held_s < _SILENT_LOOKS * LOOK_S
 
     def host_is_ahead_ms(self, wall_ms: int) -> int:
         """Return how far the host's clock is ahead of the store's, as `StoreClock.ahead_ms`, by renewals."""
-        return self._clock.ahead_ms(wall_ms, self._monotonic_s())
+        return self._clock.ahead_ms(wall_ms, self._lasting_s())
 
     def look(self) -> None:
         """Look at the lease once, and renew it if due.
 
         After RemoteStorageError or MetadataTopicError nothing new is known.
         """
-        listed_s, before_s = self._monotonic_s(), self._listed_s
+        listed_s, before_s = self._lasting_s(), self._listed_s
         listed = self._listed()
         stored = _numbered(listed)
         self._listed_s = listed_s
@@ -152,7 +153,7 @@ class Lease:
         if self.lost_because is not None:
             log.warning("lease_taken_back", number=newest)
         self.lost_because = None
-        now_s = self._monotonic_s()
+        now_s = self._lasting_s()
         if newest != self._newest:
             if before_s is not None:  # another agent wrote it after the last listing
                 self._was_written(stored, newest, before_s, now_s)
@@ -170,11 +171,11 @@ class Lease:
             wanted = LeaseValue(number + 1, f"{generation}:{self._new_value()}")
             self._recorded.record(wanted)
             self._wanted = wanted
-        before_s = self._monotonic_s()
+        before_s = self._lasting_s()
         with suppress(RemoteSegmentConflictError):
             self._blobs.put_blob(_name(wanted.number), wanted.value.encode())
             self._first = number if self._first is None else self._first
-            self._newest, self._since_s = wanted.number, self._monotonic_s()
+            self._newest, self._since_s = wanted.number, self._lasting_s()
             self._held_s = self._since_s
             stored = _numbered(self._listed())
             self._was_written(stored, wanted.number, before_s, self._since_s)

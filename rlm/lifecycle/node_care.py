@@ -22,7 +22,6 @@ from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from plugin.wall_clock import Clocks
 
 log = structlog.get_logger(__name__)
 
@@ -157,7 +156,6 @@ class Caretaking:
         self,
         care: NodeCare,
         publisher: RemoteWalMetadataPublisher,
-        clocks: Clocks,
         unpublished_max_s: float,
         may_delete: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -168,7 +166,6 @@ class Caretaking:
         self._may_delete = may_delete
         self._care = care
         self._publisher = publisher
-        self._clocks = clocks
         self._unpublished_max_s = unpublished_max_s
         self.cluster_seen = asyncio.Event()
 
@@ -178,7 +175,7 @@ class Caretaking:
             not self.cluster_seen.is_set()
             or self._care.is_fenced()
             or not self._may_delete()
-            or self._publisher.oldest_pending_age_s(self._clocks.monotonic_s()) > self._unpublished_max_s
+            or self._publisher.oldest_pending_age_s() > self._unpublished_max_s
         ):
             return frozenset()
         return self._care.brokers_in_care()

@@ -28,7 +28,7 @@ class LogEpochs:
         clock: Callable[[], float],
         max_age_s: float = EPOCHS_MAX_AGE_S,
     ) -> None:
-        """`clock` is monotonic, in seconds."""
+        """`clock` is lasting, in seconds (`plugin.wall_clock.lasting_s`)."""
         self._directory_of = directory_of
         self._clock = clock
         self._max_age_s = max_age_s

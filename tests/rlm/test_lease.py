@@ -3,10 +3,11 @@
 from collections.abc import Collection
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from agent.wiring.lease_watch import LeaseWatch
+from agent.wiring.lease_watch import LeaseWatch, make_lease
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_records import (
     Leases,
@@ -17,6 +18,7 @@ from metadata_topic.settings.settings_records import (
     with_lease,
 )
 from metadata_topic.settings.topic_settings import MalformedSettingError
+from plugin import wall_clock
 from plugin.blob_storage import BlobStorage
 from plugin.errors import RemoteStorageError
 from rlm.lifecycle.lease import LOOK_S, RENEW_S, Lease
@@ -161,6 +163,21 @@ def test_without_an_answer_nothing_is_lost_and_after_some_time_nothing_deleted()
     cluster.blobs.is_down = False
     live([agent], cluster, 2 * LOOK_S)
     assert agent.may_delete
+
+
+def test_a_lease_that_was_held_before_the_machine_was_suspended_is_not_held_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(FakeBlobs())
+    stands_still = SimpleNamespace(
+        CLOCK_BOOTTIME=7, clock_gettime=lambda which: cluster.now_s if which == 7 else 0.0, monotonic=lambda: 0.0
+    )
+    monkeypatch.setattr(wall_clock, "time", stands_still)
+    agent = make_lease(cluster.blobs, Recorded(cluster, 1))  # type: ignore[arg-type]
+    live([agent], cluster, RENEW_S)
+    assert agent.may_delete
+    cluster.now_s += 3600
+    assert not agent.may_delete
 
 
 def test_what_cannot_be_recorded_is_not_written() -> None:
