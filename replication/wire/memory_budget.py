@@ -15,8 +15,8 @@ A connection is stalled while the peer that its frames go to does not read, whic
 for minutes. What stalled connections hold blocks no others: the others may exceed the limit then, up to twice the
 limit. Stalled connections themselves get only what is within the limit.
 
-A budget gives each address a share (`share_of`), so that a stranger with many half frames keeps nobody waiting. What is
-taken there counts in both. A connection waits for its share first, then for the whole.
+A budget gives each address a share (`share_of`), so that a stranger with many half frames keeps nobody waiting: who is
+above his share is passed over by others until what he holds is given back, or is all waiting.
 
 An agent has several budgets: for other agents' requests, for responses to them, and for responses from them. The second
 waits for another agent to read, the third for the local broker only: with one budget for both, two agents could wait
@@ -24,9 +24,9 @@ for each other. And a peer that fills the first with half requests blocks no res
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from weakref import WeakValueDictionary
 
@@ -37,6 +37,7 @@ class _Waiter:
     size: int
     held: int
     go_on: Callable[[], None]
+    share: "_Share | None"
 
 
 class MemoryBudget:
@@ -55,7 +56,7 @@ class MemoryBudget:
         self._shares: WeakValueDictionary[Hashable, _Share] = WeakValueDictionary()
 
     def share_of(self, holder: Hashable) -> "MemoryBudget":
-        """Return what the holder's connections may take of this budget together: a quarter."""
+        """Return this budget for the holder's connections, which may take a quarter of it together."""
         share = self._shares.get(holder)
         if share is None:
             share = self._shares[holder] = _Share(self, self._max_bytes / 4)
@@ -68,9 +69,6 @@ class MemoryBudget:
 
     def take(self, size: int) -> None:
         """Count bytes that have already arrived."""
-        self._count(size)
-
-    def _count(self, size: int) -> None:
         self.used += size
         self.peak = max(self.peak, self.used)
 
@@ -101,10 +99,18 @@ class MemoryBudget:
         """Return a place in the waiting order, to be kept until the frame is complete."""
         return next(self._tickets)
 
-    def wait(self, owner: Hashable, ticket: int, size: int, held: int, go_on: Callable[[], None]) -> None:
+    def wait(
+        self,
+        owner: Hashable,
+        ticket: int,
+        size: int,
+        held: int,
+        go_on: Callable[[], None],
+        share: "_Share | None" = None,
+    ) -> None:
         """Have `go_on` called when `size` more was taken for the owner, who holds `held` and gives none of it back."""
         self.forget(owner)
-        self._waiting[owner] = _Waiter(ticket, size, held, go_on)
+        self._waiting[owner] = _Waiter(ticket, size, held, go_on, share)
         self._let_go_on()
         if owner in self._waiting:
             self._on_wait()
@@ -125,52 +131,60 @@ class MemoryBudget:
 
     def _may_exceed(self, size: int) -> bool:
         """Whether somebody who is not stalled may take so much beyond the limit: all is held by those who wait."""
-        stuck = self._held_by_waiting() + sum(share._held_by_waiting() for share in self._shares.values())  # noqa: SLF001
+        stuck = sum(waiter.held for owner, waiter in self._waiting.items() if owner not in self._stalled)
         if self.used + size <= 2 * self._max_bytes:
             stuck += sum(held() for held in self._stalled.values())
         return self.used <= stuck
 
-    def _held_by_waiting(self) -> int:
-        return sum(waiter.held for owner, waiter in self._waiting.items() if owner not in self._stalled)
-
     def _let_go_on(self) -> None:
         while self._waiting:
-            owner = min(self._waiting, key=lambda each: (each in self._stalled, self._waiting[each].ticket))
+            by_age = sorted(self._waiting, key=lambda each: (each in self._stalled, self._waiting[each].ticket))
+            held = Counter[_Share | None]()
+            for waiter in self._waiting.values():
+                held[waiter.share] += waiter.held
+            owner = next((one for one in by_age if self._is_within_share(self._waiting[one], held)), by_age[0])
             first = self._waiting[owner]
             while self._kept and self.used + first.size > self._max_bytes:
                 kept_by = next(iter(self._kept))
                 size, let_go = self._kept.pop(kept_by)
                 self.used -= size
                 let_go()
-            is_within = self.used + first.size <= self._max_bytes
-            if not is_within and (owner in self._stalled or not self._may_exceed(first.size)):
-                return
-            del self._waiting[owner]
-            self._count(first.size)
+            is_within = self.used + first.size <= self._max_bytes and self._is_within_share(first, held)
+            if not is_within:
+                owner = by_age[0]
+                first = self._waiting[owner]
+                if owner in self._stalled or not self._may_exceed(first.size):
+                    return
+            self.forget(owner)
+            (first.share or self).take(first.size)
             first.go_on()
+
+    def _is_within_share(self, waiter: _Waiter, held: Mapping["_Share | None", int]) -> bool:
+        """Whether it may go on as far as its share says: there is room, or all of the share waits."""
+        share = waiter.share
+        return share is None or share.used + waiter.size <= share.max_bytes or share.used <= held[share]
 
 
 class _Share(MemoryBudget):
     """One holder's share of a whole."""
 
     def __init__(self, whole: MemoryBudget, max_bytes: float) -> None:
-        super().__init__(max_bytes, whole._on_wait)  # noqa: SLF001
+        super().__init__(max_bytes)
         self._whole = whole
-        self._granted: dict[Hashable, int] = {}
-        """Taken here for owners that wait for the whole."""
+        self.max_bytes = max_bytes
 
     @property
     def is_spent(self) -> bool:
         return super().is_spent or self._whole.is_spent
 
     def take(self, size: int) -> None:
-        self._count(size)
+        super().take(size)
         self._whole.take(size)
 
     def try_take(self, size: int) -> bool:
-        if self._waiting or self.used + size > self._max_bytes or not self._whole.try_take(size):
+        if self.used + size > self.max_bytes or not self._whole.try_take(size):
             return False
-        self._count(size)
+        super().take(size)
         return True
 
     def give_back(self, size: int) -> None:
@@ -180,28 +194,22 @@ class _Share(MemoryBudget):
     def ticket(self) -> int:
         return self._whole.ticket()
 
-    def wait(self, owner: Hashable, ticket: int, size: int, held: int, go_on: Callable[[], None]) -> None:
-        super().wait(owner, ticket, size, held, partial(self._wait_for_whole, owner, ticket, size, held, go_on))
-        self._whole._let_go_on()  # noqa: SLF001 - what this owner holds may be all that others wait for
-
-    def _wait_for_whole(self, owner: Hashable, ticket: int, size: int, held: int, go_on: Callable[[], None]) -> None:
-        def granted() -> None:
-            del self._granted[owner]
-            go_on()
-
-        self._granted[owner] = size
-        self._whole.wait(owner, ticket, size, held, granted)
+    def wait(
+        self,
+        owner: Hashable,
+        ticket: int,
+        size: int,
+        held: int,
+        go_on: Callable[[], None],
+        share: "_Share | None" = None,
+    ) -> None:
+        self._whole.wait(owner, ticket, size, held, go_on, self)
 
     def forget(self, owner: Hashable) -> None:
-        super().forget(owner)
         self._whole.forget(owner)
-        if (size := self._granted.pop(owner, 0)) and size:
-            super().give_back(size)
 
     def stall(self, owner: Hashable, held: Callable[[], int]) -> None:
         self._whole.stall(owner, held)
-        super().stall(owner, held)
 
     def go_on(self, owner: Hashable) -> None:
         self._whole.go_on(owner)
-        super().go_on(owner)

@@ -61,12 +61,12 @@ def test_one_address_keeps_nobody_waiting_by_half_frames() -> None:
         if not stranger.try_take(10):
             stranger.wait(number, budget.ticket(), 10, 0, lambda: went_on.append("stranger"))
     assert (stranger.used, budget.used) == (20, 20)
-    assert other.try_take(20)
+    other.wait("other", budget.ticket(), 20, 0, lambda: went_on.append("other"))
     for number in range(50):
         stranger.forget(number)
     stranger.give_back(20)
     other.give_back(20)
-    assert (stranger.used, other.used, budget.used, went_on) == (0, 0, 0, [])
+    assert (stranger.used, other.used, budget.used, went_on) == (0, 0, 0, ["other"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 120)), min_size=1, max_size=40), st.randoms())
