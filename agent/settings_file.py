@@ -13,6 +13,7 @@ from agent.settings.gateway_settings import check_gateway
 from agent.settings.http_listener import check_http_listener, is_loopback
 from agent.settings.kafka_client import check_client
 from agent.settings.memory_shares import MIN_FRAME_BYTES, other_bytes
+from agent.settings.plain_peers import without_records_for_strangers
 from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
 from kafka_log.broker_files.server_properties import BrokerProperties, load_broker_properties
@@ -67,7 +68,10 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     if settings.gateway.enable and settings.gateway.durable_listener and not settings.storage.system_enable:
         told = "who produces would wait for records to be stored, and remote.log.wal.storage.system.enable is off"
         raise AgentSettingsError(f"{file}: remote.wal.gateway.durable.listener: {told}")
-    return settings
+    try:
+        return without_records_for_strangers(broker, settings)
+    except AgentSettingsError as error:
+        raise AgentSettingsError(f"{file}: {error}") from None
 
 
 def _told(wrong: ErrorDetails) -> str:

@@ -13,6 +13,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "system-enable": cluster_checks.system_enable,
     "listeners": host_checks.listeners,
     "broker-tls": host_checks.broker_tls,
+    "plaintext-peers": host_checks.plaintext_peers,
     "agent-peers": host_checks.agent_peers,
     "bypass-listener": host_checks.bypass_listener,
     "bypass-peers": host_checks.bypass_peers,

@@ -15,7 +15,7 @@ from agent.settings.agent_settings import OUR_PREFIXES, AgentSettings
 from agent.settings.storage_spec import storage_spec
 from doctor.findings import Fault, Level
 from doctor.gateway_checks import faults_of_file
-from doctor.host_checks import listener_fault
+from doctor.host_checks import listener_fault, plaintext_fault
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
 from plugin.loading import settings_under_prefix, storage_manager_class
@@ -39,11 +39,12 @@ def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]
     told = [fault for key, file in files.items() if (fault := _unreadable(key, file)) is not None]
     told += [fault for spec in specs if (fault := _refused(spec, broker.node_id)) is not None]
     listener = None if settings.is_shadow else listener_fault(broker, settings)
+    plain = plaintext_fault(broker, settings)
     prefixes = (*OUR_PREFIXES, *(spec.impl_prefix for spec in specs))
     return [
         *_unfilled(broker, prefixes),
         *told,
-        *([listener] if listener is not None else []),
+        *(fault for fault in (listener, plain) if fault is not None),
         *faults_of_file(broker, settings),
     ]
 

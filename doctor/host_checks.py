@@ -4,6 +4,7 @@ import ipaddress
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
+from agent.settings.plain_peers import listener_with_login
 from agent.tls.certificates import SOON_DAYS
 from agent.wiring.peering import is_forwarded
 from doctor.facts import Facts, Unknown, known
@@ -29,6 +30,24 @@ def listener_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault |
     if listening is None or (listening.port != port and not is_forwarded(broker, port)):
         return Level.ERROR, f"{found}, and the broker does not listen at port {port}", change
     return None
+
+
+def plaintext_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault | None:
+    """Return what strangers may do where clients must log in and agents speak plaintext; None: nothing."""
+    name = listener_with_login(broker, settings)
+    if name is None:
+        return None
+    found = (
+        f"{name} asks clients for a login, and agents speak plaintext: whoever reaches "
+        "remote.wal.agent.peer.listener may pose as a broker's agent, so agents do not read objects for each other"
+    )
+    return Level.WARNING, found, "remote.wal.agent.ssl.* on all agents"
+
+
+def plaintext_peers(facts: Facts) -> Verdict:
+    """Check whether agents know each other where brokers ask for a login."""
+    fault = plaintext_fault(facts.broker, facts.settings)
+    return Verdict(*fault) if fault is not None else Verdict(Level.OK, "no login is passed by")
 
 
 def listeners(facts: Facts) -> Verdict:

@@ -171,6 +171,30 @@ def test_a_peer_listener_open_to_others_needs_tls_or_the_explicit_flag(host: str
     assert parsed(**listener, remote_wal_agent_plaintext_enable="true")
 
 
+WITH_LOGIN = {
+    "SASL": {"listener_security_protocol_map": "CLIENT:SASL_SSL,WAL:PLAINTEXT"},
+    "a certificate": {
+        "listener_security_protocol_map": "CLIENT:SSL,WAL:PLAINTEXT",
+        "listener.name.client.ssl.client.auth": "required",
+    },
+}
+SERVE = {
+    "broker_rack": "a",
+    "remote_wal_gateway_enable": "true",
+    "remote_wal_gateway_fetch_links_enable": "true",
+    "remote_wal_gateway_fetch_serve_enable": "true",
+}
+
+
+@pytest.mark.parametrize("login", WITH_LOGIN)
+def test_agents_without_tls_give_nobody_records_that_clients_must_log_in_for(login: str) -> None:
+    listeners = {"listeners": "CLIENT://:9092,WAL://:9094", "inter_broker_listener_name": "WAL", **WITH_LOGIN[login]}
+    assert parsed(**listeners).hydration.share_min_readers == 0
+    assert parsed(**listeners, **TLS).hydration.share_min_readers == 2
+    assert parsed().hydration.share_min_readers == 2
+    assert "remote.wal.gateway.fetch.serve.enable: clients of CLIENT must log in" in refused(**listeners, **SERVE)
+
+
 def test_digests_are_refused_beside_produce_by_objects_which_has_none() -> None:
     digest, produce = {"remote_wal_link_digest": "sha256"}, {"remote_wal_gateway_produce_enable": "true"}
     assert "remote.wal.link.digest" in refused(**digest, **produce)

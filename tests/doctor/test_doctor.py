@@ -24,6 +24,7 @@ from doctor.facts import (
     StoredObjects,
     Unknown,
 )
+from doctor.file_checks import judge_file
 from doctor.findings import Finding, Level, Verdict
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from metadata_topic.settings.wal_retention import KeptFor
@@ -270,6 +271,28 @@ def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: 
 )
 def test_a_setting_is_judged(check: str, level: Level, properties: dict[str, str]) -> None:
     assert judged(facts_of(**properties))[check].level is level
+
+
+@pytest.mark.parametrize(
+    ("client", "more", "level"),
+    [
+        ("SASL_PLAINTEXT", {}, Level.WARNING),
+        ("PLAINTEXT", {"authorizer_class_name": "org.apache.kafka.Authorizer"}, Level.WARNING),
+        ("PLAINTEXT", {}, Level.OK),
+    ],
+)
+def test_agents_that_speak_plaintext_are_told_of_where_clients_must_log_in(
+    client: str, more: dict[str, str], level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in [key for key in PROPERTIES if key.startswith("remote.wal.agent.ssl.")]:
+        monkeypatch.delitem(PROPERTIES, key)
+    spoken = {"listener_security_protocol_map": f"CLIENT:{client},WAL:PLAINTEXT,BYPASS:SSL"}
+    monkeypatch.delitem(PROPERTIES, "remote.wal.agent.bypass")
+    facts = facts_of(remote_wal_agent_plaintext_enable="true", **spoken, **more)
+    assert judged(facts)["plaintext-peers"].level is level
+    assert any("asks clients for a login" in found for _, found, _ in judge_file(facts.broker, facts.settings)) is (
+        level is Level.WARNING
+    )
 
 
 @pytest.mark.parametrize(
