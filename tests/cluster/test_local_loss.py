@@ -13,7 +13,7 @@ from local_cluster.polling import wait_until
 from tests.cluster.agent_views import read_metrics, readiness
 from tests.cluster.recovery_commands import CHECKOUT, decide_held, run_command
 from tests.cluster.script import PATIENCE_S, Script
-from tests.cluster.stored_log import stored_log
+from tests.cluster.stored_log import StoredLog, stored_log
 from tests.cluster.unclean_election import elect_uncleanly
 
 LEADER, FOLLOWER, RECORDS, LEFT = 2, 3, 400, 300
@@ -74,6 +74,35 @@ def test_a_loss_that_the_leaders_agent_could_not_declare_is_held_by_the_next_lea
 
         wait_until(lambda: held(cluster, FOLLOWER) == RECORDS - LEFT, "what was lost is held", PATIENCE_S)
         assert log.declared_dead() == []
+
+
+@pytest.mark.thorough
+def test_objects_of_segments_that_a_disk_lost_do_not_go_with_the_logs_start(agent_script: Script) -> None:
+    # three segments are stored -> the first is lost on disk, so the log begins later -> it is not told, nothing goes
+    script, cluster, topic = agent_script, agent_script.cluster, agent_script.topic
+    cluster.admin.create_topic(topic, assignment=[[LEADER]], config={"segment.bytes": "1048576"})
+    script.link_topic()
+    with stored_log(script) as log:
+        for _ in range(30):
+            log.produce(bytes(10_000), 10)
+        log.expect_all_stored(LEADER, 300)
+        wait_until(lambda: 0 in told_starts(log), "the log's start is told", PATIENCE_S)
+        script.kill_agent(LEADER)
+        cluster.broker(LEADER).kill()
+        directory = log.directory(LEADER)
+        for file in directory.glob(f"{0:020}*"):
+            file.unlink()
+        cluster.start_broker(LEADER)
+        cluster.admin.wait_for_leader(topic, expected=LEADER)
+        script.start_agent(LEADER)
+        wait_until(lambda: "log_start_in_doubt" in script.agent_log(LEADER), "the agent sees it", PATIENCE_S)
+        assert log.start_offset(LEADER) > 0
+        assert told_starts(log) == {0}
+
+
+def told_starts(log: StoredLog) -> set[int]:
+    """Where the log begins as the metadata topic tells, by any leader epoch."""
+    return set(log.store.log_starts().get(log.partition, {}).values())
 
 
 def produce(cluster: LocalCluster, topic: str, numbers: "range | list[int]") -> None:
