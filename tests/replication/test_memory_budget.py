@@ -76,7 +76,7 @@ def test_with_shares_too_every_frame_gets_there_and_all_is_given_back(
     """Each frame of an address takes its memory in pieces, and gives all back when it is whole."""
     budget = MemoryBudget(100)
     shares = [budget.share_of(address) for address in range(4)]
-    tickets = [budget.ticket() for _ in frames]
+    tickets: dict[int, int] = {}
     held, ready, waiting, done = [0] * len(frames), list(range(len(frames))), set[int](), 0
 
     def got(number: int, more: int) -> None:
@@ -88,6 +88,7 @@ def test_with_shares_too_every_frame_gets_there_and_all_is_given_back(
         number = ready.pop(rng.randrange(len(ready)))
         address, size = frames[number]
         share = shares[address]
+        tickets.setdefault(number, budget.ticket())
         if held[number] == size:
             share.give_back(size)
             done += 1
