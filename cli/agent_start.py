@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import structlog
 
@@ -67,7 +67,7 @@ def log_to_stderr(console: bool) -> "tuple[LogStream, Counter]":
     structlog.configure(
         processors=[RepeatedEvents(lost), *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(stream)
