@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -17,6 +18,8 @@ from replication.wire.peer_listener import ConnectionShare, ConnectionShares, Pe
 
 log = structlog.get_logger(__name__)
 
+FULL_S: Final = 30.0
+"""A neighbour goes on to serve clients for so long after it was full. A guess: it must not come and go every second."""
 _STOP_S = 1.0
 """How long connected clients may still get what was received for them."""
 
@@ -41,6 +44,7 @@ class ClientListeners:
         self._limits = limits
         self._metrics = metrics
         self._shares = ConnectionShares(limits.max_connections, limits.max_connections_per_ip)
+        self._full_until_s = 0.0
         self._listeners: dict[int, PeerListener] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}
         """Tasks with the numbers of their listeners."""
@@ -80,9 +84,16 @@ class ClientListeners:
         """Count a connection that is closed for this reason."""
         self._metrics.refused.labels(GATEWAY_SIDE, reason).inc()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds as many connections as it may, or did so in the last `FULL_S`."""
+        return asyncio.get_running_loop().time() < self._full_until_s
+
     def _accepted(self, number: int, accepted: socket.socket, address: str) -> None:
         try:
             share = self._shares.enter(address)
+            if self._shares.is_full:
+                self._full_until_s = asyncio.get_running_loop().time() + FULL_S
         except TooManyConnectionsError as error:
             self.refuse("too_many_connections")
             log.warning("too_many_clients", client=error.holder, held=error.held)

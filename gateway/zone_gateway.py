@@ -27,9 +27,12 @@ from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
-from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, PeerRefusedError
+from replication.wire.peer_protocol import MESSAGES, NO_BROKER_SERVED, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
+
+_PROBE_S = 2.0
+"""How often those that were not reached are tried. A guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class ZoneGateway:
         """The state of reads of RouterChannel objects, by the broker whose agent reads."""
         self.unreached: dict[int, str] = {}
         """Brokers that the last client did not reach, and why."""
+        self._unable: set[int] = set()
+        """Brokers whose agents were not reached last time."""
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
         """Listen at `listeners[broker id]` for clients of that broker. Raises OSError naming the address or file."""
@@ -79,6 +84,27 @@ class ZoneGateway:
         """Stop listening for clients of a broker that has left, and close their remaining connections."""
         await self._clients.leave(broker_id)
         self.unreached.pop(broker_id, None)
+        self._unable.discard(broker_id)
+
+    def unserved(self) -> tuple[int, ...]:
+        """Return the brokers whose clients cannot be served here now; see `Hello.unserved`."""
+        return NO_BROKER_SERVED if self._clients.is_full else tuple(sorted(self._unable))
+
+    async def probe(self) -> None:
+        """Try again to reach those that were not reached, until cancelled: no client may come here any more."""
+        while True:
+            await asyncio.sleep(_PROBE_S)
+            await asyncio.gather(*(self._probe(broker_id) for broker_id in self._unable))
+
+    async def _probe(self, broker_id: int) -> None:
+        peer = FramedConnection(MAX_MESSAGE_BYTES)
+        try:
+            await self._reach(broker_id, peer)
+        except (PeerRefusedError, MalformedFrameError, OSError, ssl.SSLError):
+            return
+        finally:
+            peer.abort()
+        self._reached(broker_id)
 
     @property
     def addresses(self) -> dict[int, Address]:
@@ -172,12 +198,15 @@ class ZoneGateway:
                 raise ConnectionResetError("its agent closed the connection instead of an answer")
             if refused_because := decode_answer(answer):
                 raise PeerRefusedError(refused_because)
-        except BaseException:
+        except BaseException as error:
             peer.abort()
+            if isinstance(error, Exception):
+                self._unable.add(broker_id)
             raise
         return peer, capabilities
 
     def _reached(self, broker_id: int) -> None:
+        self._unable.discard(broker_id)
         if self.unreached.pop(broker_id, None) is not None:
             log.info("gateway_reaches_broker", broker=broker_id)
 

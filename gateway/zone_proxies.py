@@ -1,10 +1,13 @@
 """Chooses through which agent of a zone its clients reach each broker of other zones.
 
 For each broker all agents of the zone rank themselves by rendezvous hashing, and so come to the same order. The first
-that is there is the broker's proxy and listens for its clients; at the others the port is closed, so clients go on to
-the next address of the name that they know. All clients of a broker in a zone then share one agent's uploads and reads,
-and an agent that comes or goes moves only the brokers that it is the proxy of. (The zone router's design has one proxy
-for each main node in each other zone, by consistent hashing.)
+that can serve its clients is the broker's proxy and listens for them; at those behind it the port is closed, so clients
+go on to the next address of the name that they know. An agent that cannot bind the port, did not reach the broker's
+agent, or has used up its connections says so to the others (`Hello.unserved`), and goes on to listen where it can.
+
+All clients of a broker in a zone share one agent's uploads and reads, and an agent that comes or goes moves only the
+brokers that it is the proxy of. (The zone router's design has one proxy for each main node in each other zone, by
+consistent hashing.)
 """
 
 from collections.abc import Callable, Iterable
@@ -27,10 +30,10 @@ class ZoneProxies:
         self._own_id = own_id
         self.others: Callable[[], frozenset[int]] = frozenset
         """The zone's other agents that serve clients; none as long as they are not known: then all serve all."""
-        self.is_there: Callable[[int], bool] = lambda _agent: True
-        """Whether another agent is alive."""
+        self.serves: Callable[[int, int], bool] = lambda _agent, _broker: True
+        """Whether another agent is alive, and does not say that it cannot serve clients of that broker."""
 
     def is_proxy(self, broker_id: int) -> bool:
-        """Whether no agent that comes first for this broker is there."""
+        """Whether no agent that comes first for this broker serves its clients."""
         order = ranked(broker_id, self.others() | {self._own_id})
-        return not any(map(self.is_there, order[: order.index(self._own_id)]))
+        return not any(self.serves(one, broker_id) for one in order[: order.index(self._own_id)])

@@ -51,8 +51,8 @@ from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.peer_connection import Address, KnownPeers
-from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities
+from replication.wire.peer_connection import Address, KnownPeers, Listener
+from replication.wire.peer_protocol import MESSAGES, NO_BROKER_SERVED, Hello, PeerCapabilities
 from rlm.lifecycle.untold_segments import UntoldSegments
 from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.metrics import StageTimes
@@ -142,6 +142,8 @@ class ClientGateway:
     serving: GatewayServing | None = None
     """The part that answers consumers; None if brokers answer them all."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    unbound: set[int] = field(default_factory=set)
+    """Brokers whose ports could not be bound."""
 
     async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
         """Listen for clients, at handed-over sockets where there are any.
@@ -155,8 +157,13 @@ class ClientGateway:
             self.tasks.append(asyncio.get_running_loop().create_task(telling))
         if self.serving is not None:
             self.tasks.append(self.serving.run())
-        where = {one: client_address(settings, one) for one in self._reached(settings)}
-        await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
+        self.tasks.append(asyncio.get_running_loop().create_task(self.clients.probe()))
+        where = {one: client_address(settings, one) for one in sorted(self._reached(settings))}
+        listeners = {one: handed.take(f"client-{one}", address) for one, address in where.items()}
+        await self.clients.start({} if settings.brokers == ALL else listeners)
+        if settings.brokers == ALL:  # a neighbour serves whom this agent cannot listen for
+            for broker_id, listener in listeners.items():
+                await self._listen(broker_id, listener)
         await self.ports.start(settings, handed)
 
     async def keep_to_peers(self, settings: GatewaySettings) -> bool:
@@ -169,18 +176,24 @@ class ClientGateway:
             await self.clients.leave(broker_id)
             log.info("gateway_left", broker=broker_id)
         is_done = True
+        self.unbound.intersection_update(wanted)
         for broker_id in sorted(wanted - listening):
-            address = client_address(settings, broker_id)
-            try:
-                if address.port > MAX_PORT:
-                    raise OSError(f"cannot listen at {address}: remote.wal.gateway.port.base is too high")
-                await self.clients.listen(broker_id, address)
-            except OSError as error:
-                is_done = False
-                log.error("gateway_does_not_listen", broker=broker_id, error=str(error), path="clients here miss it")
-            else:
-                log.info("gateway_joined", broker=broker_id, address=str(address))
+            is_done &= await self._listen(broker_id, client_address(settings, broker_id))
         return is_done
+
+    async def _listen(self, broker_id: int, listener: Listener) -> bool:
+        """Listen for a broker's clients. Returns whether the port could be bound."""
+        try:
+            if isinstance(listener, Address) and listener.port > MAX_PORT:
+                raise OSError(f"cannot listen at {listener}: remote.wal.gateway.port.base is too high")
+            await self.clients.listen(broker_id, listener)
+        except OSError as error:
+            self.unbound.add(broker_id)
+            log.error("gateway_does_not_listen", broker=broker_id, error=str(error), path="clients here miss it")
+            return False
+        self.unbound.discard(broker_id)
+        log.info("gateway_joined", broker=broker_id)
+        return True
 
     def _reached(self, settings: GatewaySettings) -> set[int]:
         """Return the brokers that clients reach here now; those that the settings name, whoever is their proxy."""
@@ -189,15 +202,21 @@ class ClientGateway:
 
     def with_doors(self, context: LeaderContext) -> LeaderContext:
         """Return a context by which other agents' clients are served, too."""
+        context = replace(context, unserved=self.unserved)
         context = context.with_door(PeerCapabilities.CLIENTS, self.door, self.capabilities)
         if self.serving is not None:
             context = context.with_door(PeerCapabilities.VISIBLE, self.serving.door)
         return context
 
+    def unserved(self) -> tuple[int, ...]:
+        """Return the brokers whose clients this agent cannot serve now; see `Hello.unserved`."""
+        told = self.clients.unserved()
+        return told if told == NO_BROKER_SERVED else (*sorted({*told, *self.unbound}),)
+
     def watch(self, peers: KnownPeers, found_peers: FoundPeers, peer_watch: PeerWatch, rack: str) -> None:
         """Be the proxy only for what the other agents of the zone are not."""
         self.proxies.others = lambda: serving_clients(found_peers.agents, rack)
-        self.proxies.is_there = lambda one: one in peers and peer_watch.get_presence(one).may_be_there
+        self.proxies.serves = lambda one, broker_id: one in peers and peer_watch.serves(one, broker_id)
         peer_watch.on_change = found_peers.look_again
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Asks every other agent each second whether it is alive, and remembers when it last answered.
+"""Asks every other agent each second whether it is alive and whom it cannot serve, and remembers what it answered.
 
 Each agent is asked on a connection of its own (`PeerCapabilities.PRESENCE`), which stays open. So a process that ends
 is noticed at once, and one that is frozen or whose host is gone within seconds. An agent that does not know the
@@ -16,7 +16,7 @@ from replication.follower.follower_context import FollowerContext
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
-from replication.wire.peer_protocol import PeerCapabilities, PeerRefusedError
+from replication.wire.peer_protocol import NO_BROKER_SERVED, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +54,8 @@ NOT_ASKED = Presence()
 class _Seen:
     answered_s: float | None = None
     failure: str | None = None
+    unserved: tuple[int, ...] = ()
+    """As in its last hello."""
 
 
 class PeerWatch:
@@ -68,7 +70,7 @@ class PeerWatch:
         self._seen: dict[int, _Seen] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
         self.on_change: Callable[[], object] = lambda: None
-        """Called when an agent answers for the first time or again, or does not answer any more."""
+        """Called when an agent answers for the first time, again or otherwise, or does not answer any more."""
 
     def get_presence(self, broker_id: int) -> Presence:
         """Return what is known about this broker's agent now."""
@@ -77,6 +79,12 @@ class PeerWatch:
             return NOT_ASKED
         ago = None if seen.answered_s is None else max(self._clock() - seen.answered_s, 0.0)
         return Presence(ago, seen.failure)
+
+    def serves(self, agent: int, broker_id: int) -> bool:
+        """Whether an agent may be there, and does not say that it cannot serve clients of that broker."""
+        seen = self._seen.get(agent)
+        is_unable = seen is not None and (broker_id in seen.unserved or seen.unserved == NO_BROKER_SERVED)
+        return self.get_presence(agent).may_be_there and not is_unable
 
     @property
     def silent(self) -> dict[int, Presence]:
@@ -109,16 +117,16 @@ class PeerWatch:
         seen, connection = self._seen[broker_id], None
         try:
             while True:
-                was_open = connection is not None
+                was_open, unserved = connection is not None, seen.unserved
                 try:
-                    connection = await self._ask(broker_id, connection)
+                    connection = await self._ask(broker_id, seen, connection)
                 except _NOT_THERE as error:
                     connection = None
                     if was_open and not isinstance(error, TimeoutError):
                         continue  # the connection may have ended, and not the agent
                     self._failed(broker_id, seen, str(error) or type(error).__name__)
                 else:
-                    is_new = seen.answered_s is None or seen.failure is not None
+                    is_new = seen.answered_s is None or seen.failure is not None or seen.unserved != unserved
                     seen.answered_s, seen.failure = self._clock(), None
                     if is_new:
                         self.on_change()
@@ -127,8 +135,13 @@ class PeerWatch:
             if connection is not None:
                 connection.close()
 
-    async def _ask(self, broker_id: int, connection: FramedConnection | None) -> FramedConnection | None:
+    async def _ask(self, broker_id: int, seen: _Seen, connection: FramedConnection | None) -> FramedConnection | None:
         """Ask once. Returns the connection if the agent takes another question on it. Raises _NOT_THERE."""
+
+        def heard(own: Hello, peer: Hello) -> None:
+            self._context.metrics.held.versions.heard(own, peer)
+            seen.unserved = peer.unserved
+
         opened = connection or FramedConnection(frame_timeout_s=_ANSWER_S, budget=self._context.budget)
         address = self._peers.get(broker_id)
         if address is None:
@@ -137,7 +150,6 @@ class PeerWatch:
             async with asyncio.timeout(_ANSWER_S):
                 if connection is None:
                     await connect_framed(address, opened, self._context.tls())
-                heard = self._context.metrics.held.versions.heard
                 granted = await exchange_hellos(opened, self._hello, broker_id, heard)
         except TimeoutError:
             opened.abort()

@@ -94,6 +94,8 @@ class LeaderContext:
     """The requests that peers may send to the broker."""
     doors: Mapping[PeerCapabilities, PeerDoor] = field(default_factory=dict)
     """By what such a connection is for: who serves it. `hello` grants the same."""
+    unserved: Callable[[], tuple[int, ...]] = tuple
+    """Brokers whose clients this agent cannot serve now (`Hello.unserved`)."""
     broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
     """For the local broker, made for each connection to it."""
     broker_name: str | None = None

@@ -77,14 +77,15 @@ def _written_together(peers: Sequence[FramedConnection]) -> Iterator[None]:
             peer.send_gathered()
 
 
-async def _answer_presence(own: Hello, peer: FramedConnection, asker: Hello) -> None:
-    """Answer another agent, which asks again and again on this connection whether we are alive."""
+async def _answer_presence(context: LeaderContext, peer: FramedConnection, asker: Hello) -> None:
+    """Answer another agent, which asks again and again on this connection whether we are alive, and whom we serve."""
     check_certificate(peer, asker)
-    agree(own, asker)
-    answer = replace(own, capabilities=PeerCapabilities.PRESENCE).encode()
-    peer.write_frame(answer)
-    while await peer.read_frame() is not None:
-        peer.write_frame(answer)
+    agree(context.hello, asker)
+    own = replace(context.hello, capabilities=PeerCapabilities.PRESENCE)
+    while True:
+        peer.write_frame(replace(own, unserved=context.unserved()).encode())
+        if await peer.read_frame() is None:
+            return
 
 
 class LeaderProxy:
@@ -241,7 +242,7 @@ class LeaderProxy:
             return False
         if purpose is PeerCapabilities.PRESENCE:
             idle = until_idle((peer,), self._context.limits.idle_timeout_s)
-            if await run_until_one_ends(_answer_presence(self._context.hello, peer, hello), idle) == {_IDLE_PLACE}:
+            if await run_until_one_ends(_answer_presence(self._context, peer, hello), idle) == {_IDLE_PLACE}:
                 self._context.metrics.fault("peer_idle")
             return True
         is_client = purpose is PeerCapabilities.CLIENTS

@@ -59,11 +59,16 @@ class ConnectionShares:
 
     def enter(self, address: str) -> ConnectionShare:
         """Count a connection that was just accepted. Raises TooManyConnectionsError."""
-        if self._unnamed >= self._max_unnamed:
+        if self.is_full:
             raise TooManyConnectionsError(address, self._held[address])
         self._add(address)
         self._unnamed += 1
         return ConnectionShare(address, address)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a connection of an unknown holder would be refused, whoever it is."""
+        return self._unnamed >= self._max_unnamed
 
     def name(self, share: ConnectionShare, broker_id: int) -> None:
         """Count this connection for a broker's agent from now on. Raises TooManyConnectionsError."""

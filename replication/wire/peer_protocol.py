@@ -61,6 +61,11 @@ _SEGMENT_ID_BYTES = 16
 _RANGE = struct.Struct(">II")
 _SIZE = struct.Struct(">H")
 _CORRELATION = struct.Struct(">i")
+_BROKER = struct.Struct(">i")
+NO_BROKER_SERVED = (-1,)
+"""`Hello.unserved` of an agent that can serve clients of no broker."""
+_MAX_UNSERVED = 50
+"""More are told as NO_BROKER_SERVED: a hello is small."""
 
 
 class PeerCapabilities(Flag, boundary=CONFORM):
@@ -138,12 +143,15 @@ class Hello:
     incarnation: int
     capabilities: PeerCapabilities = CAPABILITIES
     version: int = PROTOCOL_VERSION
+    unserved: tuple[int, ...] = ()
+    """In an answer to PRESENCE: brokers whose clients the agent cannot serve now as their zone's gateway."""
 
     def encode(self) -> bytes:
         """Return the hello's payload."""
         cluster_id = self.cluster_id.encode()
+        told = self.unserved if len(self.unserved) <= _MAX_UNSERVED else NO_BROKER_SERVED
         fields = self.version, self.capabilities.value, self.broker_id, self.incarnation, len(cluster_id)
-        return _HELLO.pack(HELLO_MAGIC, *fields) + cluster_id
+        return _HELLO.pack(HELLO_MAGIC, *fields) + cluster_id + b"".join(map(_BROKER.pack, told))
 
     @classmethod
     def decode(cls, payload: Buffer) -> "Hello":
@@ -151,10 +159,12 @@ class Hello:
         if len(payload) > MAX_HELLO_BYTES or len(payload) < _HELLO.size:
             raise MalformedFrameError(0, f"a hello of {len(payload)} bytes")
         magic, version, capabilities, broker_id, incarnation, cluster_id_bytes = _HELLO.unpack_from(payload, 0)
-        if magic != HELLO_MAGIC or len(payload) != _HELLO.size + cluster_id_bytes or broker_id < 0:
+        end = _HELLO.size + cluster_id_bytes
+        if magic != HELLO_MAGIC or len(payload) < end or (len(payload) - end) % _BROKER.size or broker_id < 0:
             raise MalformedFrameError(0, "not a hello")
-        cluster_id = bytes(payload[_HELLO.size :]).decode("utf-8", "replace")
-        return cls(cluster_id, broker_id, incarnation, PeerCapabilities(capabilities), version)
+        cluster_id = bytes(payload[_HELLO.size : end]).decode("utf-8", "replace")
+        unserved = tuple(one for (one,) in _BROKER.iter_unpack(payload[end:]))
+        return cls(cluster_id, broker_id, incarnation, PeerCapabilities(capabilities), version, unserved)
 
 
 def is_hello(payload: Buffer) -> bool:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from gateway.client_door import ClientLimits
+from gateway.client_listeners import FULL_S
 from gateway.client_protocol import decode_answer, decode_zone, encode_answer
 from gateway.client_traffic import ZoneTraffic
 from local_cluster.security.authority import Authority
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import listening_context
-from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
+from replication.wire.peer_protocol import CAPABILITIES, NO_BROKER_SERVED, Hello, PeerCapabilities
 from tests.gateway.gateway_rig import PATIENCE_S, GatewayRig, read_all, started
 from tests.replication.test_peer_tls import on_both_event_loops
 
@@ -250,3 +251,38 @@ def test_a_message_that_is_none_is_refused() -> None:
             decode_answer(answer)
     assert decode_answer(encode_answer("why")) == "why"
     assert decode_answer(encode_answer()) == ""
+
+
+async def test_a_broker_that_is_not_reached_is_told_to_neighbours_until_it_is_whether_or_not_clients_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.zone_gateway._PROBE_S", 0.005)
+    async with started(GatewayRig()) as rig:
+        assert rig.gateway.unserved() == ()
+        where = rig.agent.addresses[0]
+        await rig.agent.stop()
+        reader, _ = await rig.connect()
+        assert await read_all(reader) == b""
+        assert rig.gateway.unserved() == (1,)
+        probing = asyncio.create_task(rig.gateway.probe())
+        await rig.agent.start(where, None)
+        await rig.until(lambda: rig.gateway.unserved() == ())
+        assert rig.gateway.unreached == {}
+        probing.cancel()
+
+
+async def test_a_gateway_without_room_for_another_client_tells_its_neighbours_for_a_while() -> None:
+    async with started(GatewayRig(limits=ClientLimits(2, 2, 0.0))) as rig:
+        _, first = await rig.connect()
+        await rig.until(lambda: rig.connections("gateway") == 1)
+        assert rig.gateway.unserved() == ()
+        _, second = await rig.connect()
+        await rig.until(lambda: rig.gateway.unserved() == NO_BROKER_SERVED)
+        loop = asyncio.get_running_loop()
+        for client in (first, second):
+            client.close()
+        await rig.until(lambda: rig.connections("gateway") == 0)
+        assert rig.gateway.unserved() == NO_BROKER_SERVED
+        now = loop.time
+        loop.time = lambda: now() + FULL_S  # type: ignore[method-assign]
+        assert rig.gateway.unserved() == ()

@@ -1,19 +1,20 @@
 """Each broker of another zone has one agent of the zone as its proxy."""
 
 from collections import Counter
+from collections.abc import Collection
 
 from gateway.zone_proxies import ZoneProxies, ranked
 
 BROKERS = range(100, 700)
 
 
-def shares(agents: set[int], there: set[int]) -> dict[int, set[int]]:
+def shares(agents: set[int], there: set[int], unable: Collection[tuple[int, int]] = ()) -> dict[int, set[int]]:
     """For each agent that is there, the brokers that it says it is the proxy of."""
     found = {}
     for one in there:
         proxies = ZoneProxies(one)
         proxies.others = lambda one=one: frozenset(agents - {one})  # type: ignore[misc]
-        proxies.is_there = there.__contains__
+        proxies.serves = lambda agent, broker: agent in there and (agent, broker) not in unable
         found[one] = {broker for broker in BROKERS if proxies.is_proxy(broker)}
     return found
 
@@ -30,6 +31,17 @@ def test_an_agent_that_is_away_hands_its_own_brokers_alone_to_those_that_come_ne
     assert before[1] < after[1]
     assert before[3] < after[3]
     assert all(ranked(broker, {1, 2, 3})[0] == 2 for broker in (after[1] - before[1]) | (after[3] - before[3]))
+
+
+def test_an_agent_that_cannot_serve_a_broker_hands_that_alone_to_the_next_and_listens_still() -> None:
+    before = shares({1, 2, 3}, {1, 2, 3})
+    broker = min(before[2])
+    _, second, third = ranked(broker, {1, 2, 3})
+    after = shares({1, 2, 3}, {1, 2, 3}, [(2, broker)])
+    assert {one: after[one] - before[one] for one in (1, 2, 3)} == {2: set(), second: {broker}, third: set()}
+    assert after[2] == before[2], "or it would never find out that it can again"
+    after = shares({1, 2, 3}, {1, 2, 3}, [(2, broker), (second, broker)])
+    assert all(broker in after[one] for one in (1, 2, 3)), "who is in front of it may be wrong"
 
 
 def test_a_new_agent_takes_its_share_and_moves_nothing_else() -> None:

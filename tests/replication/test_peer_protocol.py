@@ -15,6 +15,7 @@ from replication.wire.peer_protocol import (
     CAPABILITIES,
     HELLO_MAGIC,
     MAX_ANNOUNCED_RANGES,
+    NO_BROKER_SERVED,
     Announcement,
     Hello,
     PeerCapabilities,
@@ -38,11 +39,16 @@ capabilities = st.integers(0, CAPABILITIES.value).map(PeerCapabilities)
         st.integers(0, 2**48 - 1),
         capabilities,
         st.integers(0, 2**16 - 1),
+        st.lists(st.integers(0, 2**31 - 1), max_size=50).map(tuple),
     )
 )
 def test_a_hello_comes_out_as_it_went_in(sent: Hello) -> None:
     assert is_hello(sent.encode())
     assert Hello.decode(sent.encode()) == sent
+
+
+def test_an_agent_that_cannot_serve_many_brokers_says_that_it_serves_none() -> None:
+    assert Hello.decode(Hello("cluster", 1, 5, unserved=tuple(range(51))).encode()).unserved == NO_BROKER_SERVED
 
 
 def test_no_kafka_request_is_taken_for_a_hello() -> None:

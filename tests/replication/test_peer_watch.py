@@ -11,9 +11,10 @@ from functools import partial
 import pytest
 
 from replication.follower.peer_watch import STALE_S, PeerWatch, Presence
+from replication.leader.leader_context import LeaderContext
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import connect_framed
-from replication.wire.peer_protocol import Hello, PeerCapabilities
+from replication.wire.peer_protocol import NO_BROKER_SERVED, Hello, PeerCapabilities
 from tests.replication.two_agents import Agents, two_agents
 
 
@@ -74,6 +75,23 @@ async def test_an_agent_that_is_stopped_is_told_as_silent_and_as_there_once_it_i
         assert changes == [True, False, True]
 
 
+async def test_whom_an_agent_cannot_serve_is_known_as_soon_as_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watching(monkeypatch) as rig:
+        leader, told, changes = vars(rig.agents.leader), list[int](), list[tuple[bool, bool]]()
+        leader["_context"] = replace(leader["_context"], unserved=lambda: tuple(told))
+        rig.watch.on_change = lambda: changes.append((rig.watch.serves(1, 5), rig.watch.serves(1, 6)))
+        assert rig.watch.serves(1, 5), "it was not asked yet"
+        await rig.until(there=True)
+        for unserved in ([5], [*NO_BROKER_SERVED], []):
+            told[:] = unserved
+            seen = len(changes)
+            await rig.agents.until(lambda seen=seen: len(changes) > seen)  # type: ignore[misc]
+        assert changes == [(True, True), (False, True), (False, False), (True, True)]
+        await rig.agents.leader.stop()
+        await rig.until(there=False)
+        assert not rig.watch.serves(1, 5)
+
+
 async def test_an_agent_that_takes_connections_and_stands_still_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     async with watching(monkeypatch) as rig:
         await rig.until(there=True)
@@ -90,8 +108,8 @@ async def test_an_agent_that_stands_still_is_silent_at_the_first_question_withou
     # A second question would double the time until a frozen agent is shown as dead.
     stands_still = asyncio.Event()
 
-    async def answer(own: Hello, peer: FramedConnection, _asker: Hello) -> None:
-        told = replace(own, capabilities=PeerCapabilities.PRESENCE).encode()
+    async def answer(context: LeaderContext, peer: FramedConnection, _asker: Hello) -> None:
+        told = replace(context.hello, capabilities=PeerCapabilities.PRESENCE).encode()
         peer.write_frame(told)
         while await peer.read_frame() is not None:
             if stands_still.is_set():
@@ -115,7 +133,7 @@ async def test_an_agent_that_stands_still_is_silent_at_the_first_question_withou
 
 
 async def test_an_agent_that_does_not_know_the_question_is_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def greet_only(_own: Hello, peer: FramedConnection, _asker: Hello) -> None:
+    async def greet_only(_context: LeaderContext, peer: FramedConnection, _asker: Hello) -> None:
         peer.write_frame(Hello("cluster", 1, 11).encode())
 
     monkeypatch.setattr("replication.leader.leader_proxy._answer_presence", greet_only)
