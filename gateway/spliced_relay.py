@@ -97,7 +97,7 @@ class SplicedRelay:
         self._channel = context.channel(gateway, side.gateway.broker_id)
         self._is_routed = PeerCapabilities.ROUTED_PRODUCE in side.capabilities
         self._answers: ConsumerAnswers | None = None
-        if consumers is not None:
+        if consumers is not None and side.capabilities & (PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED):
             self._answers = ConsumerAnswers(consumers, side, gateway, self._channel)
         self._offers: AdoptionOffers | None = None
         if context.adoptable is not None and PeerCapabilities.ADOPTED_RECORDS in side.capabilities:
