@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,11 +16,17 @@ BootstrapServer = Annotated[
 ]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option("--command-config", help="A Java client's properties file, with the security settings.", exists=True),
+    typer.Option(
+        "--command-config",
+        help="A Java client's properties file, with the security settings.",
+        exists=True,
+        dir_okay=False,
+    ),
 ]
 BrokerConfig = Annotated[
     Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
 ]
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

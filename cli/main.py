@@ -7,7 +7,6 @@ It imports what is heavy inside its functions: all modules are imported for each
 import importlib
 import os
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
@@ -69,14 +68,16 @@ OWN_ROOMS: Final = frozenset(
 )
 """The rooms whose errors are written for people: one line of text is enough."""
 
-_JSON_FILES: Final = frozenset({"demo", "report"})
-"""Commands that take a file for JSON; - is standard output."""
 _USAGE_ERROR: Final = typer.BadParameter.__bases__[0]
 """Any wrong command line; typer gives the type no public name."""
-_OF_FILES: Final = frozenset(
-    {"AgentSettingsError", "BrokerPropertiesError", "ClientPropertyError", "ConfigProviderError", "PriceError"}
-)
-"""Errors that mean that a file named on the command line is wrong; by name, because their modules import slowly."""
+_OF_WORDS: Final = frozenset(
+    {
+        "AgentSettingsError", "BrokerPropertiesError", "ClientPropertyError", "ConfigProviderError", "PlanError",
+        "PriceError", "ScenarioError", "StoreOptionError",
+    }
+)  # fmt: skip
+"""Errors that mean that a word of the command line, or of a file that it names, is wrong; by name, because importing
+their modules takes long."""
 TRACEBACK_VARIABLE: Final = "REMOTE_WAL_TRACEBACK"
 
 
@@ -96,7 +97,7 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line. Exits as `cli.exit_code` says."""
-    wants_json = json_is_wanted(sys.argv[1:])
+    wants_json = "--json" in sys.argv[1:]
     with checked_output():
         _run(wants_json=wants_json)
 
@@ -117,25 +118,15 @@ def end_by(error: Exception, *, json: bool) -> NoReturn:
     """End the program because of an error. An unexpected error is shown with its traceback."""
     told: Exception = missing_extra(error) or error
     is_thought_of = is_own_error(told) or isinstance(told, OSError | _USAGE_ERROR)  # such as a disk that is full
-    code = ExitCode.USAGE if type(told).__name__ in _OF_FILES or isinstance(told, _USAGE_ERROR) else ExitCode.UNKNOWN
+    code = ExitCode.USAGE if type(told).__name__ in _OF_WORDS or isinstance(told, _USAGE_ERROR) else ExitCode.UNKNOWN
     if is_thought_of and not os.environ.get(TRACEBACK_VARIABLE):
         text = cast(Any, told).format_message() if isinstance(told, _USAGE_ERROR) else told
         tell_failure(text, code, json=json)
     else:
         if json:
-            tell_json({"exit_code": code, "error": type(told).__name__})
+            tell_json({"error": type(told).__name__}, code)
         sys.excepthook(type(error), error, error.__traceback__)
     sys.exit(code)
-
-
-def json_is_wanted(arguments: Sequence[str]) -> bool:
-    """Return whether standard output is to be JSON, also if a command takes a file for it."""
-    for at, word in enumerate(arguments):
-        if word == "--json":
-            return arguments[0] not in _JSON_FILES or arguments[at + 1 : at + 2] == ["-"]
-        if word == "--json=-":
-            return True
-    return False
 
 
 def is_own_error(error: BaseException) -> bool:

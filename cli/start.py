@@ -37,7 +37,9 @@ def agent_options(arguments: Sequence[str]) -> tuple[Path, str] | None:
     file = Path(told.get("--broker-config", ""))
     if len(words) != 2 * len(told) or not told.keys() <= set(_OPTIONS):
         return None
-    return (file, told.get("--log-format", "json")) if file.is_file() and os.access(file, os.R_OK) else None
+    log_format = told.get("--log-format", "json")
+    is_good = log_format in ("json", "console") and file.is_file() and os.access(file, os.R_OK)
+    return (file, log_format) if is_good else None
 
 
 def _run_agent(broker_config: Path, log_format: str) -> None:

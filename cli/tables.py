@@ -48,12 +48,12 @@ def fail(told: object, code: ExitCode, *, json: bool) -> NoReturn:
 def tell_failure(told: object, code: ExitCode, *, json: bool) -> None:
     """Print the error on standard error and, for programs, on standard output."""
     if json:
-        tell_json({"exit_code": code, "error": str(told)})
+        tell_json({"error": str(told)}, code)
     typer.echo(f"remote-wal: {told}", err=True)
 
 
-def tell_json(document: object) -> None:
-    """Print JSON in one line on standard output."""
+def tell_json(document: Mapping[str, object], code: ExitCode = ExitCode.GOOD) -> None:
+    """Print JSON in one line on standard output: the exit code, and what the command has to say."""
     import json
 
-    typer.echo(json.dumps(document))
+    typer.echo(json.dumps({"exit_code": code, **document}))

@@ -1,7 +1,6 @@
 """What came of a run: figures from counts and prices, the promises, and the report as JSON."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -282,13 +281,13 @@ class Report:
             found.append("replicas differ: " + ("; ".join(self.replicas.differences) or "none was compared"))
         return tuple(found)
 
-    def to_text(self) -> str:
-        """Return the report's published form: JSON, for programs."""
+    def to_document(self) -> dict[str, object]:
+        """Return the report's published form, for programs."""
         producers = [
             {"phase": run.phase, "way": run.way, "moved_bytes": run.moved, **dataclasses.asdict(run.result)}
             for run in self.producers
         ]
-        document = {
+        return {
             "store": str(self.store),
             "kafka_version": self.kafka_version,
             "seconds": {"total": round(self.total_s, 1), "load": round(self.load_s, 1)},
@@ -302,4 +301,3 @@ class Report:
             "fault_counters": dict(self.fault_counters),
             "broken_promises": list(self.broken_promises),
         }
-        return json.dumps(document, indent=2) + "\n"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -71,10 +71,12 @@ def estimate(
     every: Annotated[float, typer.Option(help="Seconds from one sample to the next.", min=1.0)] = 10.0,
     store: Annotated[str, typer.Option(help="The store's section of the price table.")] = "s3_express",
     acks: Annotated[
-        str, typer.Option(help="all: producers wait for followers; 1: they do not, or agents hold their answers.")
+        Literal["all", "1"],
+        typer.Option(help="all: producers wait for followers; 1: they do not, or agents hold their answers."),
     ] = "all",
     prices: Annotated[
-        Path | None, typer.Option(help="A price file in the place of the one that comes along.", exists=True)
+        Path | None,
+        typer.Option(help="A price file in the place of the one that comes along.", exists=True, dir_okay=False),
     ] = None,
     read_records: Annotated[
         bool, typer.Option(help="Read some records of each topic, to see how small agents pack them.")
@@ -93,11 +95,10 @@ def estimate(
     from retention_job.cost.estimate import NO_AVERAGES, estimate_json
     from retention_job.cost.estimate import estimate as estimated
 
-    if acks not in ("all", "1"):
-        raise typer.BadParameter("expected all or 1", param_hint="--acks")
-    client, price_table = connection.client_config(), PriceTable.load(prices).with_network(network_of(store))
+    price_table = PriceTable.load(prices).with_network(network_of(store))
     price_table.store(store)
     rates = longer.rates(wall_ms() / 1000)
+    client = connection.client_config()
     from cli.costs.cluster_samples import Sampler
 
     samples: list[Sample] = []

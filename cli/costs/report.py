@@ -1,24 +1,21 @@
 """`remote-wal report`: shows what is retained, and what it costs."""
 
-import json as json_format
-import sys
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cli.connection import BootstrapServer, CommandConfig, Connection
+from cli.connection import BootstrapServer, CommandConfig, Connection, Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.option_groups import grouped
-from cli.tables import show, table
+from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
     from retention_job.page.report_data import ReportData
-
-_STDOUT = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,9 @@ class SourceOptions:
         list[str] | None,
         typer.Option(help="The same of archive objects; may be the same ones, where they share buckets."),
     ] = None
-    inventory_format: Annotated[str, typer.Option(help="parquet or csv.")] = "parquet"
+    inventory_format: Annotated[Literal["parquet", "csv"], typer.Option(help="What an inventory is written in.")] = (
+        "parquet"
+    )
     inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = ""
 
 
@@ -64,9 +63,10 @@ class RunOptions:
         bool, typer.Option("--apply/--dry-run", help="Hand safe deletions to the agents, or only count them.")
     ] = False
     prices: Annotated[
-        Path | None, typer.Option(help="A price file in the place of the one that comes along.", exists=True)
+        Path | None,
+        typer.Option(help="A price file in the place of the one that comes along.", exists=True, dir_okay=False),
     ] = None
-    json: Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - is stdout.")] = None
+    json: Json = False
     textfile: Annotated[
         Path | None, typer.Option(help="Write figures for Prometheus' textfile collector to this file.")
     ] = None
@@ -86,6 +86,8 @@ def report(
     names.
     """
     need_extra("report")
+    if not re.fullmatch(r"\d+[kmgt]?", memory):
+        raise typer.BadParameter(f"{memory!r} is no size as 2560m or 3g", param_hint="--memory")
     Connection(sources.bootstrap_server, sources.command_config).client_config()
     from cli.costs.report_job import run_report
 
@@ -102,11 +104,12 @@ def _show(data: "ReportData", run: RunOptions) -> ExitCode:
         from retention_job.page.textfile import textfile
 
         _replace(run.textfile, textfile(data))
-    if run.json is not None:
-        _write_json(run.json, report_json(data))
-    if run.json != _STDOUT:
+    code = exit_code(count.severity for count in data.finding_counts)
+    if run.json:
+        tell_json(report_json(data), code)
+    else:
         _print(data, run.output)
-    return exit_code(count.severity for count in data.finding_counts)
+    return code
 
 
 def exit_code(severities: Iterable[str]) -> ExitCode:
@@ -146,14 +149,6 @@ def _print(data: "ReportData", output: str) -> None:
     if costs.left_out_text:
         show(f"{costs.left_out_text}.")
     show(f"The page: {output.rstrip('/')}/report.html")
-
-
-def _write_json(target: str, content: object) -> None:
-    text = json_format.dumps(content, indent=1)
-    if target == _STDOUT:
-        sys.stdout.write(f"{text}\n")
-    else:
-        _replace(Path(target), text.encode())
 
 
 def _replace(file: Path, content: bytes) -> None:

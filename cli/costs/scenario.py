@@ -18,7 +18,8 @@ def scenario(
         list[str] | None, typer.Option("--set", help="parameter=value of the workload, for instance interval_ms=20.")
     ] = None,
     prices: Annotated[
-        Path | None, typer.Option(help="A price file in the place of the one that comes along.", exists=True)
+        Path | None,
+        typer.Option(help="A price file in the place of the one that comes along.", exists=True, dir_okay=False),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -30,7 +31,7 @@ def scenario(
             raise typer.BadParameter("--set and --prices belong to a workload: name one")
         names = scenario_names()
         if json:
-            tell_json(names)
+            tell_json({"scenarios": names})
         else:
             show(table("scenario", "about", rows=names.items()))
         return

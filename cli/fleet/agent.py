@@ -1,6 +1,6 @@
 """`remote-wal agent`: run the agent of one broker."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -11,7 +11,7 @@ _OWN_KEYS: Final = ("remote.wal.", "remote.log.wal.", "rsm.wal.")
 
 def agent(
     broker_config: BrokerConfig,
-    log_format: Annotated[str, typer.Option(help="json, or console for people.")] = "json",
+    log_format: Annotated[Literal["json", "console"], typer.Option(help="json, or console for people.")] = "json",
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="key=value, in the place of what the file has. May be given several times."),

@@ -21,6 +21,7 @@ LoginFile = Annotated[
         "--broker-config",
         help="A broker's server.properties, where agents ask for a token or certificates.",
         exists=True,
+        dir_okay=False,
     ),
 ]
 

@@ -51,7 +51,7 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
     told = shown_configuration(broker, settings)
     code = ExitCode.FINDINGS if advice else ExitCode.GOOD
     if json:
-        tell_json({"exit_code": code, **told, "advice": advice})
+        tell_json({**told, "advice": advice}, code)
     else:
         rows = ((key, told["settings"][key]) for key in told["set"])
         good = "An agent can start with this file. All keys: docs/configuration.md."

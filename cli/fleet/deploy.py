@@ -48,7 +48,7 @@ def show_files(part: Part = "", json: Json = False) -> None:
         return
     rows = [(name, PARTS[name.partition("/")[0]]) for name in files]
     if json:
-        tell_json({"exit_code": ExitCode.GOOD, "files": [{"file": name, "for": purpose} for name, purpose in rows]})
+        tell_json({"files": [{"file": name, "for": purpose} for name, purpose in rows]})
     else:
         show(table("file", "for", rows=rows))
 
@@ -72,7 +72,7 @@ def write(
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(home / name, directory / name)
     if json:
-        tell_json({"exit_code": ExitCode.GOOD, "directory": str(directory), "written": files})
+        tell_json({"directory": str(directory), "written": files})
     else:
         typer.echo(f"{len(files)} files are in {directory}.")
 
@@ -95,7 +95,7 @@ def spark_zip(
                     into.write(source, source.relative_to(rooms))
     shutil.copyfile(rooms / "cli" / submit.name, submit)
     if json:
-        tell_json({"exit_code": ExitCode.GOOD, "written": [str(file), str(submit)]})
+        tell_json({"written": [str(file), str(submit)]})
     else:
         typer.echo(f"spark-submit --py-files {file} ... {submit} report ...")
 

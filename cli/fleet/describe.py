@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from agent.settings.process_settings import HttpSettings
+    from kafka_cluster.client_config import KafkaClientConfig
     from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+
+
+_TIMEOUT_S = 10.0
 
 
 @grouped
@@ -42,7 +46,10 @@ def describe(
     from metadata_topic.settings.settings_topic import read_known_settings
 
     asking = http_settings(broker_config)
-    known = read_known_settings(connection.client_config())
+    client = connection.client_config()
+    known = read_known_settings(client)
+    if topic is not None:
+        _check_topic(topic, [*known.topics, *known.orphaned], client)
     agents = {one: agent for one, agent in known.agents.items() if not agent.is_gone}
     orphaned = sorted(known.orphaned)
     if objects:
@@ -54,10 +61,11 @@ def describe(
     for answer in answers.values():
         for of_topics in ("partitions", "gaps", "held"):
             answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
+    code = ExitCode.UNKNOWN if silent or not answers else ExitCode.GOOD
     retention, origins = _retention(known.topics, agents), _origins(known.topics, topic)
     if json:
         told = {"wal_retention": retention, "orphaned_settings": orphaned, "topic_settings": origins}
-        tell_json({"agents": list(answers.values()), "silent": silent, **told})
+        tell_json({"agents": list(answers.values()), "silent": silent, **told}, code)
     elif why:
         _print_why(answers, silent, topic)
     else:
@@ -65,8 +73,19 @@ def describe(
         _print_retention(retention)
         _print_origins(origins)
         show(*orphaned_lines(orphaned))
-    if silent or not answers:
-        raise typer.Exit(ExitCode.UNKNOWN)
+    if code:
+        raise typer.Exit(code)
+
+
+def _check_topic(topic: str, known: list[str], client: "KafkaClientConfig") -> None:
+    """Raise BadParameter for a topic that is in no settings, and not in the cluster."""
+    from kafka_cluster.cluster import KafkaCluster
+    from plugin.errors import meant
+
+    if topic not in known and topic not in (
+        names := KafkaCluster(client, "remote-wal-describe", _TIMEOUT_S).listing().topics
+    ):
+        raise typer.BadParameter(f"there is no topic {topic}{meant(topic, names)}", param_hint="--topic")
 
 
 def _retention(topics: "Mapping[str, TopicSettings]", agents: "Mapping[int, AgentRegistration]") -> dict[str, Any]:
@@ -134,7 +153,7 @@ def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None
         return
     found = "no agent told of its objects"
     if json:
-        tell_json({"exit_code": ExitCode.UNKNOWN, "error": found, "silent": silent})
+        tell_json({"error": found, "silent": silent}, ExitCode.UNKNOWN)
     typer.echo(f"remote-wal: {found}", err=True)
     for broker_id, reason in silent.items():
         typer.echo(f"agent {broker_id}: {reason}", err=True)

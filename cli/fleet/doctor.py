@@ -51,7 +51,7 @@ def doctor(
             {"check": item.check, "level": item.level.value, "found": item.found, "change": item.change}
             for item in findings
         ]
-        tell_json({"exit_code": code, "checks": checks})
+        tell_json({"checks": checks}, code)
     else:
         _print(findings)
     raise typer.Exit(code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.command_group import command_group
-from cli.connection import BrokerConfig, CommandConfig, Connection, Json
+from cli.connection import BrokerConfig, CommandConfig, Connection, Json, SecurityProtocol
 from cli.option_groups import grouped
 from cli.tables import tell_json
 from gateway.planning.planned_ports import PlanError, PlanRules
@@ -49,12 +49,10 @@ class Sites:
 class Rules:
     """The rules for ports and names."""
 
-    security_protocol: Annotated[
-        str, typer.Option(help="What clients speak: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.")
-    ] = _DEFAULTS.security_protocol
+    security_protocol: Annotated[SecurityProtocol, typer.Option(help="What clients speak.")] = "PLAINTEXT"
     agents_security_protocol: Annotated[
-        str, typer.Option(help="What agents speak with brokers; by default as clients.")
-    ] = _DEFAULTS.agents_security_protocol
+        SecurityProtocol | None, typer.Option(help="What agents speak with brokers; by default as clients.")
+    ] = None
     agents_listener: Annotated[
         str,
         typer.Option(help="The listener for agents: one that brokers have already, or by default a new one."),
@@ -131,10 +129,12 @@ def plan(sites: Sites, rules: Rules, front: Front, json: Json = False) -> None:
     from gateway.planning.plan import plan as plan_of
     from gateway.planning.plan import proxies
 
-    found, gateways = _sites(sites, PlanRules(**asdict(rules)))
+    found, gateways = _sites(
+        sites, PlanRules(**{key: value for key, value in asdict(rules).items() if value is not None})
+    )
     made = plan_of(found.brokers, gateways, found.rules, found.loopback_bases)
     if json:
-        tell_json({str(broker_id): keys for broker_id, keys in made.items()})
+        tell_json({"brokers": {str(broker_id): keys for broker_id, keys in made.items()}})
         return
     for broker_id, keys in made.items():
         typer.echo(f"# broker {broker_id}: join the first three to the listeners for brokers and controllers")
@@ -207,15 +207,18 @@ def _asked(sites: Sites) -> "tuple[list[DescribedBroker], dict[int, BrokerProper
     from doctor.cluster_questions import ask_properties
     from doctor.facts import Unknown
     from kafka_cluster.cluster import KafkaCluster
+    from kafka_cluster.errors import KafkaClusterError
 
     config = Connection(sites.bootstrap_server, sites.command_config).client_config()
     brokers = KafkaCluster(config, "remote-wal-gateway-plan", _TIMEOUT_S).brokers()
     properties = {}
     for broker_id, told in ask_properties(config, [one.broker_id for one in brokers], _TIMEOUT_S).items():
         if isinstance(told, Unknown):
-            raise PlanError(
-                f"broker {broker_id} does not tell its listeners, without which a gateway's address may be taken for "
-                f"its own: {told.reason}. Log in as who may DescribeConfigs of the cluster, or tell all by --sites"
+            raise KafkaClusterError(
+                "plan",
+                f"broker {broker_id}",
+                f"it does not tell its listeners, without which a gateway's address may be taken for "
+                f"its own: {told.reason}. Log in as who may DescribeConfigs of the cluster, or tell all by --sites",
             )
         properties[broker_id] = told
     return brokers, properties
@@ -238,7 +241,8 @@ def _print_front(sites: Sites, rules: Rules, listener: str, *, as_json: bool) ->
         FrontRules(listener, **agents, agents_port=rules.agents_port, loopback_port_base=rules.loopback_port_base),
     )
     if as_json:
-        tell_json({str(broker_id): {"first": one.first, "then": one.then} for broker_id, one in planned.items()})
+        found = {str(broker_id): {"first": one.first, "then": one.then} for broker_id, one in planned.items()}
+        tell_json({"brokers": found})
         return
     rounds = [
         ("first round: brokers get a listener for agents", {key: one.first for key, one in planned.items()}),

@@ -4,15 +4,16 @@ import getpass
 import os
 import socket
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.completion import complete_broker, complete_topic
-from cli.connection import CommandConfig, Connection, agents_client
+from cli.connection import CommandConfig, Connection, Json, agents_client
 from cli.option_groups import grouped
+from cli.tables import tell_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +47,10 @@ class PauseScope:
     ] = None
     command_config: CommandConfig = None
     broker_config: Annotated[
-        Path | None, typer.Option(help="The broker's server.properties, instead of a bootstrap server.", exists=True)
+        Path | None,
+        typer.Option(
+            help="The broker's server.properties, instead of a bootstrap server.", exists=True, dir_okay=False
+        ),
     ] = None
 
     @property
@@ -84,6 +88,7 @@ class PauseScope:
 def pause(
     scope: PauseScope,
     reason: Annotated[str, typer.Option(help="Shown wherever the pause is.")] = "",
+    json: Json = False,
 ) -> None:
     """Link nothing more, within 5 s and without a restart: followers get all bytes inline, as in stock Kafka.
 
@@ -104,26 +109,31 @@ def pause(
         client = scope.client_config()
         known = read_known_settings(client)
         if (paused := known.pauses.get(name)) is None:
-            _check_scope(scope, client, known.topics.keys(), known.agents.keys())
+            check_scope(scope, client, known.topics.keys(), known.agents.keys())
             with closing(SettingsWriter(client)) as writer:
                 writer.pause(name, paused := wanted)
-    typer.echo(paused.describe(name))
+    if json:
+        tell_json({"scope": name, "paused": asdict(paused)})
+    else:
+        typer.echo(paused.describe(name))
 
 
-def _check_scope(
+def check_scope(
     scope: PauseScope, client: "KafkaClientConfig", topics: "Iterable[str]", agents: "Iterable[int]"
 ) -> None:
     """Raise BadParameter for a name that pauses nothing."""
     from kafka_cluster.cluster import KafkaCluster
+    from plugin.errors import meant
 
     if scope.topic is not None and scope.topic not in topics:
-        raise typer.BadParameter(f"{scope.topic} is not enabled", param_hint="--topic")
+        raise typer.BadParameter(f"{scope.topic} is not enabled{meant(scope.topic, topics)}", param_hint="--topic")
     if scope.broker is not None and scope.broker not in agents:
         raise typer.BadParameter(f"no agent has registered for broker {scope.broker}", param_hint="--broker")
     if scope.zone is not None:
         zones = {one.rack for one in KafkaCluster(client, "remote-wal-pause", _TIMEOUT_S).brokers()}
         if scope.zone not in zones:
-            raise typer.BadParameter(f"no broker is in zone {scope.zone}", param_hint="--zone")
+            near = meant(scope.zone, filter(None, zones))
+            raise typer.BadParameter(f"no broker is in zone {scope.zone}{near}", param_hint="--zone")
 
 
 def _operator() -> str:

@@ -1,29 +1,39 @@
 """`remote-wal resume`: ends a pause of `remote-wal pause`."""
 
 from contextlib import closing
+from dataclasses import asdict
 
 import typer
 
-from cli.fleet.pause import PauseScope
+from cli.connection import Json
+from cli.fleet.pause import PauseScope, check_scope
 from cli.option_groups import grouped
+from cli.tables import tell_json
 
 
 @grouped
-def resume(scope: PauseScope) -> None:
+def resume(scope: PauseScope, json: Json = False) -> None:
     """End a pause: links are used again within 5 s. Ends only the pause of the same scope, and shows what is left."""
     from agent.link_pauses import remove_local
-    from metadata_topic.settings.settings_records import LOCAL
+    from metadata_topic.settings.settings_records import LOCAL, Pause
     from metadata_topic.settings.settings_topic import SettingsWriter, read_known_settings
 
-    name = scope.name
+    name, left = scope.name, dict[str, Pause]()
     if name == LOCAL:
-        was_paused, left = remove_local(scope.state_directory()), {}
+        was_paused = remove_local(scope.state_directory())
     else:
         client = scope.client_config()
-        left = dict(read_known_settings(client).pauses)
+        known = read_known_settings(client)
+        left = dict(known.pauses)
         if was_paused := left.pop(name, None) is not None:
             with closing(SettingsWriter(client)) as writer:
                 writer.pause(name, None)
+        else:
+            check_scope(scope, client, known.topics.keys(), known.agents.keys())
+    if json:
+        paused = {scope_left: asdict(pause) for scope_left, pause in sorted(left.items())}
+        tell_json({"scope": name, "was_paused": was_paused, "still_paused": paused})
+        return
     typer.echo(f"{name}: {'resumed' if was_paused else 'was not paused'}")
     for scope_left, pause in sorted(left.items()):
         typer.echo(f"still paused: {pause.describe(scope_left)}")

@@ -46,7 +46,7 @@ def status(
     rows = fleet(known, {one.broker_id: one for one in brokers}, ask_agents(registered, asking, "/status", timeout))
     code = exit_code(rows)
     if json:
-        tell_json({"exit_code": code, "brokers": rows, "pauses": _pauses(known)})
+        tell_json({"brokers": rows, "pauses": _pauses(known)}, code)
     else:
         _print(rows, _pauses(known))
     raise typer.Exit(code)

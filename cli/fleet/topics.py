@@ -1,7 +1,7 @@
 """`remote-wal topics`: shows and changes which topics replicate through object storage."""
 
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -10,12 +10,14 @@ from cli.completion import complete_topic
 from cli.connection import Connection, Json
 from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
+from plugin.errors import meant
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from kafka_cluster.client_config import KafkaClientConfig
     from kafka_cluster.cluster import KafkaCluster
+    from kafka_log.topic_partition import TopicId
     from metadata_topic.settings.settings_topic import KnownSettings
     from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
@@ -60,7 +62,7 @@ Durable = Annotated[
 def enable(
     topics: Topics,
     connection: Connection,
-    link_policy: Annotated[str | None, typer.Option(help=_POLICY)] = None,
+    link_policy: Annotated[Literal["cost", "always"] | None, typer.Option(help=_POLICY)] = None,
     latency_bound_ms: Annotated[
         int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy cost.")
     ] = None,
@@ -74,6 +76,7 @@ def enable(
     wal_retention_ms: WalRetentionMs = None,
     durable: Durable = None,
     pattern: Pattern = False,
+    json: Json = False,
 ) -> None:
     """Replicate these topics through object storage from now on. Takes effect in running agents within seconds.
 
@@ -100,7 +103,7 @@ def enable(
     if durable:
         before = known.patterns if pattern else known.topics
         _check_durable(_not_durable(topics, before), known.agents, client, are_patterns=pattern)
-    (_set_patterns if pattern else _set)(changed, client)
+    (_set_patterns if pattern else _set)(changed, client, json=json)
 
 
 @app.command("set")
@@ -108,9 +111,10 @@ def enable(
 def set_(
     topics: Topics,
     connection: Connection,
-    link_policy: Annotated[str | None, typer.Option(help=_POLICY)] = None,
+    link_policy: Annotated[Literal["cost", "always"] | None, typer.Option(help=_POLICY)] = None,
     wal_retention_ms: WalRetentionMs = None,
     durable: Durable = None,
+    json: Json = False,
 ) -> None:
     """Change settings of topics that are enabled, and leave their others as they are."""
     from metadata_topic.settings.settings_topic import read_settings
@@ -124,13 +128,13 @@ def set_(
     known, agents = read_settings(client)
     for topic in topics:
         if topic not in known:
-            raise typer.BadParameter(f"{topic} is not enabled", param_hint="TOPIC...")
+            raise typer.BadParameter(f"{topic} is not enabled{meant(topic, known)}", param_hint="TOPIC...")
     changed = _changed({topic: known[topic] for topic in topics}, changes)
     if wal_retention_ms is not None:
         _check_retention(changed, client)
     if durable:
         _check_durable(_not_durable(topics, known), agents, client)
-    _set(changed, client)
+    _set(changed, client, json=json)
 
 
 @app.command()
@@ -140,6 +144,7 @@ def pack(
     connection: Connection,
     is_packed: Annotated[bool, typer.Option("--on/--off", help="remote.wal.pack.enable of the topics.")],
     pattern: Pattern = False,
+    json: Json = False,
 ) -> None:
     """Pack these topics' records on their way to other zones, or not: for those whose length is a secret.
 
@@ -153,32 +158,33 @@ def pack(
     now = known.patterns if pattern else known.topics
     changes = {PACK_KEY: None if is_packed else "false"}
     changed = _changed({name: now.get(name, TopicSettings()) for name in topics}, changes)
-    (_set_patterns if pattern else _set)(changed, client)
+    (_set_patterns if pattern else _set)(changed, client, json=json)
 
 
 @app.command()
 @grouped
-def disable(topics: Topics, connection: Connection, pattern: Pattern = False) -> None:
+def disable(topics: Topics, connection: Connection, pattern: Pattern = False, json: Json = False) -> None:
     """Replicate these topics as stock Kafka does, whatever patterns and brokers' files say.
 
     Objects that are stored stay, and a topic that is not packed stays so. With --pattern, the patterns are removed.
     """
     if pattern:
-        _set_patterns(dict.fromkeys(topics), connection.client_config())
+        _set_patterns(dict.fromkeys(topics), connection.client_config(), json=json)
         return
     from metadata_topic.settings.settings_topic import read_known_settings
     from metadata_topic.settings.topic_settings import OWN, TopicSettings
 
     client = connection.client_config()
     known = read_known_settings(client).topics
-    _set({name: TopicSettings(origin=OWN, pack=known.get(name, TopicSettings()).pack) for name in topics}, client)
+    off = {name: TopicSettings(origin=OWN, pack=known.get(name, TopicSettings()).pack) for name in topics}
+    _set(off, client, json=json)
 
 
 @app.command()
 @grouped
-def reset(topics: Topics, connection: Connection) -> None:
+def reset(topics: Topics, connection: Connection, json: Json = False) -> None:
     """Remove these topics' own settings: they inherit those of a pattern or of the brokers' files, if there are any."""
-    _set(dict.fromkeys(topics), connection.client_config())
+    _set(dict.fromkeys(topics), connection.client_config(), json=json)
 
 
 @app.command("list")
@@ -330,47 +336,79 @@ def _open_transactions(names: "Collection[str]", cluster: "KafkaCluster", *, are
     return [f"{topic}-{partition}" for topic, partition in where if stable[topic, partition] < ends[topic, partition]]
 
 
-def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
+def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig", *, json: bool) -> None:
     """Write the settings of these topics; None: the defaults."""
     from dataclasses import replace
 
-    from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
-    from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.records.errors import TopicSettingsError
-    from metadata_topic.settings.settings_topic import SettingsWriter, known_id
-    from metadata_topic.settings.topic_settings import check_topic
+    from metadata_topic.settings.settings_topic import SettingsWriter
+    from metadata_topic.settings.topic_settings import ENABLE_KEY, check_topic
 
-    for topic in wanted:
-        check_topic(topic)
-    described = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).topics(list(wanted))
-    existing = {one.name: known_id(one) for one in described if one.error_code != UNKNOWN_TOPIC_OR_PARTITION}
-    for topic, settings in wanted.items():
-        if settings is not None and settings.enable and topic not in existing:
-            raise TopicSettingsError("enable", topic, "there is no such topic", "make it first, with kafka-topics.sh")
+    try:
+        for topic in wanted:
+            check_topic(topic)
+    except TopicSettingsError as error:
+        raise typer.BadParameter(f"{error.key}: {error.reason}", param_hint="TOPIC...") from None
+    existing = _existing(wanted, client)
     with closing(SettingsWriter(client)) as writer:
         for topic, settings in wanted.items():
             if settings is not None and topic in existing:
                 writer.set_topic(topic, replace(settings, topic_id=existing[topic]))
             else:
                 writer.clear_topic(topic)
-            is_enabled = settings is not None and settings.enable
-            typer.echo(f"{topic}: remote.wal.storage.enable={'true' if is_enabled else 'false'}")
+    enabled = {topic: settings is not None and settings.enable for topic, settings in wanted.items()}
+    if json:
+        tell_json({"topics": [{"name": topic, ENABLE_KEY: is_on} for topic, is_on in enabled.items()]})
+        return
+    for topic, is_on in enabled.items():
+        typer.echo(f"{topic}: {ENABLE_KEY}={str(is_on).lower()}")
     for policy in sorted({str(one.link_policy) for one in wanted.values() if one is not None and one.enable}):
         typer.echo(what_it_does(policy, _measured(client)))
 
 
-def _set_patterns(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
+def _existing(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> "dict[str, TopicId | None]":
+    """Return the ids of those that exist. Raises BadParameter for another, unless it has settings to be removed."""
+    from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
+    from kafka_cluster.cluster import KafkaCluster
+    from metadata_topic.settings.settings_topic import known_id, read_known_settings
+
+    cluster = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S)
+    described = cluster.topics(list(wanted))
+    found = {one.name: known_id(one) for one in described if one.error_code != UNKNOWN_TOPIC_OR_PARTITION}
+    if missing := wanted.keys() - found.keys():
+        known = read_known_settings(client)
+        removable = known.topics.keys() | known.orphaned.keys()
+        for topic in sorted(missing):
+            if wanted[topic] is not None or topic not in removable:
+                near = meant(topic, cluster.listing().topics)
+                raise typer.BadParameter(f"there is no topic {topic}{near}", param_hint="TOPIC...")
+    return found
+
+
+def _set_patterns(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig", *, json: bool) -> None:
     """Write these patterns' settings; None removes a pattern."""
-    from metadata_topic.settings.settings_topic import SettingsWriter
+    from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.settings_topic import SettingsWriter, read_known_settings
     from metadata_topic.settings.topic_settings import check_pattern
 
-    for pattern in wanted:
-        check_pattern(pattern)
+    try:
+        for pattern in wanted:
+            check_pattern(pattern)
+    except TopicSettingsError as error:
+        raise typer.BadParameter(f"{error.key}: {error.reason}", param_hint="TOPIC...") from None
+    if missing := {pattern for pattern, settings in wanted.items() if settings is None}:
+        known = read_known_settings(client).patterns
+        for pattern in sorted(missing - known.keys()):
+            raise typer.BadParameter(f"there is no pattern {pattern}{meant(pattern, known)}", param_hint="TOPIC...")
     with closing(SettingsWriter(client)) as writer:
         for pattern, settings in wanted.items():
             writer.set_pattern(pattern, settings)
-            told = "removed" if settings is None else "for all such topics without own settings, within seconds"
-            typer.echo(f"pattern {pattern}: {told}")
+    if json:
+        tell_json({"patterns": [{"name": pattern, "is_set": one is not None} for pattern, one in wanted.items()]})
+        return
+    for pattern, settings in wanted.items():
+        told = "removed" if settings is None else "for all such topics without own settings, within seconds"
+        typer.echo(f"pattern {pattern}: {told}")
 
 
 def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":

@@ -1,6 +1,5 @@
 """`remote-wal cluster`: a real Kafka cluster on this machine."""
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
-from cli.tables import show, table
+from cli.tables import show, table, tell_json
 from local_cluster.object_store.store_spec import StoreKind
 from local_cluster.security.listeners import InterBrokerProtocol
 
@@ -75,8 +74,9 @@ def up(
     from local_cluster.layout import LAYOUT_FILE
     from local_cluster.processes import ends_what_it_started
 
-    if agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS) and not endpoint_url:
-        raise StoreOptionError(f"--store {store} needs --endpoint-url")
+    needs_address = agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS)
+    if needs_address != bool(endpoint_url):
+        raise StoreOptionError(f"--store {store} {'needs' if needs_address else 'takes no'} --endpoint-url")
     if held_answers and not agents:
         raise StoreOptionError("--held-answers needs agents")
     console = Console(stderr=True)
@@ -152,7 +152,8 @@ def _agents(directory: Path, store: StoreKind, endpoint_url: str, bucket: str) -
 
 def _show(status: "ClusterStatus", as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({**asdict(status), "healthy": status.healthy}, indent=2))
+        code = ExitCode.GOOD if status.healthy else ExitCode.FINDINGS
+        tell_json({**asdict(status), "healthy": status.healthy}, code)
         return
     from rich.console import Console
 

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.local.cluster import ProtocolOption
+from cli.tables import tell_json
 from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.security.listeners import InterBrokerProtocol
 
@@ -21,9 +23,7 @@ def demo(
     keep: Annotated[
         Path | None, typer.Option(help="Keep all data and logs in this new directory.", file_okay=False)
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Write the report to this file; - is standard output.", dir_okay=False)
-    ] = None,
+    json: Json = False,
 ) -> None:
     """Run three Kafka brokers with agents, write, break things, and show what it cost.
 
@@ -38,10 +38,9 @@ def demo(
     from demo.run import run_demo
     from local_cluster.processes import ends_what_it_started
 
-    to_stdout = json is not None and str(json) == "-"
-    console = Console(stderr=to_stdout)
+    console = Console(stderr=json)
     if not console.is_terminal:
-        console = Console(stderr=to_stdout, width=PAGE_WIDTH)
+        console = Console(stderr=json, width=PAGE_WIDTH)
     show_introduction(console, store)
     try:
         with ends_what_it_started(), Progress(console) as progress:
@@ -52,9 +51,7 @@ def demo(
         raise typer.Exit(130) from None
     plain = protocol is InterBrokerProtocol.PLAINTEXT
     show_report(console, report, keep, "" if plain else f" --inter-broker-protocol {protocol}")
-    if to_stdout:
-        typer.echo(report.to_text(), nl=False)
-    elif json is not None:
-        json.write_text(report.to_text())
-    if report.broken_promises:
-        raise typer.Exit(ExitCode.FINDINGS)
+    code = ExitCode.FINDINGS if report.broken_promises else ExitCode.GOOD
+    if json:
+        tell_json(report.to_document(), code)
+    raise typer.Exit(code)

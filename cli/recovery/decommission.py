@@ -41,6 +41,9 @@ def decommission(
     with open_stores(where) as stores:
         client = stores.client
         living = [one.broker_id for one in KafkaCluster(client, "remote-wal-decommission", 30.0).brokers()]
+        if heir not in living:
+            there = ", ".join(map(str, sorted(living)))
+            raise typer.BadParameter(f"broker {heir} is not in the cluster: there are {there}", param_hint="--heir")
         _, agents = read_settings(client)
         with open_metadata(stores) as topic:
             give_care(topic, broker, heir, living, agents.keys())

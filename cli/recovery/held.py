@@ -50,16 +50,15 @@ def list_held(topic: Topic, partition: Partition, where: BrokersCluster, json: J
             (run.entry.first_offset, run.entry.last_offset, run.entry.leader_epoch, str(run.combined_segment_id))
             for run in held.runs
         ]
+    code = ExitCode.FINDINGS if rows else ExitCode.GOOD
     if json:
         names = ("first_offset", "last_offset", "leader_epoch", "segment")
-        tell_json(
-            {"topic": topic, "partition": partition, "held": [dict(zip(names, row, strict=True)) for row in rows]}
-        )
+        shown = [dict(zip(names, row, strict=True)) for row in rows]
+        tell_json({"topic": topic, "partition": partition, "held": shown}, code)
     else:
         title = f"Held of {topic}-{partition}"
         show(table(">first offset", ">last offset", ">leader epoch", "segment", rows=rows, title=title))
-    if rows:
-        raise typer.Exit(ExitCode.FINDINGS)
+    raise typer.Exit(code)
 
 
 @app.command()

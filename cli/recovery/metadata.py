@@ -41,12 +41,12 @@ def rebuild(
         sys.stderr.write(f"{text}\n")
 
     plan, written = _rebuild(where, write, tell)
+    code = ExitCode.FINDINGS if plan.unreadable else ExitCode.GOOD
     if json:
-        tell_json(_as_json(plan, written))
+        tell_json(_as_json(plan, written), code)
     else:
         typer.echo(_as_text(plan, written))
-    if plan.unreadable:
-        raise typer.Exit(ExitCode.FINDINGS)
+    raise typer.Exit(code)
 
 
 def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPlan, int | None]":

@@ -47,12 +47,12 @@ def orphans(
         if confirm is not None and confirm != found.amount:
             raise typer.BadParameter(f"what is found now is {found.amount}, not {confirm}", param_hint="--confirm")
         healed = check.heal(found, confirm) if heal else 0
+    code = ExitCode.FINDINGS if len(found.disagreements) > healed or found.unanswered else ExitCode.GOOD
     if json:
-        tell_json(_as_json(broker.node_id, found, healed))
+        tell_json(_as_json(broker.node_id, found, healed), code)
     else:
         _print(broker.node_id, found, healed)
-    if len(found.disagreements) > healed or found.unanswered:
-        raise typer.Exit(ExitCode.FINDINGS)
+    raise typer.Exit(code)
 
 
 def _as_json(broker_id: int, found: "Comparison", healed: int) -> dict[str, object]:

@@ -132,7 +132,10 @@ def execute(
     plan_file: Annotated[
         Path,
         typer.Option(
-            "--plan", help="The moves, as --dry-run --json and kafka-reassign-partitions.sh have them.", exists=True
+            "--plan",
+            help="The moves, as --dry-run --json and kafka-reassign-partitions.sh have them.",
+            exists=True,
+            dir_okay=False,
         ),
     ],
     json: Json = False,
@@ -141,7 +144,7 @@ def execute(
     from recovery.reassignment.plan import ReassignmentPlanError, plan_as_given, read_plan
 
     try:
-        given = read_plan(plan_file.read_text(), str(plan_file))
+        given = read_plan(plan_file.read_text(errors="replace"), str(plan_file))
     except ReassignmentPlanError as error:
         fail(error, ExitCode.USAGE, json=json)
     _reassign(connection, lambda cluster, _: plan_as_given(cluster, given), moving, json=json)
@@ -205,7 +208,7 @@ def _reassign(
             _print_brokers(cluster, loads, planned)
         if moving.dry_run:
             if json:
-                typer.echo(write_plan(planned))
+                tell_json(write_plan(planned))
                 _print_left(planned.left, to_stderr=True)
             else:
                 _print_plan(planned, admin, connection.client_config() if agents else None)
@@ -323,17 +326,17 @@ def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool
         }
         for one in progress
     ]
+    states = {one.state for one in progress}
+    code = ExitCode.CANCELLED if MoveState.CANCELLED in states else ExitCode.GOOD
+    code = ExitCode.FINDINGS if MoveState.FAILED in states or planned.left else code
     if json:
         left = {str(where): why for where, why in planned.left.items()}
-        tell_json({"moves": rows, "left": left})
+        tell_json({"moves": rows, "left": left}, code)
     else:
         _print_report(rows)
         _print_left(planned.left)
-    states = {one.state for one in progress}
-    if MoveState.FAILED in states or planned.left:
-        raise typer.Exit(ExitCode.FINDINGS)
-    if MoveState.CANCELLED in states:
-        raise typer.Exit(ExitCode.CANCELLED)
+    if code:
+        raise typer.Exit(code)
 
 
 def _print_report(rows: list[dict[str, Any]]) -> None:

@@ -136,7 +136,7 @@ def recover(
     refusals = _refusals(broker, planned, lead_refused) if dry_run else None
     document = _document(sources, rows, planned, [sources.view.name_of(one) for one in leads], refusals)
     if json:
-        tell_json(document)
+        tell_json(document, _exit_code(document))
     else:
         print_recovery(document, rows)
     raise typer.Exit(_exit_code(document))

@@ -98,6 +98,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     """Open all inputs; the stores are open inside the block. Raises errors of our rooms."""
     from agent.settings_file import read_settings_file
     from agent.stores import StoreSettings
+    from plugin.errors import meant
     from plugin.wall_clock import wall_ms
     from recovery.cluster_view import read_tier
     from recovery.logs.run_reader import RunReader
@@ -106,6 +107,9 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     broker, settings = read_settings_file(where.broker_config)
     tell("asking for topics and replicas")
     cluster_id, view, directory_ids = _cluster(broker, settings, where)
+    names = {one.name for one in view.topics.values()}
+    for topic in sorted({*(where.topic or ())} - names):
+        raise typer.BadParameter(f"there is no topic {topic}{meant(topic, names)}", param_hint="--topic")
     with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
 
         def take_inventory() -> "Inventory":

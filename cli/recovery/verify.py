@@ -62,7 +62,7 @@ def verify(
     except TargetRefusedError as error:
         fail(error, ExitCode.REFUSED, json=json)
     if json:
-        tell_json(document)
+        tell_json(document, _exit_code(document))
     else:
         _print(document)
     raise typer.Exit(_exit_code(document))

@@ -90,7 +90,7 @@ def counts(
                 with started_cluster(Path(directory) / kind, mode) as cluster:
                     found.append(_Counting(kind, cluster, Path(directory), line.update, seconds).run())
     if as_json:
-        tell_json([asdict(one) for one in found])
+        tell_json({"stores": [asdict(one) for one in found]})
         return
     columns = (
         "store", ">objects, of records", ">calls in Python", ">in C", ">system calls", ">hand-overs",

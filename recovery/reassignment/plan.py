@@ -170,13 +170,13 @@ def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tupl
     return _without_leaderless([move for move in moves if move.before != move.after], known)
 
 
-def write_plan(plan: ReassignmentPlan) -> str:
+def write_plan(plan: ReassignmentPlan) -> dict[str, object]:
     """Return the plan as kafka-reassign-partitions.sh takes it with --reassignment-json-file."""
     partitions = [
         {"topic": move.topic_partition.topic, "partition": move.topic_partition.partition, "replicas": list(move.after)}
         for move in plan.moves
     ]
-    return json.dumps({"version": 1, "partitions": partitions})
+    return {"version": 1, "partitions": partitions}
 
 
 def read_plan(text: str, source: str) -> dict[TopicPartition, tuple[int, ...]]:

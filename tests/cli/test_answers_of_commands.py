@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from cli.exit_code import ExitCode
-from cli.main import build_app, json_is_wanted, main
+from cli.main import build_app, main
 from kafka_cluster import preflight
 
 pytestmark = pytest.mark.real_connections
@@ -55,6 +55,13 @@ ASKING = (
     "status --json --bootstrap-server {at}",
     "estimate --json --bootstrap-server {at}",
     "describe --json --bootstrap-server {at}",
+    "pause --json --all --bootstrap-server {at}",
+    "resume --json --all --bootstrap-server {at}",
+    "topics enable --json --bootstrap-server {at} orders",
+    "topics set --json --durable --bootstrap-server {at} orders",
+    "topics pack --json --on --bootstrap-server {at} orders",
+    "topics disable --json --bootstrap-server {at} orders",
+    "topics reset --json --bootstrap-server {at} orders",
     "topics list --json --bootstrap-server {at}",
     "gateway plan --json --bootstrap-server {at} --gateway-name gateway.{{zone}}.example.com",
     "reassign balance --json --bootstrap-server {at}",
@@ -67,11 +74,12 @@ ASKING = (
     "metadata rebuild --json --broker-config {file}",
     "orphans --json --broker-config {file}",
     "held list --json --broker-config {file} topic 0",
-    "report --json - --bootstrap-server {at}",
+    "report --json --bootstrap-server {at}",
 )
 """Every command with --json that needs brokers, as {file} names them where no address is given."""
 ASKING_NOBODY = {
-    "demo", "doctor", "scenario", "config check", "cluster up", "cluster status", "deploy show", "deploy write",
+    "demo", "doctor", "scenario", "config check", "cluster up", "cluster status", "deploy show",
+    "deploy spark-zip", "deploy write",
 }  # fmt: skip
 """The others with --json. What doctor does not learn is one of its findings."""
 
@@ -157,17 +165,3 @@ def test_a_bad_plan_is_refused_before_anybody_is_asked(
         main()
     assert ended.value.code == ExitCode.USAGE
     assert str(plan) in json.loads(capsys.readouterr().out)["error"]
-
-
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        ("describe --json", True),
-        ("describe", False),
-        ("report --json -", True),
-        ("report --json=-", True),
-        ("report --json file.json", False),
-    ],
-)
-def test_a_file_for_json_leaves_standard_output_to_people(words: str, wanted: bool) -> None:
-    assert json_is_wanted(words.split()) is wanted

@@ -14,6 +14,8 @@ from agent.http import http_asking
 from cli.fleet import agents as agents_module
 from cli.fleet import describe as describe_module
 from cli.main import build_app
+from kafka_cluster.answers import ClusterListing, DescribedTopic
+from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_topic import KnownSettings
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
@@ -37,6 +39,13 @@ def described(monkeypatch: pytest.MonkeyPatch, agents: Mapping[int, AgentRegistr
     known = KnownSettings(TOPICS, {"gone": TopicSettings(enable=True)}, agents)
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     return CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", NOWHERE, *options])
+
+
+def test_a_topic_that_is_not_there_is_a_wrong_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {name: DescribedTopic(name, 0) for name in ("orders", "payments")}
+    monkeypatch.setattr(KafkaCluster, "listing", lambda _self: ClusterListing("id", {}, names))
+    told = described(monkeypatch, {}, "--topic", "paymnets")
+    assert (told.exit_code, "there is no topic paymnets (is payments meant?)" in told.output) == (2, True), told.output
 
 
 def test_what_topics_and_agents_say_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

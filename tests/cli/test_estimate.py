@@ -59,8 +59,8 @@ def test_programs_are_told_all_ways_for_each_topic_and_in_all() -> None:
     assert told.exit_code == 0, told.output
     found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
     assert found.keys() == {
-        "unit", "sampled_s", "brokers", "zones", "break_even_bytes", "break_even_mb_s", "acks_all_added", "total",
-        "topics", "notes", "prices", "acks", "prometheus",
+        "exit_code", "unit", "sampled_s", "brokers", "zones", "break_even_bytes", "break_even_mb_s", "acks_all_added",
+        "total", "topics", "notes", "prices", "acks", "prometheus",
     }  # fmt: skip
     assert found["total"].keys() == found["topics"][0].keys() == ROW
     assert list(found["total"]["usd"]) == list(WAYS) == list(found["acks_all_added"])

@@ -1,12 +1,12 @@
 """`remote-wal pause` and `remote-wal resume`: what they write, refuse and say."""
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from agent.link_pauses import read_local
-from cli import connection
 from cli.main import build_app
 from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster
@@ -37,7 +37,6 @@ class Recorded:
 
             def close(self) -> None: ...
 
-        monkeypatch.setattr(connection, "reach", lambda _client: None)
         monkeypatch.setattr(
             settings_topic, "read_known_settings", lambda _client: KnownSettings(topics, {}, agents, self.pauses)
         )
@@ -81,6 +80,20 @@ def test_who_paused_first_is_kept_and_what_is_left_is_told(recorded: Recorded) -
     assert "by ben@ops-2" in run("pause", "--all").stdout
     assert recorded.pauses["all"] == EARLIER
     assert run("resume", "--all").stdout == f"all: resumed\nstill paused: {EARLIER.describe('topic:orders')}\n"
+
+
+def test_programs_are_told_in_one_document(recorded: Recorded) -> None:
+    recorded.pauses |= {"topic:orders": EARLIER}
+    paused = json.loads(run("pause", "--all", "--json").stdout)
+    assert (paused["exit_code"], paused["scope"], paused["paused"]["by"]) == (0, "all", "anna@ops-1")
+    resumed = json.loads(run("resume", "--all", "--json").stdout)
+    assert (resumed["was_paused"], list(resumed["still_paused"])) == (True, ["topic:orders"])
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_a_misspelt_topic_is_refused_with_what_was_meant(recorded: Recorded, command: str) -> None:
+    told = run(command, "--topic", "ordres")
+    assert (told.exit_code, "is orders meant?" in told.output) == (2, True), told.output
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from cli.costs import cluster_samples, prometheus_rates
 from cli.costs.prometheus_rates import BYTES_IN, BYTES_OUT, WEEK_S, PrometheusError, TopicRates, read_rates
 from cli.main import build_app
+from kafka_cluster import preflight
 from retention_job.cost.estimate import Sample
 from tests.cli.test_estimate import PlayedSampler
 from tests.retention_job.cost.test_estimate import RACKS, logs
@@ -185,10 +186,10 @@ def test_who_does_not_answer_in_time_or_at_all_is_told(monkeypatch: pytest.Monke
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [Sample(at_s, RACKS, {**logs(5e6, at_s), **logs(1e6, at_s, topic="unknown")}, {}) for at_s in (0.0, 12.0)]
+    monkeypatch.setattr(preflight, "ask", lambda *_: None)
     monkeypatch.setattr(cluster_samples, "Sampler", PlayedSampler)
     monkeypatch.setattr(PlayedSampler, "samples", iter(samples), raising=False)
     monkeypatch.setattr("cli.costs.estimate._wait", lambda _seconds: None)
-    monkeypatch.setattr("cli.connection.reach", lambda _client: None)
 
 
 def run(*options: str) -> Result:

@@ -37,7 +37,7 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     written: list[object] = []
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings({}, {}, {}))
     monkeypatch.setattr(topics_module, "_check_retention", lambda _wanted, _client: None)
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
     )
@@ -69,7 +69,7 @@ def test_to_enable_again_keeps_what_is_not_named(
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     monkeypatch.setattr(topics_module, "_check_retention", lambda _wanted, _client: None)
     for name in ("_set", "_set_patterns"):
-        monkeypatch.setattr(topics_module, name, lambda wanted, _client: written.append(wanted))
+        monkeypatch.setattr(topics_module, name, lambda wanted, _client, **_: written.append(wanted))
     words = ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
     result = CliRunner().invoke(main_module.build_app(), words)
     assert (result.exit_code, written) == (0, [{"orders": expected}]), result.output
@@ -89,8 +89,8 @@ def test_patterns_and_topics_are_told_apart_and_off_is_a_setting(
 ) -> None:
     written: dict[str, object] = {}
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings({}, {}, {}))
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.update(topics=wanted))
-    monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, _client: written.update(patterns=wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.update(topics=wanted))
+    monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, _client, **_: written.update(patterns=wanted))
     words = ["topics", *command.split(), "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), words)
     assert result.exit_code == 0, result.output
@@ -116,7 +116,7 @@ def test_a_setting_is_changed_and_the_others_stay(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: list[object]
 ) -> None:
     written: list[object] = []
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
     monkeypatch.setattr(topics_module, "_check_durable", lambda _names, _agents, _client: None)
     result = CliRunner().invoke(
@@ -137,7 +137,7 @@ def test_a_topic_is_left_unpacked_whether_or_not_it_is_enabled(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: dict[str, TopicSettings]
 ) -> None:
     written: list[object] = []
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
     known = KnownSettings({"orders": ARCHIVED}, {}, {})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     command = ["topics", "pack", *arguments, "--bootstrap-server", "nowhere:1"]
@@ -153,7 +153,7 @@ def test_objects_that_would_be_kept_without_bound_are_refused(
     monkeypatch: pytest.MonkeyPatch, command: str, policy: str, kept_ms: int, is_taken: bool
 ) -> None:
     written: list[object] = []
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
     known = KnownSettings({"orders": ARCHIVED}, {}, {})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
@@ -208,6 +208,7 @@ def test_topics_patterns_and_what_deleted_topics_left_are_listed_for_people_and_
                 "from": "pattern logs-.*",
             }
         ],
+        "exit_code": 0,
         "orphaned": ["gone"],
     }
     shown = CliRunner().invoke(main_module.build_app(), words, env={"COLUMNS": "160"}).stdout
@@ -235,7 +236,7 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
 ) -> None:
     written: list[object] = []
     known, enabled = {agent.broker_id: agent for agent in agents}, {"orders": TopicSettings(True)}
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (enabled, known))
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings(enabled, {}, known))
     brokers = [DescribedBroker(1, None), DescribedBroker(2, None)]
@@ -283,7 +284,7 @@ def test_no_topic_becomes_durable_while_a_transaction_is_open_in_it(
     written: list[object] = []
     enabled = {"orders": TopicSettings(True), "kept": TopicSettings(True, durable=True)}
     for writer in ("_set", "_set_patterns"):
-        monkeypatch.setattr(topics_module, writer, lambda wanted, _client: written.append(wanted))
+        monkeypatch.setattr(topics_module, writer, lambda wanted, _client, **_: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (enabled, {1: HOLDING}))
     known = KnownSettings(enabled, {}, {1: HOLDING})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)

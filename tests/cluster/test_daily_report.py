@@ -43,7 +43,7 @@ def report(cluster: LocalCluster, output: Path, *options: str) -> Result:
     return CliRunner().invoke(
         build_app(),
         ["report", "--bootstrap-server", cluster.bootstrap_servers, "--broker-config", str(broker_config),
-         "--output", str(output), "--json", str(output.parent / "report.json"),
+         "--output", str(output), "--json",
          "--textfile", str(output.parent / "remote_wal.prom"), *options],
     )  # fmt: skip
 
@@ -56,8 +56,8 @@ def produce_words(cluster: LocalCluster, topic: str) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-def told(output: Path) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads((output.parent / "report.json").read_text())
+def told(found: Result) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(found.stdout)
     return answer
 
 
@@ -109,7 +109,7 @@ def test_costs_are_of_what_agents_counted_and_a_half_written_report_is_replaced(
     # All that the agents counted, and the objects that are in the store.
     found = report(cluster, output)
     assert found.exit_code == 0, found.output
-    first = told(output)
+    first = told(found)
     [topic] = [row for row in first["costs"]["topics"] if row["topic"] == script.topic]
     assert (topic["linked_bytes"], topic["inline_bytes"]) == (linked, inline)
     assert topic["unknown_days"] == 0
@@ -125,8 +125,8 @@ def test_costs_are_of_what_agents_counted_and_a_half_written_report_is_replaced(
     spark.range(1).write.parquet(str(output / "findings" / "run=killed"))
     found = report(cluster, output, "--incremental")
     assert found.exit_code == 0, found.output
-    assert told(output)["is_incremental"]
-    assert told(output)["costs"]["stock_usd"] >= first["costs"]["stock_usd"]
+    assert told(found)["is_incremental"]
+    assert told(found)["costs"]["stock_usd"] >= first["costs"]["stock_usd"]
     assert not (output / "findings" / "run=killed").exists()
     assert len(list((output / "cost_daily").glob("run=*"))) == 2
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]

@@ -50,7 +50,7 @@ def command(*words: str) -> Any:
 def front_plan(cluster: LocalCluster) -> dict[str, dict[str, dict[str, str]]]:
     found: dict[str, dict[str, dict[str, str]]] = command(
         "gateway", "plan", "--front", "--bootstrap-server", cluster.bootstrap_servers
-    )
+    )["brokers"]
     return found
 
 

@@ -122,7 +122,7 @@ def test_a_plan_made_anew_of_the_running_cluster_is_the_one_that_it_has(cluster:
     }
     options = ["--gateway-name", "gateway-{zone}", "--json", "--durable"]
     options += ["--gateway-port-base", str(layout.replica_port_base), "--replica-port-base", "1"]
-    planned = json.loads(command("gateway", "plan", "--bootstrap-server", servers[asked], *options))
+    planned = json.loads(command("gateway", "plan", "--bootstrap-server", servers[asked], *options))["brokers"]
     for broker_id in cluster.broker_ids:
         has = cluster.layout.configured(broker_id)
         lines = planned[str(broker_id)]

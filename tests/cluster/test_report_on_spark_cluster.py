@@ -86,12 +86,18 @@ print("READ", batch.groupBy("partition").count().orderBy("partition").collect())
 """
 
 
-def report(cluster: LocalCluster, output: Path, told: Path) -> list[str]:
+def report(cluster: LocalCluster, output: Path) -> list[str]:
     """The command's words."""
     return [
         "report", "--bootstrap-server", cluster.bootstrap_servers,
-        "--broker-config", str(cluster.layout.server_properties(1)), "--output", output.as_uri(), "--json", str(told),
+        "--broker-config", str(cluster.layout.server_properties(1)), "--output", output.as_uri(), "--json",
     ]  # fmt: skip
+
+
+def document(output: str) -> dict[str, Any]:
+    """The command's answer, among what Spark says."""
+    found: dict[str, Any] = json.loads(next(line for line in output.splitlines() if line.startswith('{"exit_code"')))
+    return found
 
 
 def lose_an_object_and_leave_another(front: FaultyFront, cluster: LocalCluster) -> None:
@@ -134,15 +140,14 @@ def test_a_spark_cluster_whose_executors_share_no_directory_says_what_one_machin
     lose_an_object_and_leave_another(front, cluster)
 
     # On this machine, as most do.
-    alone_json, spread_json = tmp_path / "alone.json", tmp_path / "spread.json"
-    local = report(cluster, tmp_path / "output", alone_json)
+    local = report(cluster, tmp_path / "output")
     command = [sys.executable, "-m", "cli.main", *local, "--master", "local[2]", "--memory", "1g"]
     quick = f"spark.driver.extraJavaOptions {' '.join(QUICK_JVM_OPTIONS)}\nspark.sql.shuffle.partitions 4\n"
     (tmp_path / "spark-defaults.conf").write_text(quick)
     environment = {**os.environ, **store.environment(), "SPARK_CONF_DIR": str(tmp_path)}
     found = subprocess.run(command, env=environment, cwd=CHECKOUT, check=False, capture_output=True, text=True)
     assert found.returncode == 6, found.stdout + found.stderr
-    expected = judged(json.loads(alone_json.read_text()))
+    expected = judged(document(found.stdout))
     assert {row["kind"] for row in expected["findings"]} >= {"metadata_without_object", "object_without_metadata"}
 
     # On the cluster. What is to be seen there, and what not, is so.
@@ -155,7 +160,7 @@ def test_a_spark_cluster_whose_executors_share_no_directory_says_what_one_machin
     assert not {"cli", "cluster", "output"} & set(seen)
     workers = SparkCluster(spark_directory, HOSTS, WORKERS, shared)
     with workers.running(store.environment()):
-        done = workers.submit(*report(cluster, shared / "output", spread_json), environment=store.environment())
+        done = workers.submit(*report(cluster, shared / "output"), environment=store.environment())
         (tmp_path / "reads.py").write_text(READS)
         options = {
             "brokerConfig": str(cluster.layout.server_properties(1)), "subscribe": script.topic,
@@ -166,7 +171,7 @@ def test_a_spark_cluster_whose_executors_share_no_directory_says_what_one_machin
             environment=store.environment(), program=tmp_path / "reads.py",
         )  # fmt: skip
     assert done.exit_code == 6, done.output
-    assert judged(json.loads(spread_json.read_text())) == expected
+    assert judged(document(done.output)) == expected
     assert (shared / "output" / "report.html").is_file()
 
     # Both executors had part in it, and each needed what the other had made.

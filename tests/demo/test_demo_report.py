@@ -115,7 +115,7 @@ def test_replicas_that_differ_or_were_not_compared_break_the_promise(replicas: R
 
 
 def test_the_json_has_what_programs_look_for() -> None:
-    found = json.loads(report().to_text())
+    found = json.loads(json.dumps(report().to_document()))
     assert {field.name for field in dataclasses.fields(Records)} == set(found["records"])
     assert found["replicas_identical"] is True
     assert found["zone_bytes"] == {"with_links": 10_000_000, "stock": 2_000_000_000, "metadata": 1000, "ratio": 0.005}
