@@ -1,17 +1,12 @@
 """Updates the follower proxy when agents register, move and leave.
 
 Registrations are in the settings topic, which is read through Kafka, and Kafka may be away when this agent starts. So
-the last registrations are kept in the state directory, and used until the topic was read.
-
-Nobody removes an agent's record: a broker that is gone has one without addresses. So where the topic has no record of a
-known agent, the topic was lost, and the agent keeps its addresses until it registers again.
+the remembered ones (`metadata_topic.settings.settings_memory`) count until the topic was read.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
-from pathlib import Path
 from typing import cast
 
 import structlog
@@ -21,14 +16,11 @@ from agent.settings.http_listener import is_loopback
 from agent.settings.process_settings import BypassSettings, PeerSettings
 from agent.settings.setting_types import MAX_PORT, parse_address
 from metadata_topic.settings.topic_settings import AgentRegistration, GatewayPart
-from plugin.durable_files import write_durably
 from replication.follower.follower_proxy import FollowerProxy
 from replication.wire.peer_connection import Address, KnownPeers
 
 log = structlog.get_logger(__name__)
 
-FILE_NAME = "peers.json"
-BYPASS_FILE_NAME = "bypasses.json"
 _RETRY_S = 1.0
 
 
@@ -80,27 +72,7 @@ def registered_bypasses(agents: Mapping[int, AgentRegistration], own_id: int) ->
 def serving_clients(agents: Mapping[int, AgentRegistration], zone: str) -> frozenset[int]:
     """Return the agents that serve this zone's clients, as they are registered."""
     there = (agent for agent in agents.values() if zone and agent.zone == zone)
-    return frozenset(agent.broker_id for agent in there if GatewayPart.CLIENTS in (agent.gateway or ()))
-
-
-class _Remembered:
-    """Addresses by broker id, and whether the file is up to date."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.now = self._written = _load(file)
-
-    def unless_in(self, agents: Mapping[int, AgentRegistration]) -> dict[int, Address]:
-        """Return the addresses of brokers whose agents are not among these."""
-        return {broker_id: address for broker_id, address in self.now.items() if broker_id not in agents}
-
-    async def write(self) -> None:
-        """Write the file, unless it is up to date. Raises OSError."""
-        now = self.now
-        if now != self._written:
-            told = {str(broker_id): str(address) for broker_id, address in sorted(now.items())}
-            await asyncio.to_thread(write_durably, self._file, json.dumps(told))
-            self._written = now
+    return frozenset(agent.broker_id for agent in there if GatewayPart.CLIENTS in agent.gateway)
 
 
 class FoundPeers:
@@ -112,10 +84,10 @@ class FoundPeers:
         peers: KnownPeers,
         follower: FollowerProxy,
         listen_at: Callable[[int], Address],
-        directory: Path,
+        remembered: Mapping[int, AgentRegistration],
         gateway: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`listen_at` returns where this agent stands in for another broker; `directory` is the state directory.
+        """`listen_at` returns where this agent stands in for another broker; `remembered` count until it is known.
 
         `gateway` is called when peers have changed, and returns whether it has done everything.
         """
@@ -125,11 +97,12 @@ class FoundPeers:
         self._listen_at = listen_at
         self._gateway = gateway
         self._changed = asyncio.Event()
-        self._registered, self._bypasses = _Remembered(directory / FILE_NAME), _Remembered(directory / BYPASS_FILE_NAME)
+        self._addresses = registered_addresses(remembered, own_id)
+        self._bypasses = registered_bypasses(remembered, own_id)
         self.agents: Mapping[int, AgentRegistration] = {}
         """The other agents, as they were registered when the settings topic was read last; any thread may read it."""
-        peers.learned(self._registered.now)
-        follower.bypasses.learned(self._bypasses.now)
+        peers.learned(self._addresses)
+        follower.bypasses.learned(self._bypasses)
 
     def registered(self, agents: Mapping[int, AgentRegistration]) -> None:
         """Set all registrations, as the settings topic has them now."""
@@ -137,15 +110,14 @@ class FoundPeers:
         if there != self.agents:
             self.agents = there
             self._changed.set()
-        found = self._registered.unless_in(agents) | registered_addresses(agents, self._own_id)
-        past = self._bypasses.unless_in(agents) | registered_bypasses(agents, self._own_id)
-        if found != self._registered.now:
+        found, past = registered_addresses(agents, self._own_id), registered_bypasses(agents, self._own_id)
+        if found != self._addresses:
             log.info("peers_registered", peers={one: str(address) for one, address in sorted(found.items())})
-            self._registered.now = found
+            self._addresses = found
             self._peers.learned(found)
             self._changed.set()
-        if past != self._bypasses.now:
-            self._bypasses.now = past
+        if past != self._bypasses:
+            self._bypasses = past
             self._follower.bypasses.learned(past)
             self._changed.set()
 
@@ -154,15 +126,13 @@ class FoundPeers:
         self._changed.set()
 
     async def run(self) -> None:
-        """Apply changes until cancelled. Raises OSError when the state directory cannot be written."""
+        """Apply changes until cancelled."""
         while True:
             self._changed.clear()
             is_done = await self._listen()
             self._follower.keep_bypasses()
             if self._gateway is not None:
                 is_done = await self._gateway() and is_done
-            await self._registered.write()
-            await self._bypasses.write()
             try:
                 async with asyncio.timeout(None if is_done else _RETRY_S):
                     await self._changed.wait()
@@ -197,14 +167,3 @@ def _parsed(told: Mapping[int, str]) -> dict[int, Address]:
         except ValueError as error:
             log.warning("peer_address_not_understood", broker=broker_id, error=str(error))
     return found
-
-
-def _load(file: Path) -> dict[int, Address]:
-    try:
-        known = json.loads(file.read_text())
-        return _parsed({int(broker_id): str(address) for broker_id, address in known.items()})
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError) as error:
-        log.warning("peers_file_unreadable", file=str(file), error=str(error), hint="written anew when Kafka is read")
-        return {}

@@ -20,7 +20,7 @@ from kafka_cluster.errors import KafkaClusterError
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.settings.topic_settings import TopicSettings, settings_of
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.wal_retention import WalRetention
 from replication.leader.zones import Zones
 from rlm.write_path.assignment import Assignment
@@ -142,7 +142,7 @@ class TopicDefaults:
 
 def assignments(
     led: LedByTopic,
-    topics: Mapping[str, TopicSettings],
+    table: SettingsTable,
     directories: Iterable[PartitionDirectory],
     defaults: TopicDefaults,
     zones: Zones,
@@ -155,7 +155,7 @@ def assignments(
     found: list[Assignment] = []
     retention = defaults.retention
     for directory in directories:
-        settings = settings_of(topics, directory.topic, directory.topic_id)
+        settings = table.of(directory.topic, directory.topic_id)
         followers = led.get(directory.topic, {}).get(directory.partition)
         if settings is None or not settings.enable or followers is None:
             continue
@@ -197,18 +197,18 @@ class LeadershipWatch:
 
     def __init__(
         self,
-        topics: Callable[[], Mapping[str, TopicSettings]],
+        table: Callable[[], SettingsTable],
         defaults: TopicDefaults,
         replicas: LocalReplicas,
         zones: Zones,
         is_fenced: Callable[[], bool],
         threads: Executor,
     ) -> None:
-        """`topics` returns the settings as they were read; while this agent `is_fenced`, it leads nothing.
+        """`table` returns the settings as they were read; while this agent `is_fenced`, it leads nothing.
 
         `zones` gets what the cluster says of zones.
         """
-        self._topics = topics
+        self._table = table
         self._defaults = defaults
         self._replicas = replicas
         self._zones = zones
@@ -260,4 +260,4 @@ class LeadershipWatch:
         self._zones.set_led(followers_of(led, found))
         first = (one for one in found if one.partition == 0 and 0 in led.get(one.topic, {}))
         self.on_led({one.topic: one.topic_id for one in first})
-        return assignments(led, self._topics(), found, self._defaults, self._zones)
+        return assignments(led, self._table(), found, self._defaults, self._zones)

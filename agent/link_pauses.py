@@ -2,8 +2,8 @@
 
 While links are paused, this agent links nothing that it leads and wants no links for what it follows; uploads that
 retention or durable topics need go on. A file `paused.json` in the state directory pauses this agent alone, whatever
-the file holds. The last known records count until the topic is read again, so a failure of the part that follows Kafka
-does not resume links.
+the file holds. Until the settings topic was read once, links are paused, because they may be. Then the last known
+records count until it is read again, so a failure of the part that follows Kafka does not resume links.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from typing import Final
 
 import structlog
 
-from metadata_topic.settings.settings_records import ALL, LOCAL, Pause, Pauses, decode_pause, encode_pause
-from metadata_topic.settings.topic_settings import MalformedSettingError
+from metadata_topic.settings.settings_records import ALL, LOCAL, Pause, Pauses
+from metadata_topic.settings.settings_table import PAUSES, MalformedSettingError
 from plugin.durable_files import sync_directory, write_durably
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,8 @@ class LinkPauses:
     def __init__(self, broker_id: int, zone: str | None, state_directory: Path) -> None:
         self._own_scopes = {ALL, f"broker:{broker_id}"} | ({f"zone:{zone}"} if zone is not None else set())
         self._state_directory = state_directory
-        self._recorded: Pauses = {}
+        self._recorded: Pauses | None = None
+        """None: not read yet."""
         self._local = read_local(state_directory)
         self._by_topic: dict[str, str] = {}
         self._of_agent: str | None = None
@@ -42,8 +43,10 @@ class LinkPauses:
 
     def recorded(self, pauses: Pauses) -> None:
         """Take all records of the settings topic."""
-        self._recorded = pauses
+        was_known, self._recorded = self._recorded is not None, pauses
         self._weigh()
+        if not was_known:
+            self.on_change()
 
     async def run(self) -> None:
         """Look for the file until cancelled."""
@@ -60,7 +63,7 @@ class LinkPauses:
         """Find the pauses in force, and tell of what has changed."""
         shown = {
             scope: pause
-            for scope, pause in self._recorded.items()
+            for scope, pause in (self._recorded or {}).items()
             if scope in self._own_scopes or scope.startswith("topic:")
         }
         if self._local is not None:
@@ -81,11 +84,12 @@ class LinkPauses:
 
     def is_paused(self) -> bool:
         """Whether nothing is linked from or to this agent."""
-        return self._of_agent is not None
+        return self._of_agent is not None or self._recorded is None
 
     def find_reason(self, topic: str) -> str | None:
         """Return why this topic's links are paused here, for people; None if they are not."""
-        return self._of_agent or self._by_topic.get(topic)
+        unknown = "whether links are paused is not known yet" if self._recorded is None else None
+        return self._of_agent or self._by_topic.get(topic) or unknown
 
     @property
     def told(self) -> list[str]:
@@ -97,18 +101,20 @@ def read_local(state_directory: Path) -> Pause | None:
     """Return the pause by the file; None if there is no file. A file that cannot be read pauses, too."""
     path = state_directory / _FILE_NAME
     try:
-        return decode_pause(path.read_bytes())
+        paused, _ = PAUSES.decode(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, MalformedSettingError):
+        paused = None
+    if paused is None:
         with suppress(OSError):
-            return Pause(f"the file {path}", int(path.stat().st_mtime * 1000))
-        return None
+            paused = Pause(f"the file {path}", int(path.stat().st_mtime * 1000))
+    return paused
 
 
 def write_local(state_directory: Path, pause: Pause) -> None:
     """Pause the agent with this state directory. Raises OSError."""
-    write_durably(state_directory / _FILE_NAME, encode_pause(pause).decode())
+    write_durably(state_directory / _FILE_NAME, PAUSES.encode(pause).decode())
 
 
 def remove_local(state_directory: Path) -> bool:

@@ -39,7 +39,7 @@ class PackRules:
         return self._answers[topic]
 
     def _allows(self, topic: Hashable) -> bool:
-        topics, patterns = self._reader.topics, self._reader.patterns
+        topics, patterns = self._reader.table.topics, self._reader.table.patterns
         off_patterns = [pattern for pattern, one in patterns.items() if not one.pack]
         topic_id = TopicId(topic) if isinstance(topic, bytes) else None
         name = topic if isinstance(topic, str) else None

@@ -43,7 +43,7 @@ def prepare_topics(cluster: LocalCluster) -> None:
     client = KafkaClientConfig(cluster.bootstrap_servers, {"log_level": 0})
 
     def known() -> bool:
-        settings, _ = read_settings(client)
+        settings = read_settings(client).topics
         return all(topic in settings and settings[topic].enable for topic in ALL_TOPICS)
 
     wait_until(known, "the topics are switched on", 30.0)

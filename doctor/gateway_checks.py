@@ -140,21 +140,15 @@ def gateway_sides(facts: Facts) -> Verdict:
     own, own_id = set(gateway_parts(facts.settings)), facts.broker.node_id
     others = {one: agent for one, agent in facts.registered.items() if one != own_id}
     for part, key in _TWO_SIDED.items():
-        on = sorted(one for one, agent in others.items() if part in (agent.gateway or ()))
-        off = sorted(one for one, agent in others.items() if agent.gateway is not None and part not in agent.gateway)
+        on = sorted(one for one, agent in others.items() if part in agent.gateway)
+        off = sorted(one for one, agent in others.items() if part not in agent.gateway)
         elsewhere, here = (off, "on") if part in own else (on, "off")
         if elsewhere:
             there = "off" if here == "on" else "on"
             brokers = ", ".join(map(str, elsewhere))
             found = f"{key} is {here} here and {there} beside broker {brokers}: what goes between passes as it is"
             faults.append((Level.WARNING, found, f"the same {key} on all agents"))
-    if faults:
-        return worst(faults)
-    silent = sorted(one for one, agent in others.items() if agent.gateway is None)
-    if silent:
-        told = f"agents beside broker {', '.join(map(str, silent))} are of an older release, that does not tell"
-        return Verdict(Level.UNKNOWN, told)
-    return Verdict(Level.OK, "what is on here is on at the other agents")
+    return worst(faults) if faults else Verdict(Level.OK, "what is on here is on at the other agents")
 
 
 def gateway_names(facts: Facts) -> Verdict:

@@ -194,10 +194,9 @@ def _settings_topic(
     read = get_fact(lambda: read_settings(client, _KAFKA_TIMEOUT_S))
     if isinstance(read, Unknown):
         return read, read, {}
-    topics, registered = read
-    agents = {one: agent for one, agent in registered.items() if not agent.is_gone}
+    agents = {one: agent for one, agent in read.agents.items() if not agent.is_gone}
     retention = AgentsRetention.registered(agents.values())
-    described = get_fact(lambda: ask_topics(client, topics, retention, _KAFKA_TIMEOUT_S))
+    described = get_fact(lambda: ask_topics(client, read.topics, retention, _KAFKA_TIMEOUT_S))
     return described, _ask_agents(agents, wall_ms, settings), agents
 
 

@@ -84,7 +84,7 @@ def _hidden(client: KafkaClientConfig, timeout_s: float) -> tuple[str, ...]:
     names = [METADATA_TOPIC, SETTINGS_TOPIC]
     found = {one.name: one.error_code for one in asked.topics(names)}
     if found.get(SETTINGS_TOPIC) == 0:
-        topics, _ = read_settings(client, timeout_s)
+        topics = read_settings(client, timeout_s).topics
         found |= {one.name: one.error_code for one in asked.topics([name for name in topics if topics[name].enable])}
     return tuple(f"{name} (may not be described)" for name, code in found.items() if code == TOPIC_AUTHORIZATION_FAILED)
 
@@ -103,7 +103,7 @@ def _agents(
         if described.error_code == TOPIC_AUTHORIZATION_FAILED:
             raise PermissionError(f"{SETTINGS_TOPIC} may not be described")
         return {}
-    _, registered = read_settings(client, timeout_s)
+    registered = read_settings(client, timeout_s).agents
     return ask_agents({one: agent for one, agent in registered.items() if not agent.is_gone}, hosts, asking, timeout_s)
 
 

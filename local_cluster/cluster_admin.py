@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from local_cluster.broker_config import KAFKAS_IN_SYNC
 from local_cluster.polling import WaitTimeoutError, wait_until
-from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.settings_table import TOPICS
+from metadata_topic.settings.settings_topic import SettingsWriter, known_id
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL
 
@@ -221,9 +223,10 @@ def set_topics(bootstrap_servers: str, topics: Iterable[str], settings: TopicSet
 
     Raises MetadataTopicError.
     """
-    writer = SettingsWriter(KafkaClientConfig(bootstrap_servers, {"log_level": 0}))
+    client, wanted = KafkaClientConfig(bootstrap_servers, {"log_level": 0}), settings or TopicSettings(enable=True)
+    described = KafkaCluster(client, "set-topics", REQUEST_TIMEOUT_S).topics(list(topics))
+    writer = SettingsWriter(client)
     try:
-        for topic in topics:
-            writer.set_topic(topic, settings or TopicSettings(enable=True))
+        writer.put(TOPICS, {one.name: replace(wanted, topic_id=known_id(one)) for one in described})
     finally:
         writer.close()

@@ -8,9 +8,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
-from metadata_topic.store.topic_continuity import TopicDoubt
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import RemoteLogSegmentState

@@ -9,6 +9,7 @@ from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.errors import MalformedFileError
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.settings.settings_table import SettingsTable
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.published_offsets import PublishedOffsets
@@ -24,6 +25,20 @@ class KnownTopics:
     durable: frozenset[str]
     names: Mapping[TopicId, str]
     """Names of topics that have a replica here."""
+    is_durable_unset: Callable[[str], bool] | None = None
+    """Whether a topic without a record of its own is durable, by its name; None: none is."""
+
+
+def known_topics(table: SettingsTable, names: Mapping[TopicId, str]) -> KnownTopics:
+    """Return which topics are durable by their settings; `names` are those with a replica here."""
+    ids = {name: topic_id for topic_id, name in names.items()}
+
+    def is_durable(name: str) -> bool:
+        settings = table.of(name, ids.get(name))
+        return settings is not None and settings.is_durable
+
+    durable = frozenset(name for name in table.topics.keys() | ids.keys() if is_durable(name))
+    return KnownTopics(durable, names, is_durable if table.is_any_durable else None)
 
 
 class AwaitedUploads(Protocol):
@@ -88,7 +103,7 @@ class DurableUploads:
 
     def topics_known(self, topics: KnownTopics) -> None:
         """Set the known topics, possibly before anything is known to be led."""
-        self._logs.topics_known(topics.durable, topics.names)
+        self._logs.topics_known(topics.durable, topics.names, topics.is_durable_unset)
 
     def settled(self, partition: TopicIdPartition) -> None:
         """Handle a log that was read to its end with everything stored: no upload will report it."""

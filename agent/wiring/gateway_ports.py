@@ -21,6 +21,7 @@ from gateway.client_door import ClientLimits
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
 from kafka_log.broker_files.server_properties import BrokerProperties
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import read_settings
 from replication.wire.peer_connection import Address, listening_context
 
@@ -86,9 +87,10 @@ async def stand_by_for(configuration: Configuration, file: Path) -> None:
     if not settings.durable_listener:
         raise AgentSettingsError(f"{file}: clients of this broker's zone do not come by its agent: it needs no standby")
 
+    directory = configuration.settings.process.state_directory
+
     def is_any_durable() -> bool:
-        topics, _ = read_settings(client)
-        return any(topic.is_durable for topic in topics.values())
+        return read_settings(client, memory=SettingsMemory(directory)).is_any_durable
 
     broker = local_address(configuration.broker, settings.durable_listener)
     metrics, tls = GatewayMetrics(CollectorRegistry()), client_tls(settings)

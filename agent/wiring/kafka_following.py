@@ -6,8 +6,9 @@ counts as led, and all bytes go inline.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,19 +22,18 @@ from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, T
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
-from agent.wiring.inherited_settings import InheritedSettings
 from agent.wiring.lease_watch import LeasesInTopic, LeaseWatch, make_lease
+from agent.wiring.settings_keeping import SettingsKeeping
 from agent.wiring.surroundings import Surroundings
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.errors import KafkaClusterError
 from kafka_log.broker_files.meta_properties import directory_ids
 from kafka_log.log_directory import LogDirectory
-from kafka_log.topic_partition import TopicId, TopicIdPartition
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.kip405.tiered_offsets import TieredOffsets, TierFollower
 from metadata_topic.settings.settings_memory import SettingsMemory
-from metadata_topic.settings.settings_records import Pauses
-from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, TopicSettingsTopic
-from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata, Reader
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
@@ -60,7 +60,7 @@ class TopicReaders:
         self,
         around: Surroundings,
         known: KnownMetadata,
-        settings_changed: Callable[[object], None],
+        settings_changed: Callable[[SettingsTable], None],
         directory_of: Callable[[TopicIdPartition], Path | None],
     ) -> None:
         """`settings_changed` is called in the settings reader's thread."""
@@ -100,102 +100,6 @@ class TopicReaders:
             await asyncio.to_thread(reader.close)
 
 
-LOOK_S = 10.0
-"""Seconds between looks at settings without an id, and at this agent's registration.
-
-A broker may still name a deleted topic for some seconds, so an id counts once two looks have seen it.
-"""
-
-
-class SettingsBinding:
-    """Binds topics' settings that name no topic id to the topics that have the names now.
-
-    Older records, and those of writers that do not know the id, give only a topic's name. Without binding, a topic that
-    is deleted and created again would inherit them.
-    """
-
-    def __init__(
-        self, topics: Callable[[], Mapping[str, TopicSettings]], bind: Callable[[Mapping[str, TopicId]], None]
-    ) -> None:
-        """`topics` returns the settings as they were read; `bind` writes them, and blocks."""
-        self._topics = topics
-        self._bind = bind
-        self._led: Mapping[str, TopicId] = {}
-        self._seen: Mapping[str, TopicId] = {}
-
-    def assigned(self, assignments: Iterable[Assignment]) -> None:
-        """Note what is led here from now on."""
-        logs = ((one.topic, one.topic_id_partition) for one in assignments)
-        self._led = {topic: log.topic_id for topic, log in logs if log.partition == 0}
-
-    def look(self) -> dict[str, TopicId]:
-        """Return the topics to be bound now, with their ids."""
-        unbound = {name for name, settings in self._topics().items() if settings.topic_id is None}
-        before, self._seen = self._seen, {name: one for name, one in self._led.items() if name in unbound}
-        return {name: topic_id for name, topic_id in self._seen.items() if before.get(name) == topic_id}
-
-    async def run(self) -> None:
-        """Look, and bind, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            if not (owners := self.look()):
-                continue
-            try:
-                await asyncio.to_thread(self._bind, owners)
-            except KafkaClusterError as error:
-                log.warning("topic_settings_not_bound", topics=sorted(owners), reason=str(error),
-                            consequence="they count for whichever topic has the name")  # fmt: skip
-
-
-class Registration:
-    """Keeps this agent registered in the settings topic. Use it in the event loop.
-
-    Others find the agent's addresses there. A write may fail, and the topic may be deleted and created again, so the
-    agent registers whenever the topic lacks its record. It does not replace the record of a newer incarnation.
-    """
-
-    def __init__(
-        self,
-        broker_id: int,
-        incarnation: int,
-        topic: SettingsReader,
-        write: Callable[[], None],
-        is_fenced: Callable[[], bool],
-    ) -> None:
-        """`write` writes the registration, and blocks (KafkaClusterError)."""
-        self._broker_id = broker_id
-        self._incarnation = incarnation
-        self._topic = topic
-        self._write = write
-        self._is_fenced = is_fenced
-        self._was_written = False
-
-    async def look(self) -> None:
-        """Register, unless this agent is registered or fenced."""
-        if self._is_fenced() or (self._was_written and not await self._is_lost()):
-            return
-        try:
-            await asyncio.to_thread(self._write)
-            self._was_written = True
-        except KafkaClusterError as error:
-            log.warning("registration_failed", reason=str(error),
-                        consequence="others may not find this agent, until it is tried again")  # fmt: skip
-
-    async def run(self) -> None:
-        """Look until cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
-
-    async def _is_lost(self) -> bool:
-        """Whether the topic, read to its end, has no record of this incarnation or a newer one."""
-        return self._is_missing() and await asyncio.to_thread(self._topic.read_to_end, LOOK_S) and self._is_missing()
-
-    def _is_missing(self) -> bool:
-        known = self._topic.registration_of(self._broker_id)
-        return known is None or known.incarnation < self._incarnation
-
-
 T = TypeVar("T")
 
 
@@ -225,8 +129,8 @@ class KafkaFollowing:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
         self.topics = MetadataTopics(client, _topic_plan(settings, identity, client), identity.broker_id, self._pool)
 
-        def settings_changed(_topics: object) -> None:
-            loop.call_soon_threadsafe(self.leadership.look_again)
+        def settings_changed(_table: object) -> None:
+            loop.call_soon_threadsafe(self._settings_changed)
 
         self.replicas = LocalReplicas(log_directories)
         self.readers = TopicReaders(around, known, settings_changed, self.replicas.directory_of)
@@ -237,37 +141,30 @@ class KafkaFollowing:
             register,
             lambda: self._in_thread(self.metadata.read_to_end),
         )
-        self._registration = Registration(
-            identity.broker_id,
-            identity.incarnation,
+        self._keeping = SettingsKeeping(
             self.topic_settings,
-            partial(_register, client, settings, identity, log_directories),
+            partial(_write_settings, client),
+            partial(_registration, settings, identity, log_directories),
+            (identity.broker_id, identity.incarnation),
+            settings.storage,
             lambda: self.incarnation.fenced_because is not None,
+            lasting_s,
         )
-        settings_topic = TopicSettingsTopic(client)
-        self._binding = SettingsBinding(lambda: self.topic_settings.topics, settings_topic.bind)
-        self._inherited = InheritedSettings(settings.storage, self.topic_settings, settings_topic.change)
-
-        def assigned(assignments: list[Assignment]) -> None:
-            self._binding.assigned(assignments)
-            on_assignments(assignments)
-
         self.leadership = LeadershipWatch(
-            lambda: self.topic_settings.topics,
+            lambda: self.topic_settings.table,
             TopicDefaults(milliseconds(settings.link.latency_bound_s), wal_retention(settings.lifecycle)),
             self.replicas,
             around.relaying.zones,
             lambda: self.incarnation.fenced_because is not None or self.lease.lost_because is not None,
             self._pool,
         )
-        self.leadership.on_assignments = assigned
-        self.leadership.on_led = self._inherited.set_led
-        self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
-        """Called in the event loop with all agents' registrations, once they are known and at each change."""
-        self.on_pauses: Callable[[Pauses], object] = lambda _pauses: None
-        """Called in the event loop with all pauses of links, once they are known and at each change."""
+        self.leadership.on_assignments = on_assignments
+        self.leadership.on_led = self._keeping.set_led
+        self.on_settings: Callable[[SettingsTable], object] = lambda _table: None
+        """Called in the event loop with the settings topic's content, once it is known and at each change."""
         self.on_topics_read: Callable[[], object] = lambda: None
         """Called once, in the event loop, when topics' settings are known, but not leadership yet."""
+        self._settings_told = SettingsTable()
         self._missing = {"metadata topics", "topic settings", "metadata"}
 
     @property
@@ -322,7 +219,7 @@ class KafkaFollowing:
         self._missing.discard("metadata topics")
         self.readers.start()
         await self._until_read("topic settings", self.topic_settings.wait_until_ready)
-        self._follow_settings()
+        self._settings_changed()
         await self._in_thread(self.replicas.look)
         self.on_topics_read()
         if self._settings.has_store:
@@ -332,11 +229,9 @@ class KafkaFollowing:
             self._missing.discard("metadata")
         self.incarnation.look()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._registration.run())
+            tasks.create_task(self._keeping.run())
             tasks.create_task(self.leadership.run(self._leaders(), _LEADERSHIP_LOOK_S))
             tasks.create_task(self.topics.watch())
-            tasks.create_task(self._binding.run())
-            tasks.create_task(self._inherited.run())
             if self._settings.has_store:
                 tasks.create_task(self.incarnation.run())
                 tasks.create_task(self.lease.run())
@@ -346,19 +241,13 @@ class KafkaFollowing:
                     )
                 )
 
-    def _follow_settings(self) -> None:
-        loop = asyncio.get_running_loop()
-
-        def tell_agents() -> None:
-            self.on_agents(self.topic_settings.agents)
-
-        def tell_pauses() -> None:
-            self.on_pauses(self.topic_settings.pauses)
-
-        self.topic_settings.on_agents = lambda: loop.call_soon_threadsafe(tell_agents)
-        self.topic_settings.on_pauses = lambda: loop.call_soon_threadsafe(tell_pauses)
-        tell_agents()
-        tell_pauses()
+    def _settings_changed(self) -> None:
+        if not self.topic_settings.ready:
+            return
+        before, self._settings_told = self._settings_told, self.topic_settings.table
+        self.on_settings(self._settings_told)
+        if (before.topics, before.patterns) != (self._settings_told.topics, self._settings_told.patterns):
+            self.leadership.look_again()
 
     async def _until_read(self, what: str, wait: Callable[[float], bool]) -> None:
         """Wait until what was in the topic at the start is read, however long that takes."""
@@ -371,15 +260,12 @@ class KafkaFollowing:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
 
-def _register(
-    client: KafkaClientConfig,
-    settings: AgentSettings,
-    identity: AgentIdentity,
-    log_directories: Sequence[LogDirectory],
-) -> None:
-    """Register the agent, so that other agents and `describe` find it. Blocks. Raises KafkaClusterError."""
+def _registration(
+    settings: AgentSettings, identity: AgentIdentity, log_directories: Sequence[LogDirectory]
+) -> AgentRegistration:
+    """Return the registration by which other agents and `describe` find this agent. Blocks."""
     retention = wal_retention(settings.lifecycle)
-    registration = AgentRegistration(
+    return AgentRegistration(
         identity.broker_id,
         identity.incarnation,
         settings.http.registered,
@@ -396,11 +282,12 @@ def _register(
         zone=identity.rack,
         is_shadow=settings.is_shadow,
     )
-    writer = SettingsWriter(client)
-    try:
-        writer.register_agent(registration)
-    finally:
-        writer.close()
+
+
+def _write_settings(client: KafkaClientConfig, records: Mapping[bytes, bytes | None]) -> None:
+    """Write records of the settings topic. Blocks. Raises KafkaClusterError."""
+    with closing(SettingsWriter(client)) as writer:
+        writer.write(records)
 
 
 def wal_retention(settings: LifecycleSettings) -> WalRetention:
@@ -415,5 +302,5 @@ def _topic_plan(settings: AgentSettings, identity: AgentIdentity, client: KafkaC
             wanted.topic_num_partitions, wanted.topic_replication_factor, milliseconds(wanted.topic_retention_s)
         ),
         milliseconds(settings.lifecycle.expiration_delete_grace_s),
-        lambda: longest_enabled_retention_ms(client, identity.broker_id, identity.rack),
+        lambda: longest_enabled_retention_ms(client, identity.broker_id),
     )

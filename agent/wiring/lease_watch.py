@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import closing
 
 import structlog
@@ -10,11 +10,12 @@ import structlog
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.settings.settings_records import LeaseValue, with_lease
+from metadata_topic.settings.settings_table import LEASES
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from plugin.blob_storage import BlobStorage
 from plugin.errors import RemoteStorageError
 from plugin.wall_clock import lasting_s
-from rlm.lifecycle.lease import LOOK_S, Lease
+from rlm.lifecycle.lease import LOOK_S, KnownLeases, Lease
 
 log = structlog.get_logger(__name__)
 
@@ -33,16 +34,19 @@ class LeasesInTopic:
         self._reader = reader
         self._broker_id = broker_id
 
-    def read(self) -> Collection[LeaseValue] | None:
+    def read(self) -> KnownLeases | None:
         """Return all recorded leases; None: the topic was not read to its end."""
         if not self._reader.read_to_end(_READ_TIMEOUT_S):
             return None
-        return {lease for leases in self._reader.leases.values() for lease in leases}
+        memory, recorded = self._reader.memory, self._reader.table.leases.values()
+        may_lack = memory.was_remade() and (memory.is_lost or not memory.has_new(LEASES))
+        return KnownLeases(frozenset(lease for leases in recorded for lease in leases), may_lack)
 
     def record(self, lease: LeaseValue) -> None:
         """Record a lease. Raises MetadataTopicError."""
+        known = self._reader.table.leases.get(self._broker_id, ())
         with closing(SettingsWriter(self._client)) as writer:
-            writer.record_leases(self._broker_id, with_lease(self._reader.leases.get(self._broker_id, ()), lease))
+            writer.put(LEASES, {self._broker_id: with_lease(known, lease)})
 
 
 def make_lease(blobs: BlobStorage, recorded: LeasesInTopic) -> Lease:
@@ -66,7 +70,9 @@ class LeaseWatch:
 
     @property
     def contested(self) -> str | None:
-        """Why nothing is deleted though this cluster has the lease; None while there is no such reason."""
+        """Why nothing is deleted though this cluster may have the lease; None while there is no such reason."""
+        if self._lease.unknown_because is not None:
+            return self._lease.unknown_because
         if self.lost_because is not None or not self._lease.is_contested:
             return None
         return (

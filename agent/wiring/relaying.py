@@ -36,6 +36,7 @@ from agent.wiring.peering import (
     replica_listeners,
 )
 from kafka_log.broker_files.server_properties import BrokerProperties
+from metadata_topic.settings.settings_memory import SettingsMemory
 from plugin.wall_clock import Clocks, wall_ms
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.wrappers.request_ceiling import RequestCeiling
@@ -222,9 +223,11 @@ def _found_peers(
     configuration: Configuration, peers: KnownPeers, follower: FollowerProxy, gateway: "ClientGateway | None"
 ) -> FoundPeers:
     settings = configuration.settings
-    own_id, directory = configuration.broker.node_id, settings.process.state_directory
+    own_id, remembered = configuration.broker.node_id, SettingsMemory(settings.process.state_directory)
     follow = partial(gateway.keep_to_peers, settings.gateway) if gateway is not None else None
-    return FoundPeers(own_id, peers, follower, partial(posing_address, settings.peers), directory, follow)
+    return FoundPeers(
+        own_id, peers, follower, partial(posing_address, settings.peers), remembered.table(is_read=False).agents, follow
+    )
 
 
 def _with_broker_tls(context: LeaderContext, own: BrokerTlsPlan | None) -> tuple[LeaderContext, BrokerTls | None]:

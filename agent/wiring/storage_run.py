@@ -15,6 +15,7 @@ from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import build_lifecycle
 from agent.wiring.surroundings import Surroundings
 from agent.wiring.write_path import make_write_path
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.topic.followed_metadata import KnownMetadata
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.wall_clock import lasting_s
@@ -69,21 +70,23 @@ class StorageRun:
 
     def _tell_of_kafka(self) -> None:
         """Connect the callbacks of what follows Kafka."""
-        kafka, loop, gateway = self.kafka, asyncio.get_running_loop(), self._around.relaying.gateway
+        kafka, gateway = self.kafka, self._around.relaying.gateway
         kafka.topics.hold_publication = self._around.publisher.hold
         kafka.leadership.on_known = lambda: self._around.metrics.loops.succeeded(Loop.LEADERSHIP)
-        kafka.on_pauses = self._around.relaying.pauses.recorded
+        kafka.on_settings = self._settings_read
         if self._around.relaying.shadow is not None:
             return
-        kafka.on_agents = self._around.relaying.found_peers.registered
         kafka.on_topics_read = self._topics_read
-        kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
-            self.write_path.tails.requested, requests
-        )
         if gateway is not None:
             gateway.metadata_is_followed(kafka.metadata, self._around.relaying.storage, kafka.lease)
             if gateway.durable is not None:
                 gateway.durable.ask_anew = kafka.leadership.look_again
+
+    def _settings_read(self, table: SettingsTable) -> None:
+        self._around.relaying.pauses.recorded(table.pauses)
+        if self._around.relaying.shadow is None:
+            self._around.relaying.found_peers.registered(table.agents)
+            self.write_path.tails.requested(table.tail_requests)
 
     def _topics_read(self) -> None:
         self.write_path.topics_read()
@@ -138,8 +141,8 @@ class StorageRun:
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
             told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
         told += [why for why in (self.kafka.lease.clock_is_off, self.kafka.lease.contested) if why]
-        if lost := self.kafka.topic_settings.remembered_only:
-            told.append(f"the settings topic was lost: set {', '.join(lost)} again; what was known last counts")
+        if self.kafka.topic_settings.memory.is_lost:
+            told.append("the settings topic was lost: what it held last counts, and agents write it again")
         told += [
             f"{held['topic']}-{held['partition']} lost records that object storage holds (offsets "
             f"{held['from_offset']} to {held['to_offset'] - 1}): `{held['restore']}`, or `{held['give_up']}`"

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from agent.descriptors import bounded_open_files
 from agent.settings.agent_settings import AgentSettings
 from agent.wiring.archive import archive_links
-from agent.wiring.durable_uploads import DurableUploads, KnownTopics
+from agent.wiring.durable_uploads import DurableUploads, KnownTopics, known_topics
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.surroundings import Surroundings
 from kafka_log.tail_events import Gap
@@ -364,11 +364,7 @@ class WritePath(WritePathOwner):
         return self._around.relaying.stage_times, self._around.metrics.write
 
     def _known_topics(self) -> KnownTopics:
-        kafka = self._kafka
-        names, settings = kafka.replicas.topic_names, kafka.topic_settings.topics
-        ids = {name: topic_id for topic_id, name in names.items()}
-        durable = (name for name, topic in settings.items() if topic.is_durable and topic.is_of(ids.get(name)))
-        return KnownTopics(frozenset(durable), names)
+        return known_topics(self._kafka.topic_settings.table, self._kafka.replicas.topic_names)
 
     def close(self) -> None:
         """Wait for answers on their way; blocks."""

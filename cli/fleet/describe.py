@@ -101,15 +101,15 @@ def _retention(topics: "Mapping[str, TopicSettings]", agents: "Mapping[int, Agen
 
 def _origins(topics: "Mapping[str, TopicSettings]", only: str | None) -> dict[str, dict[str, dict[str, str]]]:
     """Return for each topic and key the value, and where it comes from; keys without a value are left out."""
-    from metadata_topic.settings.setting_keys import SETTING_KEYS
-    from metadata_topic.settings.topic_settings import ENABLE_KEY, OWN
+    from metadata_topic.settings.setting_keys import FIELDS, text_of
+    from metadata_topic.settings.topic_settings import ENABLE_KEY, OWN, TopicSettings
 
     return {
         name: {
-            key.name: {"value": value, "from": (settings.origin or OWN) if is_said else "default"}
-            for key in SETTING_KEYS.values()
-            if (value := key.text_of(settings)) is not None
-            for is_said in [key.is_set(settings) or key.name == ENABLE_KEY]
+            key: {"value": value, "from": (settings.origin or OWN) if is_said else "default"}
+            for key in FIELDS
+            if (value := text_of(settings, key)) is not None
+            for is_said in [key == ENABLE_KEY or value != text_of(TopicSettings(), key)]
         }
         for name, settings in sorted(topics.items())
         if only in (None, name)

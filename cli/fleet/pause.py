@@ -97,6 +97,7 @@ def pause(
     """
     from agent.link_pauses import read_local, write_local
     from metadata_topic.settings.settings_records import LOCAL, Pause
+    from metadata_topic.settings.settings_table import PAUSES
     from metadata_topic.settings.settings_topic import SettingsWriter, read_known_settings
     from plugin.wall_clock import wall_ms
 
@@ -111,7 +112,7 @@ def pause(
         if (paused := known.pauses.get(name)) is None:
             check_scope(scope, client, known.topics.keys(), known.agents.keys())
             with closing(SettingsWriter(client)) as writer:
-                writer.pause(name, paused := wanted)
+                writer.put(PAUSES, {name: (paused := wanted)})
     if json:
         tell_json({"scope": name, "paused": asdict(paused)})
     else:

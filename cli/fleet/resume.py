@@ -16,6 +16,7 @@ def resume(scope: PauseScope, json: Json = False) -> None:
     """End a pause: links are used again within 5 s. Ends only the pause of the same scope, and shows what is left."""
     from agent.link_pauses import remove_local
     from metadata_topic.settings.settings_records import LOCAL, Pause
+    from metadata_topic.settings.settings_table import PAUSES
     from metadata_topic.settings.settings_topic import SettingsWriter, read_known_settings
 
     name, left = scope.name, dict[str, Pause]()
@@ -27,7 +28,7 @@ def resume(scope: PauseScope, json: Json = False) -> None:
         left = dict(known.pauses)
         if was_paused := left.pop(name, None) is not None:
             with closing(SettingsWriter(client)) as writer:
-                writer.pause(name, None)
+                writer.put(PAUSES, {name: None})
         else:
             check_scope(scope, client, known.topics.keys(), known.agents.keys())
     if json:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from kafka_cluster.answers import DescribedBroker
-    from metadata_topic.settings.settings_topic import KnownSettings
+    from metadata_topic.settings.settings_table import SettingsTable
 
 _KAFKA_TIMEOUT_S = 10.0
 _ANSWER_KEYS = (
@@ -53,7 +53,7 @@ def status(
 
 
 def fleet(
-    known: "KnownSettings", brokers: "Mapping[int, DescribedBroker]", answers: Mapping[int, Answer]
+    known: "SettingsTable", brokers: "Mapping[int, DescribedBroker]", answers: Mapping[int, Answer]
 ) -> list[dict[str, Any]]:
     """Return a row for each broker that lives or has an agent. What nobody told is None."""
     return [
@@ -106,7 +106,7 @@ def _is_bad(row: Mapping[str, Any]) -> bool:
     return bool(worries) or row["agent"] != "ready" or not row["is_broker_alive"]
 
 
-def _pauses(known: "KnownSettings") -> list[str]:
+def _pauses(known: "SettingsTable") -> list[str]:
     return [pause.describe(scope) for scope, pause in sorted(known.pauses.items())]
 
 

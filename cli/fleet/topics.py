@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
     from kafka_cluster.cluster import KafkaCluster
     from kafka_log.topic_partition import TopicId
-    from metadata_topic.settings.settings_topic import KnownSettings
+    from metadata_topic.settings.settings_table import SettingsTable
     from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 app = command_group("Set and list the topics with remote.wal.storage.enable.")
@@ -87,19 +87,18 @@ def enable(
     from metadata_topic.settings.settings_topic import read_known_settings
 
     wanted = {
-        keys.ENABLE_KEY: "true",
+        keys.ENABLE_KEY: True,
         keys.POLICY_KEY: link_policy,
-        keys.LATENCY_BOUND_KEY: _text(latency_bound_ms),
-        keys.UPLOAD_WAIT_KEY: _text(upload_wait_max_ms),
-        keys.ARCHIVE_KEY: _text(archive),
-        keys.WAL_RETENTION_KEY: _text(wal_retention_ms),
-        keys.DURABLE_KEY: _text(durable),
+        keys.LATENCY_BOUND_KEY: latency_bound_ms,
+        keys.UPLOAD_WAIT_KEY: upload_wait_max_ms,
+        keys.ARCHIVE_KEY: archive,
+        keys.WAL_RETENTION_KEY: wal_retention_ms,
+        keys.DURABLE_KEY: durable,
     }
-    changes, client = {key: text for key, text in wanted.items() if text is not None}, connection.client_config()
+    changes, client = {key: value for key, value in wanted.items() if value is not None}, connection.client_config()
     known = read_known_settings(client)
     changed = _changed(_own_settings(topics, known, are_patterns=pattern), changes)
-    if not pattern:
-        _check_retention(changed, client)
+    _check_retention(changed, client, are_patterns=pattern)
     if durable:
         before = known.patterns if pattern else known.topics
         _check_durable(_not_durable(topics, before), known.agents, client, are_patterns=pattern)
@@ -120,20 +119,20 @@ def set_(
     from metadata_topic.settings.settings_topic import read_settings
     from metadata_topic.settings.topic_settings import DURABLE_KEY, POLICY_KEY, WAL_RETENTION_KEY
 
-    wanted = {POLICY_KEY: link_policy, WAL_RETENTION_KEY: _text(wal_retention_ms), DURABLE_KEY: _text(durable)}
-    changes = {key: text for key, text in wanted.items() if text is not None}
+    wanted = {POLICY_KEY: link_policy, WAL_RETENTION_KEY: wal_retention_ms, DURABLE_KEY: durable}
+    changes = {key: value for key, value in wanted.items() if value is not None}
     if not changes:
         raise typer.BadParameter("nothing to set", param_hint="--link-policy, --wal-retention-ms, --durable")
     client = connection.client_config()
-    known, agents = read_settings(client)
+    known = read_settings(client)
     for topic in topics:
-        if topic not in known:
-            raise typer.BadParameter(f"{topic} is not enabled{meant(topic, known)}", param_hint="TOPIC...")
-    changed = _changed({topic: known[topic] for topic in topics}, changes)
+        if topic not in known.topics or not known.topics[topic].enable:
+            raise typer.BadParameter(f"{topic} is not enabled{meant(topic, known.topics)}", param_hint="TOPIC...")
+    changed = _changed({topic: known.topics[topic] for topic in topics}, changes)
     if wal_retention_ms is not None:
         _check_retention(changed, client)
     if durable:
-        _check_durable(_not_durable(topics, known), agents, client)
+        _check_durable(_not_durable(topics, known.topics), known.agents, client)
     _set(changed, client, json=json)
 
 
@@ -156,8 +155,7 @@ def pack(
     client = connection.client_config()
     known = read_known_settings(client)
     now = known.patterns if pattern else known.topics
-    changes = {PACK_KEY: None if is_packed else "false"}
-    changed = _changed({name: now.get(name, TopicSettings()) for name in topics}, changes)
+    changed = _changed({name: now.get(name, TopicSettings()) for name in topics}, {PACK_KEY: is_packed})
     (_set_patterns if pattern else _set)(changed, client, json=json)
 
 
@@ -247,7 +245,7 @@ def orphaned_lines(orphaned: "Iterable[str]") -> list[str]:
     ]
 
 
-def _own_settings(names: "Sequence[str]", known: "KnownSettings", *, are_patterns: bool) -> "dict[str, TopicSettings]":
+def _own_settings(names: "Sequence[str]", known: "SettingsTable", *, are_patterns: bool) -> "dict[str, TopicSettings]":
     """Return what these topics, or patterns, were given themselves; the defaults if they were given nothing."""
     from metadata_topic.settings.topic_settings import TopicSettings
 
@@ -257,9 +255,7 @@ def _own_settings(names: "Sequence[str]", known: "KnownSettings", *, are_pattern
     return {name: own.get(name, TopicSettings()) for name in names}
 
 
-def _changed(
-    settings: "Mapping[str, TopicSettings]", changes: "Mapping[str, str | None]"
-) -> "dict[str, TopicSettings | None]":
+def _changed(settings: "Mapping[str, TopicSettings]", changes: "Mapping[str, Any]") -> "dict[str, TopicSettings]":
     from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.setting_keys import changed_settings
 
@@ -269,20 +265,30 @@ def _changed(
         raise typer.BadParameter(error.reason) from None
 
 
-def _text(value: int | None) -> str | None:
-    return None if value is None else str(value).lower()
+def _matching(patterns: "Collection[str]", topics: "Iterable[str]") -> list[str]:
+    """Return the topics that one of the patterns matches. Raises TopicSettingsError."""
+    from metadata_topic.settings.patterns import is_match
+    from metadata_topic.settings.topic_settings import INTERNAL_TOPICS, check_pattern
+
+    for pattern in patterns:
+        check_pattern(pattern)
+    return [one for one in topics if one not in INTERNAL_TOPICS and any(is_match(its, one) for its in patterns)]
 
 
-def _check_retention(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
+def _check_retention(
+    wanted: "Mapping[str, TopicSettings]", client: "KafkaClientConfig", *, are_patterns: bool = False
+) -> None:
     """Check the retention. Raises TopicSettingsError where -2 has no limit."""
+    from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.records.errors import TopicNotKnownError, TopicSettingsError
     from metadata_topic.settings.topic_settings import WAL_RETENTION_KEY
     from metadata_topic.settings.wal_retention import AS_LOCAL, why_not_as_local
     from metadata_topic.topic.topic import confluent_admin
 
-    for topic, settings in wanted.items():
-        if settings is None or settings.wal_retention_ms != AS_LOCAL:
-            continue
+    names = [name for name, settings in wanted.items() if settings.wal_retention_ms == AS_LOCAL]
+    if are_patterns and names:
+        names = _matching(names, KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).listing().topics)
+    for topic in names:
         with suppress(TopicNotKnownError):  # that is told of when it is set
             if reason := why_not_as_local(confluent_admin(client, _TIMEOUT_S).topic_config(topic)):
                 raise TopicSettingsError("set topic settings", topic, f"{WAL_RETENTION_KEY}=-2: {reason}")
@@ -322,14 +328,10 @@ def _check_durable(
 def _open_transactions(names: "Collection[str]", cluster: "KafkaCluster", *, are_patterns: bool) -> list[str]:
     """Return the partitions of these topics in which a transaction is open. Raises KafkaClusterError."""
     from kafka_cluster.cluster import LATEST
-    from metadata_topic.settings.patterns import is_match
-    from metadata_topic.settings.topic_settings import INTERNAL_TOPICS
 
     listed = cluster.listing().topics
-    if are_patterns:
-        found = [one for one in listed if one not in INTERNAL_TOPICS and any(is_match(name, one) for name in names)]
-    else:
-        found = [one for one in names if one in listed]  # a topic that is not there is refused when it is set
+    # A topic that is not there is refused when it is set.
+    found = _matching(names, listed) if are_patterns else [one for one in names if one in listed]
     where = [(topic, one.partition) for topic in found for one in listed[topic].partitions]
     ends = cluster.offsets(where, LATEST).get_all()
     stable = cluster.offsets(where, LATEST, is_stable=True).get_all()
@@ -341,6 +343,7 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
     from dataclasses import replace
 
     from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.settings_table import TOPICS
     from metadata_topic.settings.settings_topic import SettingsWriter
     from metadata_topic.settings.topic_settings import ENABLE_KEY, check_topic
 
@@ -352,10 +355,8 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
     existing = _existing(wanted, client)
     with closing(SettingsWriter(client)) as writer:
         for topic, settings in wanted.items():
-            if settings is not None and topic in existing:
-                writer.set_topic(topic, replace(settings, topic_id=existing[topic]))
-            else:
-                writer.clear_topic(topic)
+            bound = None if settings is None else replace(settings, topic_id=existing.get(topic))
+            writer.put(TOPICS, {topic: bound if topic in existing else None})
     enabled = {topic: settings is not None and settings.enable for topic, settings in wanted.items()}
     if json:
         tell_json({"topics": [{"name": topic, ENABLE_KEY: is_on} for topic, is_on in enabled.items()]})
@@ -388,6 +389,7 @@ def _existing(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClient
 def _set_patterns(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig", *, json: bool) -> None:
     """Write these patterns' settings; None removes a pattern."""
     from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.settings_table import PATTERNS
     from metadata_topic.settings.settings_topic import SettingsWriter, read_known_settings
     from metadata_topic.settings.topic_settings import check_pattern
 
@@ -401,8 +403,7 @@ def _set_patterns(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaCl
         for pattern in sorted(missing - known.keys()):
             raise typer.BadParameter(f"there is no pattern {pattern}{meant(pattern, known)}", param_hint="TOPIC...")
     with closing(SettingsWriter(client)) as writer:
-        for pattern, settings in wanted.items():
-            writer.set_pattern(pattern, settings)
+        writer.put(PATTERNS, wanted)
     if json:
         tell_json({"patterns": [{"name": pattern, "is_set": one is not None} for pattern, one in wanted.items()]})
         return
@@ -416,7 +417,7 @@ def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":
     from cli.fleet.agents import ask_agents
     from metadata_topic.settings.settings_topic import read_settings
 
-    agents = {one: agent for one, agent in read_settings(client)[1].items() if not agent.is_gone}
+    agents = {one: agent for one, agent in read_settings(client).agents.items() if not agent.is_gone}
     return [answer.page for answer in ask_agents(agents, None).values() if answer.page is not None]
 
 

@@ -36,6 +36,7 @@ def decommission(
     from dataclasses import replace
 
     from kafka_cluster.cluster import KafkaCluster
+    from metadata_topic.settings.settings_table import AGENTS
     from metadata_topic.settings.settings_topic import SettingsWriter, read_settings
 
     with open_stores(where) as stores:
@@ -44,12 +45,12 @@ def decommission(
         if heir not in living:
             there = ", ".join(map(str, sorted(living)))
             raise typer.BadParameter(f"broker {heir} is not in the cluster: there are {there}", param_hint="--heir")
-        _, agents = read_settings(client)
+        agents = read_settings(client).agents
         with open_metadata(stores) as topic:
             give_care(topic, broker, heir, living, agents.keys())
     if (gone := agents.get(broker)) is not None and not gone.is_gone:
         with closing(SettingsWriter(client)) as writer:
-            writer.register_agent(replace(gone, peer_address=None, bypass_address=None, is_gone=True))
+            writer.put(AGENTS, {broker: replace(gone, peer_address=None, bypass_address=None, is_gone=True)})
     typer.echo(f"the agent of broker {heir} cares for the objects of broker {broker}")
 
 

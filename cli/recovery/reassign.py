@@ -387,15 +387,16 @@ def _storage(
     planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig | None"
 ) -> "tuple[dict[str, TopicStorage], AgentsRetention]":
     """Return the topics' settings that decide about their logs, and the agents' retention. No `client`: no agents."""
+    from metadata_topic.settings.settings_table import SettingsTable
     from metadata_topic.settings.settings_topic import read_settings
     from metadata_topic.settings.wal_retention import AgentsRetention
     from recovery.reassignment.plan import TopicStorage
 
     names = {move.topic_partition.topic for move in planned.moves}
-    settings, agents = read_settings(client) if client is not None else ({}, {})
+    known = read_settings(client) if client is not None else SettingsTable()
     retention = admin.local_retentions_ms(names)
-    topics = {name: TopicStorage(settings.get(name), retention.get(name)) for name in names}
-    return topics, AgentsRetention.registered(agents.values())
+    topics = {name: TopicStorage(known.topics.get(name), retention.get(name)) for name in names}
+    return topics, AgentsRetention.registered(known.agents.values())
 
 
 def _ids(brokers: Any) -> str:

@@ -164,10 +164,10 @@ def _cluster(
         raise typer.BadParameter(f"the cluster there is {cluster_id}, not {where.cluster_id}")
     ids: dict[Path, str] = {}
     try:
-        topics, agents = read_settings(client)
-        view = with_wal_retention(view, topics, agents.values())
-        if broker.node_id in agents:
-            ids = {Path(path): known for path, known in agents[broker.node_id].directory_ids.items()}
+        known = read_settings(client)
+        view = with_wal_retention(view, known.topics, known.agents.values())
+        if broker.node_id in known.agents:
+            ids = {Path(path): its for path, its in known.agents[broker.node_id].directory_ids.items()}
     except KafkaClusterError:
         pass  # then the ids come from elsewhere, or are new ones, and the WAL's retention is not known
     return cluster_id, with_directories(view, _surviving_kraft_log(broker, cluster_id)), ids

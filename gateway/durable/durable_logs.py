@@ -4,7 +4,8 @@ The agent reports topics' settings and ids, the logs that are led here, and how 
 
 Holds true: `hold` lets an answer go at once only if the topic is known not to be durable, or all below the offset is
 stored and published. It waits for what is not known yet: settings that were not read, a topic or a leadership that the
-agent has not heard of, a topic that was created again under a known name. If a log is truncated below the offset that a
+agent has not heard of, a topic that was created again under a known name. A topic whose settings are not there yet is
+durable if a pattern may make it so. If a log is truncated below the offset that a
 hold waits for, or is not led here any more, the hold ends with `NOT_LED`: the broker has acknowledged the records, but
 that does not count any more.
 
@@ -79,6 +80,7 @@ class DurableLogs:
         self._logs: StoredLogs | None = None
         self._durable: frozenset[str] | None = None
         """Topics; None: not read yet."""
+        self._is_durable_unset: Callable[[str], bool] | None = None
         self._names: Mapping[TopicId, str] = {}
         self._ids: Mapping[str, TopicId] = {}
         self._led: dict[tuple[str, int], TopicIdPartition] = {}
@@ -90,7 +92,7 @@ class DurableLogs:
     @property
     def may_hold(self) -> bool:
         """Whether any topic is durable, as far as is known."""
-        return self._durable is None or bool(self._durable)
+        return self._durable is None or bool(self._durable) or self._is_durable_unset is not None
 
     def named(self, topic: TopicId | str) -> tuple[str, TopicId] | None:
         """Return the name and id of a topic that has a directory here; None: it is not known."""
@@ -99,10 +101,12 @@ class DurableLogs:
 
     def is_durable(self, topic: TopicId | str) -> bool | None:
         """Return whether a topic is durable; None: not known yet."""
-        if not self._durable:
+        if self._durable is None or not self.may_hold:
             return None if self._durable is None else False
         name = topic if isinstance(topic, str) else self._names.get(topic)
-        return None if name is None else name in self._durable
+        if name is None or name in self._durable:
+            return None if name is None else True
+        return self._is_durable_unset is not None and self._is_durable_unset(name)
 
     @property
     def waiting(self) -> int:
@@ -182,9 +186,17 @@ class DurableLogs:
         """Note that there is no write path until another one arrives; all logs are released before."""
         self._logs = None
 
-    def topics_known(self, durable: frozenset[str], names: Mapping[TopicId, str]) -> None:
-        """Note all durable topics, as their settings say; `names` are those of topics with a replica here."""
-        self._durable, self._names = durable, names
+    def topics_known(
+        self,
+        durable: frozenset[str],
+        names: Mapping[TopicId, str],
+        is_durable_unset: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Note all durable topics, as their settings say; `names` are those of topics with a replica here.
+
+        `is_durable_unset` says whether a topic without settings of its own is durable, by its name; None: none is.
+        """
+        self._durable, self._names, self._is_durable_unset = durable, names, is_durable_unset
         self._ids = {name: topic_id for topic_id, name in names.items()}
         self._look_at_unplaced()
 

@@ -6,14 +6,15 @@ from typing import Final
 from kafka_log.errors import LogDirectoryError
 from kafka_log.plain_records import PlainFile
 from kafka_log.segment_files import list_segments, log_file_name
-from metadata_topic.settings.settings_topic import SettingsView
+from metadata_topic.settings.settings_memory import SettingsMemory
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.topic.topic import SETTINGS_TOPIC
 from metadata_topic.topic.topic_follower import TopicRecord
 
 _DIRECTORY: Final = f"{SETTINGS_TOPIC}-0"
 
 
-def read_settings_log(log_dir: Path) -> SettingsView | None:
+def read_settings_log(log_dir: Path) -> SettingsTable | None:
     """Return the log's content up to its end, or to its first damaged batch; None if the topic is not in this
     directory.
 
@@ -23,14 +24,14 @@ def read_settings_log(log_dir: Path) -> SettingsView | None:
     directory = log_dir / _DIRECTORY
     if not directory.is_dir():
         return None
-    view = SettingsView()
+    content = SettingsMemory()
     try:
         for base_offset in list_segments(directory):
             file = PlainFile(directory / log_file_name(base_offset))
             for batch in file.batches:
-                view.apply_all([TopicRecord(0, *record[:3]) for record in file.records(batch)])
+                content.apply_all([TopicRecord(0, *record[:3]) for record in file.records(batch)])
             if file.damaged is not None:
                 break
     except OSError as error:
         raise LogDirectoryError(directory, str(error)) from error
-    return view
+    return content.table(is_read=True)

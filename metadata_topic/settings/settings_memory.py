@@ -1,85 +1,318 @@
-"""Remembers topics' settings in the agent's state directory, for when the settings topic is lost.
+"""Combines what the settings topic says with what an earlier one said, so that nothing of it is lost with the topic.
 
-A topic that was recreated, or lost its end, does not have earlier settings. Without this memory, durable topics would
-become ordinary ones, and producers would get a success before their records are stored. So the last known settings stay
-valid for each topic that the new settings topic does not mention.
+A topic that was deleted and made again, or lost its end, lacks values that counted. Without them durable topics become
+ordinary ones, pauses end, and this cluster's lease looks like another cluster's. So an agent remembers all values, of
+every kind, in its state directory, each with the place where it was written.
+
+Theory. While the topic is the one that is remembered, and whole, it counts alone: what it lacks was removed. Otherwise
+the memory counts as well: a value of it counts if the topic has none under its key, or an older one. Agents write such
+values into the topic again (`restorations`), each with its place in the lost topic. So agents that knew the lost topic
+up to different offsets agree, whoever comes first, and a new record is newer than all that is restored. An agent that
+had read the lost topic further than another one also removes what that one restored and had been removed since. Once
+the topic has all that the memory has, the agent notes so in the topic (`RESTORED`), and the topic counts alone again:
+also for agents that come back later, and read the lost topic less far.
+
+A record that does not count may come behind one that does, which compaction would remove. Agents then write the one
+that counts again.
+
+Sans-IO except for `load` and `save`. The thread that reads the topic applies records; any thread may ask.
 """
 
 import json
-from collections.abc import Mapping, Set
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.settings.topic_settings import (
+from metadata_topic.records.topic_doubt import TopicDoubt
+from metadata_topic.settings.settings_table import (
+    FORMAT_VERSION,
+    RESTORED,
+    Key,
+    Kind,
     MalformedSettingError,
-    TopicSettings,
-    decode_setting,
-    encode_topic_settings,
-    topic_key,
+    Place,
+    SettingsTable,
+    parse_key,
+    table_of,
 )
-from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
 from plugin.durable_files import write_durably
+
+if TYPE_CHECKING:
+    from metadata_topic.topic.topic_follower import TopicRecord
 
 log = structlog.get_logger(__name__)
 
-FILE_NAME: Final = "topic-settings.json"
+FILE_NAME: Final = "settings-topic.json"
+_UNKNOWN_TOPIC: Final = "unknown"
+"""Stands for the topic's id where brokers do not tell it."""
+
+
+class _Row(NamedTuple):
+    value: object
+    """None: it was removed."""
+    place: Place
+    is_restored: bool
+
+
+@dataclass(slots=True)
+class _Content:
+    """The content of one settings topic, read up to `end`."""
+
+    topic: str = _UNKNOWN_TOPIC
+    end: int = 0
+    rows: dict[Key, _Row] = field(default_factory=dict)
 
 
 class SettingsMemory:
-    """The file of the last known settings. For the thread that reads the settings topic; any may read `missing`."""
+    """The content of the settings topic, with what was lost. Also the topic's continuity, for `TopicFollower`."""
 
-    def __init__(self, state_directory: Path) -> None:
-        self._path = state_directory / FILE_NAME
-        self.continuity = TopicContinuity()
-        """The continuity of the settings topic."""
-        self._known: Mapping[str, TopicSettings] = {}
-        self._told: Set[str | int] = frozenset()
+    def __init__(self, state_directory: Path | None = None) -> None:
+        """Load what is remembered in this directory, if there is one."""
+        self._path = None if state_directory is None else state_directory / FILE_NAME
+        self._lock = threading.RLock()
+        self._before = _Content()
+        """What is remembered: of the topic that is read now, from an earlier time, or of a lost one."""
+        self._now = _Content()
+        """What is read now."""
+        self._superseded: dict[Key, int] = {}
+        """Offsets of the last records of keys, where they do not count: `Kind.yields`, or they restore older values."""
+        self._is_lost = False
+        self._cut: int | None = None
+        """Where the topic ended when it was found shorter than before; None: it was not."""
+        self._saved: object = None
+        self.changes = 0
+        """How often the content changed."""
+        self.malformed = 0
+        """How many records could not be read."""
+        self.awaits_snapshot = False
+        if self._path is not None:
+            self._load(self._path)
 
-    def load(self) -> None:
-        """Load the settings that the previous agent knew."""
-        try:
-            known = json.loads(self._path.read_text())
-            topic_id = known["topic_id"]
-            self._known = {
-                name: settings
-                for name, value in known["topics"].items()
-                if isinstance(settings := decode_setting(topic_key(name), value.encode())[1], TopicSettings)
-            }
-            remembered = RememberedTopic(
-                None if topic_id is None else TopicId(bytes.fromhex(topic_id)), {0: int(known["end"])}
-            )
-            self.continuity.remember(remembered)
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, MalformedSettingError) as error:
-            log.error("topic_settings_memory_unreadable", file=str(self._path), error=str(error),
-                      hint="written anew; a settings topic that was lost meanwhile is not noticed")  # fmt: skip
-
-    def note_read(self, topics: Mapping[str, TopicSettings], told: Set[str | int], end: int) -> None:
-        """Record a read of the topic to its `end`: it has these settings, and records of all that are `told`."""
-        self._told = told
-        if self.missing:
-            log.error("settings_topic_lost", topics=sorted(self.missing), doubts=self.continuity.doubts,
-                      consequence="what was known last of them goes on to count", hint="set them again")  # fmt: skip
-            return
-        topic_id = self.continuity.topic_id
-        fields = {
-            "topic_id": None if topic_id is None else topic_id.hex(),
-            "end": end,
-            "topics": {name: encode_topic_settings(settings).decode() for name, settings in topics.items()},
-        }
-        try:
-            write_durably(self._path, json.dumps(fields))
-            self._known = topics
-        except OSError as error:
-            log.warning("topic_settings_not_remembered", error=str(error))
+    # The topic's continuity: for the thread that reads it.
 
     @property
-    def missing(self) -> dict[str, TopicSettings]:
-        """The known settings that a lost topic does not have any more."""
-        if not self.continuity.doubts:
-            return {}
-        return {name: settings for name, settings in self._known.items() if name not in self._told}
+    def topic_id(self) -> TopicId | None:
+        """The id of the topic that is read; None while it is not known."""
+        return None if self._now.topic == _UNKNOWN_TOPIC else TopicId(bytes.fromhex(self._now.topic))
+
+    @property
+    def doubts(self) -> Mapping[TopicDoubt, str]:
+        """Return none that a person must end: agents restore what was lost."""
+        return {}
+
+    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> bool:
+        """Handle the topic's id and end, as brokers give them. Returns whether reading goes on where it is."""
+        topic, end = _UNKNOWN_TOPIC if topic_id is None else topic_id.hex(), ends.get(0, 0)
+        with self._lock:
+            if _are_two(topic, self._now.topic):
+                self._lose(f"its id is {topic}, it was {self._now.topic}", topic)
+                return False
+            if end < self._now.end:
+                self._lose(f"it ends at offset {end}, {self._now.end} had been read", self._now.topic, end)
+                return False
+            self._now.topic = topic if topic != _UNKNOWN_TOPIC else self._now.topic
+            before = self._before
+            if before.rows and not self._is_lost:
+                if _are_two(topic, before.topic):
+                    self._found_lost(f"its id is {topic}, it was {before.topic}")
+                elif end < before.end:
+                    self._found_lost(f"it ends at offset {end}, {before.end} had been read", end)
+            return True
+
+    def doubted(self, doubt: TopicDoubt, found: str) -> None:
+        """Handle a topic that lost its end, or its beginning, while it was read."""
+        with self._lock:
+            if doubt is TopicDoubt.SHORTER:
+                self._lose(found, self._now.topic)
+            elif self._before.rows:
+                self._found_lost(found)
+
+    def _lose(self, found: str, topic: str, cut: int | None = None) -> None:
+        """Remember what counted until now, and read the topic, with this id now, from its beginning."""
+        self._before = _Content(self._now.topic, self._now.end, self._counting())
+        self._now = _Content(topic)
+        self._superseded.clear()
+        self._found_lost(found, cut)
+
+    def _found_lost(self, found: str, cut: int | None = None) -> None:
+        self._is_lost, self._cut = True, cut
+        self.changes += 1
+        log.error("settings_topic_lost", found=found, consequence="agents write what it held into it again")
+
+    # Records.
+
+    def apply_all(self, records: "Iterable[TopicRecord]") -> None:
+        """Apply records of the topic, in its order."""
+        with self._lock:
+            for record in records:
+                self._now.end = record.offset + 1
+                try:
+                    self._apply(record)
+                except MalformedSettingError as error:
+                    self.malformed += 1
+                    log.warning("malformed_setting_skipped", offset=record.offset, error=str(error))
+            self._end_loss()
+
+    def _apply(self, record: "TopicRecord") -> None:
+        key = parse_key(record.key)
+        kind, here = key[0], Place(self._now.topic, record.offset)
+        if record.value is None:
+            self._put(key, _Row(None, here, is_restored=False))
+            return
+        try:
+            value, restored = kind.decode(record.value)
+        except MalformedSettingError:
+            known = self._now.rows.get(key) or self._before.rows.get(key)
+            value = kind.unreadable if known is None else known.value
+            self._put(key, _Row(value, here, is_restored=False))
+            raise
+        self._put(key, _Row(value, restored or here, restored is not None))
+
+    def _put(self, key: Key, row: _Row) -> None:
+        known = self._now.rows.get(key)
+        if row.is_restored and known is not None and row.place == known.place:
+            row = known  # several agents restore the same
+        elif known is not None and self._yields(key, row, known):
+            self._superseded[key] = self._now.end - 1
+            return
+        self._now.rows[key] = row
+        self._superseded.pop(key, None)
+        self.changes += 1
+
+    def _yields(self, key: Key, row: _Row, known: _Row) -> bool:
+        """Whether a record does not replace what the topic has under its key."""
+        if row.is_restored:
+            return not self._is_newer(row.place, known)
+        return None not in (row.value, known.value) and key[0].yields(row.value, known.value)
+
+    def _is_newer(self, place: Place, than: _Row) -> bool:
+        """Whether a restored or remembered value replaces one that the topic has."""
+        if place.topic == than.place.topic:
+            is_of_now = self._cut is not None and not than.is_restored and than.place.offset >= self._cut
+            return place.offset > than.place.offset and not is_of_now
+        return place.topic == self._now.topic and than.is_restored
+
+    # What counts.
+
+    def _counting(self) -> dict[Key, _Row]:
+        """Return the values that count, without what was removed."""
+        rows = dict(self._now.rows)
+        if self._is_lost:
+            rows |= self._lacking()
+            for key in self._removed():
+                del rows[key]
+        return {key: row for key, row in rows.items() if row.value is not None}
+
+    def _lacking(self) -> dict[Key, _Row]:
+        """Return the remembered values that the topic lacks, or has older."""
+        now = self._now.rows
+        return {
+            key: row
+            for key, row in self._before.rows.items()
+            if (known := now.get(key)) is None or self._is_newer(row.place, known)
+        }
+
+    def _removed(self) -> list[Key]:
+        """Return what others restored though it had been removed from the lost topic."""
+        return [
+            key
+            for key, row in self._now.rows.items()
+            if row.is_restored
+            and row.value is not None
+            and row.place.topic == self._before.topic
+            and row.place.offset < self._before.end
+            and key not in self._before.rows
+        ]
+
+    def table(self, *, is_read: bool) -> SettingsTable:
+        """Return the values that count; what is remembered until the topic `is_read` to its end once."""
+        with self._lock:
+            rows = self._counting() if is_read or self._is_lost or not self._before.rows else self._before.rows
+            return table_of({key: row.value for key, row in rows.items()})
+
+    # What becomes of a loss.
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the topic may still lack something that counts."""
+        return self._is_lost
+
+    def was_remade(self) -> bool:
+        """Whether this topic is, or was, without values that another one held."""
+        with self._lock:
+            return self._is_lost or any(kind is RESTORED for kind, _ in self._now.rows)
+
+    def has_new(self, kind: Kind[Any, Any]) -> bool:
+        """Whether the topic has a value of this kind that nobody restored."""
+        with self._lock:
+            return any(one is kind and not row.is_restored for (one, _), row in self._now.rows.items())
+
+    def restorations(self) -> dict[bytes, bytes]:
+        """Return the records to write now, so that the topic lacks nothing; empty if it does not."""
+        with self._lock:
+            found = {
+                key: self._now.rows[key]._replace(place=Place(self._now.topic, offset + 1))
+                for key, offset in self._superseded.items()
+            }
+            if self._is_lost:
+                gone = Place(self._before.topic, self._before.end - 1)
+                found |= self._lacking() | {key: _Row(None, gone, is_restored=True) for key in self._removed()}
+                if not found:
+                    return {RESTORED.key(self._before.topic): RESTORED.encode(self._before.end)}
+            return {kind.key(name): kind.encode(row.value, row.place) for (kind, name), row in found.items()}
+
+    def _end_loss(self) -> None:
+        noted = self._now.rows.get((RESTORED, self._before.topic))
+        if self._is_lost and noted is not None and isinstance(noted.value, int) and noted.value >= self._before.end:
+            self._is_lost, self._cut, self._before = False, None, _Content()
+            self.changes += 1
+            log.warning("settings_topic_restored", values=len(self._now.rows))
+
+    # The file.
+
+    def save(self) -> None:
+        """Remember what counts; the topic must have been read to its end. Raises OSError."""
+        with self._lock:
+            if self._path is None or self._is_lost or self._saved == (self._now.topic, self.changes):
+                return
+            known = self._now
+            written = known.topic, self.changes
+            fields = {
+                "version": FORMAT_VERSION,
+                "topic": known.topic,
+                "end": known.end,
+                "rows": [
+                    [kind.key(name).decode(), kind.encode(row.value, row.place).decode()]
+                    for (kind, name), row in self._counting().items()
+                ],
+            }
+        write_durably(self._path, json.dumps(fields))
+        self._saved = written
+
+    def _load(self, path: Path) -> None:
+        try:
+            fields = json.loads(path.read_text())
+            if fields["version"] != FORMAT_VERSION:
+                raise ValueError(f"it has version {fields['version']}, not {FORMAT_VERSION}")
+            before = _Content(str(fields["topic"]), int(fields["end"]))
+            for text, record in fields["rows"]:
+                key = parse_key(text.encode())
+                value, place = key[0].decode(record.encode())
+                before.rows[key] = _Row(value, place or Place(before.topic, 0), is_restored=True)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.error("settings_memory_unreadable", file=str(path), error=str(error),
+                      hint="written anew; a settings topic that was lost meanwhile is not noticed")  # fmt: skip
+            return
+        self._before = before
+
+
+def _are_two(topic: str, other: str) -> bool:
+    """Whether these are ids of different topics, as far as is known."""
+    return _UNKNOWN_TOPIC not in (topic, other) and topic != other

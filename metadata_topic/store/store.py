@@ -53,6 +53,7 @@ from metadata_topic.records.records import (
     RemoteWalTopicRebuilt,
 )
 from metadata_topic.records.states import DELETED, FINISHED
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.partition_lookups import PartitionLookups
@@ -60,7 +61,7 @@ from metadata_topic.store.segment_table import BEFORE_ALL, DamagedRowError, Stor
 from metadata_topic.store.segment_tally import SegmentTally, tallies
 from metadata_topic.store.store_image import Segments, StoreImage
 from metadata_topic.store.store_state import StoreState
-from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS, RememberedTopic, TopicContinuity, TopicDoubt
+from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS, RememberedTopic, TopicContinuity
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 

@@ -21,21 +21,13 @@ first record. A topic that begins at a later offset once told more, so it is dou
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.records import RemoteWalTopicRebuilt
+from metadata_topic.records.topic_doubt import TopicDoubt
 
 NEVER_REBUILT_MS = -1
-
-
-class TopicDoubt(StrEnum):
-    """A reason to conclude nothing from what the topic does not tell."""
-
-    BEGAN_ANEW = "began_anew"
-    SHORTER = "shorter"
-    GAP = "gap"
 
 
 @dataclass(frozen=True, slots=True)

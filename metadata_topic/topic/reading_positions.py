@@ -2,15 +2,33 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import structlog
 
 from kafka_cluster.errors import KafkaClusterError
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.store.topic_continuity import TopicContinuity, TopicDoubt
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.topic.topic_consumer import ConsumerLike
 
 log = structlog.get_logger(__name__)
+
+
+class Continuity(Protocol):
+    """Judges whether the topic is the one that was read before, and whole (`TopicContinuity`, `SettingsMemory`)."""
+
+    awaits_snapshot: bool
+
+    @property
+    def topic_id(self) -> TopicId | None: ...
+
+    @property
+    def doubts(self) -> Mapping[TopicDoubt, str]: ...
+
+    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> bool: ...
+
+    def doubted(self, doubt: TopicDoubt, found: str) -> None: ...
 
 
 class ReadingPositions:
@@ -24,7 +42,7 @@ class ReadingPositions:
         self.positions: dict[int, int] = {}
         self.start_over: Callable[[], None] = lambda: None
         """Called when the topic is another one than was read so far."""
-        self.continuity: TopicContinuity | None = None
+        self.continuity: Continuity | None = None
         """Gets what the brokers say of the topic as a whole."""
         self.is_caught_up = False
         """Whether every partition has reached the end that it had at the start."""

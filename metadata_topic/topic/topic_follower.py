@@ -30,8 +30,7 @@ from kafka_cluster.client_config import ConfluentValue, KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.store.topic_continuity import TopicContinuity
-from metadata_topic.topic.reading_positions import ReadingPositions
+from metadata_topic.topic.reading_positions import Continuity, ReadingPositions
 from metadata_topic.topic.topic_consumer import ConsumerFactory, ConsumerLike, MessageLike, confluent_reader
 
 log = structlog.get_logger(__name__)
@@ -260,7 +259,7 @@ class TopicFollower:
         self,
         prepare: Callable[[], Mapping[int, int]] = dict,
         start_over: Callable[[], None] = lambda: None,
-        continuity: TopicContinuity | None = None,
+        continuity: Continuity | None = None,
     ) -> None:
         """Begin reading.
 

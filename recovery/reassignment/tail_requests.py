@@ -8,6 +8,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_records import TailRequest
+from metadata_topic.settings.settings_table import TAIL_REQUESTS, TAILS_STORED
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic_follower import FollowSettings
@@ -35,7 +36,9 @@ class TailRequests:
     ) -> None:
         try:
             if self._asked:
-                self._writer.forget_tails((where.topic, where.partition) for where in self._asked)
+                gone = dict.fromkeys((where.topic, where.partition) for where in self._asked)
+                self._writer.put(TAIL_REQUESTS, gone)
+                self._writer.put(TAILS_STORED, gone)
         except KafkaClusterError:
             if error is None:
                 raise
@@ -55,16 +58,17 @@ class TailRequests:
         """Request everything below these offsets. Raises MetadataTopicError."""
         deadline_ms = self._wall_ms() + int(timeout_s * 1000)
         self._asked.update(log_ends)
-        self._writer.request_tails(
+        self._writer.put(
+            TAIL_REQUESTS,
             {
                 (where.topic, where.partition): TailRequest(self._request_id, end, deadline_ms)
                 for where, end in log_ends.items()
-            }
+            },
         )
 
     def stored(self) -> Iterable[TopicPartition]:
         """Yield partitions whose tails are stored, according to the agents."""
-        answers = self._reader.tails_stored
+        answers = self._reader.table.tails_stored
         for where, end in self._asked.items():
             answer = answers.get((where.topic, where.partition))
             if answer is not None and answer.request_id == self._request_id and answer.offset >= end:

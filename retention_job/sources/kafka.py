@@ -11,8 +11,9 @@ from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import read_settings
-from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import (
     ALL_AS_BEFORE,
     NO_LIMIT,
@@ -251,25 +252,25 @@ def _ask(cluster: KafkaCluster) -> Cluster:
         deleted = {UNKNOWN_TOPIC_OR_PARTITION}
         given = configs.get_all(deleted)
         offsets = offsets_by_topic(earliest.get_all(deleted), latest.get_all(deleted), partitions)
-        settings, agents = told.result() if told is not None else ({}, {})
-    retention = AgentsRetention.registered(agents.values())
+        known = told.result() if told is not None else SettingsTable()
+    retention = AgentsRetention.registered(known.agents.values())
     topics = tuple(
         Topic(
             topic_id,
             name,
             tuple(one.partition for one in listing.topics[name].partitions),
             listing.topics[name].replication_factor,
-            settings.get(name, TopicSettings()),
+            known.topics.get(name, TopicSettings()),
             given.get(name, {}),
             retention,
             any(one.is_lagging for one in listing.topics[name].partitions),
         )
         for name, topic_id in ids.items()
     )
-    return Cluster(frozenset(listing.brokers) | set(agents), topics, offsets)
+    return Cluster(frozenset(listing.brokers) | set(known.agents), topics, offsets)
 
 
-def _settings(client: KafkaClientConfig) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:
+def _settings(client: KafkaClientConfig) -> SettingsTable:
     try:
         return read_settings(client)
     except KafkaClusterError as error:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.settings.topic_settings import settings_of
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
@@ -76,10 +75,10 @@ class ArchivedTopics:
     def is_archived(self, topic_id: TopicId) -> bool:
         """Whether the topic's entries wait for an archive, here or on another broker."""
         name = self._observation.names.get(topic_id)
-        settings = settings_of(self._settings.topics, name, topic_id) if name is not None else None
+        settings = self._settings.table.of(name, topic_id) if name is not None else None
         if settings is None or not (settings.enable and settings.archive):
             return False
-        return self._archives_here or any(agent.archive for agent in self._settings.agents.values())
+        return self._archives_here or any(agent.archive for agent in self._settings.table.agents.values())
 
     def chain_of(self, partition: TopicIdPartition) -> LeaderEpochs | None:
         """Return the leader epochs of a log that is led here; None for others."""

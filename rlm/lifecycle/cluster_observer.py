@@ -34,8 +34,8 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
-from metadata_topic.settings.settings_topic import SettingsReader
-from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
+from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.wal_retention import (
     NO_LIMIT,
     KeptFor,
@@ -248,42 +248,33 @@ def topics_of(partitions: Iterable[TopicIdPartition]) -> set[TopicId]:
     return {partition.topic_id for partition in partitions}
 
 
-def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, rack: str | None) -> int | None:
+def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int) -> int | None:
     """Return the longest retention of the enabled topics' logs now; None if unknown. Blocks.
 
     Raises MetadataTopicError.
     """
-    reader = SettingsReader(client, rack=rack)
-    reader.start()
     try:
-        reader.wait_until_ready(_SETTINGS_TIMEOUT_S)
-        enabled = [name for name, topic in reader.topics.items() if topic.enable]
+        known = read_settings(client, _SETTINGS_TIMEOUT_S)
+        enabled = [name for name, topic in known.topics.items() if topic.enable]
         observer = ClusterObserver(client, broker_id, TopicWatch(0))
         return longest_retention_ms(observer.log_retentions_ms(enabled).values())
     except (ClusterUnknownError, KafkaClusterError) as error:
         log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
         return None
-    finally:
-        reader.close()
 
 
 class KnownSettings(Protocol):
     """The part of `metadata_topic.settings.settings_topic.SettingsReader` used here."""
 
     @property
-    def topics(self) -> Mapping[str, TopicSettings]: ...
-
-    @property
-    def agents(self) -> Mapping[int, AgentRegistration]: ...
+    def table(self) -> SettingsTable: ...
 
     @property
     def ready(self) -> bool: ...
 
 
-def with_wal_retention(
-    observation: Observation, topics: Mapping[str, TopicSettings] | None, retention: WalRetention
-) -> Observation:
-    """Return the observation with the WAL retention in its view; `topics` are the settings by name, None if unknown.
+def with_wal_retention(observation: Observation, table: SettingsTable | None, retention: WalRetention) -> Observation:
+    """Return the observation with the WAL retention in its view; `table` has the topics' settings, None if unknown.
 
     Entries that are kept as long as the log are released by the log's start or the tier, never by age: timestamps may
     be in the future, and brokers keep what the tier does not have. Unknown settings may ask for that.
@@ -291,8 +282,8 @@ def with_wal_retention(
     view = observation.view
 
     def kept_for(topic_id: TopicId, log_ms: int) -> KeptFor:
-        settings = settings_of(topics or {}, observation.names.get(topic_id, ""), topic_id)
-        if topics is not None and ends_by_local_retention(settings, tiered=topic_id in observation.tier_ms):
+        settings = (table or SettingsTable()).of(observation.names.get(topic_id, ""), topic_id)
+        if table is not None and ends_by_local_retention(settings, tiered=topic_id in observation.tier_ms):
             log_ms = view.retention_ms[topic_id]
         return retention.of(settings, _factor(observation, topic_id), log_ms)
 
@@ -353,7 +344,7 @@ class ClusterWatch:
     async def run_once(self) -> bool:
         """Ask the whole cluster once. False when it did not answer."""
         wanted = await asyncio.get_running_loop().run_in_executor(self._threads, self._wanted)
-        known = self._settings.topics
+        known = self._settings.table.topics
         # Enabled topics without objects count, too: their retention matters for the metadata topic.
         wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}
         try:
@@ -363,7 +354,7 @@ class ClusterWatch:
             return False
         self._names = observation.names
         # Settings that are only partly read may be older ones, which could release something that must be kept.
-        read = self._settings.topics if self._settings.ready else None
+        read = self._settings.table if self._settings.ready else None
         self._on_observation(with_wal_retention(observation, read, self._retention), self._wall_ms())
         return True
 

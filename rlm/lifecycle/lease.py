@@ -9,6 +9,10 @@ machine can tell which of the two is the original. So it also leaves a mark, `le
 the holder deletes nothing either. `remote-wal lease take` decides: it begins the next generation, of which only the
 taking cluster knows, so the mark does not count for it, and the other one leaves no new mark.
 
+If the settings topic was lost, agents put back what they remember of it. Until one of them has renewed the lease since,
+the topic may lack a value of this cluster. So an unknown value shows no other cluster then: nothing is deleted, and no
+mark is left, until the value is known or somebody takes the lease.
+
 The value is recorded before it is written, so an agent that dies in between leaves a harmless record. After a start
 nothing is deleted before this cluster has renewed once. While store or topic do not answer for several looks, nothing
 is deleted either, and uploads continue.
@@ -66,10 +70,18 @@ _SILENT_LOOKS: Final = 5
 _CONTESTED: Final = "contested-"
 
 
+class KnownLeases(NamedTuple):
+    """What agents of this cluster have recorded so far."""
+
+    values: frozenset[LeaseValue]
+    may_lack: bool = False
+    """Whether some values may have been lost with the settings topic."""
+
+
 class RecordedLeases(Protocol):
     """The record of leases in the settings topic."""
 
-    def read(self) -> Collection[LeaseValue] | None:
+    def read(self) -> KnownLeases | None:
         """Return everything that agents of this cluster have recorded so far; None if it was not read to its end."""
 
     def record(self, lease: LeaseValue) -> None:
@@ -101,6 +113,8 @@ class Lease:
         """When the last listing began that was read to its end."""
         self.lost_because: str | None = None
         """Why nothing is uploaded any more; None while this cluster holds the lease, as far as is known."""
+        self.unknown_because: str | None = None
+        """Why it is not known whether this cluster has the lease; None: it is known, as far as was seen."""
         self.is_contested = False
         """Whether another cluster has met this one's renewal, so that neither deletes."""
         self._first: int | None = None
@@ -134,9 +148,10 @@ class Lease:
         listed = self._listed()
         stored = _numbered(listed)
         self._listed_s = listed_s
-        known = self._recorded.read()
-        if known is None:
+        recorded = self._recorded.read()
+        if recorded is None:
             return
+        known = recorded.values
         generation = max(map(_generation, known), default=0)
         self.is_contested = any(name == f"{_CONTESTED}{generation}" for name, _ in listed)
         if not stored:
@@ -145,6 +160,12 @@ class Lease:
         newest = max(found.number for found in stored)
         # Agents of several zones write to a bucket each, so the newest number may occur more than once.
         unknown = {value for one in stored if one.number == newest and (value := self._value(one)) not in known}
+        was_known, self.unknown_because = self.unknown_because is None, None
+        if unknown and recorded.may_lack:
+            self.unknown_because = _unknown(newest)
+            if was_known:
+                log.warning("lease_unknown", number=newest, consequence="nothing is deleted")
+            return
         if unknown:
             self._lost(newest)
             if max(map(_generation, unknown)) <= generation and not self.is_contested:
@@ -153,6 +174,12 @@ class Lease:
         if self.lost_because is not None:
             log.warning("lease_taken_back", number=newest)
         self.lost_because = None
+        self._holds(stored, newest, before_s)
+        if newest == self._first or self._lasting_s() - self._since_s >= RENEW_S:
+            self._renew(newest, generation)
+
+    def _holds(self, stored: Collection[_Found], newest: int, before_s: float | None) -> None:
+        """Note that this cluster holds the lease with this number, after a listing that began at `before_s`."""
         now_s = self._lasting_s()
         if newest != self._newest:
             if before_s is not None:  # another agent wrote it after the last listing
@@ -161,8 +188,6 @@ class Lease:
         self._first = newest if self._first is None else self._first
         if newest > self._first:
             self._held_s = now_s
-        if newest == self._first or now_s - self._since_s >= RENEW_S:
-            self._renew(newest, generation)
 
     def _renew(self, number: int, generation: int) -> None:
         """Renew the lease. If another agent was faster, the next look shows it."""
@@ -208,7 +233,8 @@ class Lease:
     def take(self) -> int:
         """Take the lease for this cluster, whoever had it. Returns its number. Raises like `look`."""
         stored = _numbered(self._listed())
-        known = (*map(self._value, stored), *(self._recorded.read() or ()))
+        recorded = self._recorded.read()
+        known = (*map(self._value, stored), *(recorded.values if recorded is not None else ()))
         generation = max(map(_generation, known), default=0)
         number = max((found.number for found in stored), default=0)
         wanted = LeaseValue(number + 1, f"{generation + 1}:{self._new_value()}")
@@ -229,6 +255,13 @@ class Lease:
             if not listed:
                 raise
         return [(blob.name.rpartition("/")[2], blob) for blob in listed]
+
+
+def _unknown(number: int) -> str:
+    return (
+        f"the settings topic was lost, and with it whose lease number {number} in object storage is: no object is "
+        "deleted until an agent that knows it is back; if no other cluster writes there: `remote-wal lease take`"
+    )
 
 
 def _numbered(listed: Collection[tuple[str, StoredBlob]]) -> list[_Found]:

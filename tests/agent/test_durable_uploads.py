@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.wiring.durable_uploads import DurableUploads, KnownTopics
+from agent.wiring.durable_uploads import DurableUploads, KnownTopics, known_topics
 from gateway.durable.durable_logs import DurableLogs, Verdict
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
-from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 
@@ -83,6 +84,21 @@ def test_topics_that_are_known_before_what_is_led_keep_others_from_waiting() -> 
     assert logs.hold("others", 0, 1, lambda: None) is not None
     durable.topics_known(TOPICS)
     assert logs.hold("others", 0, 1, lambda: None) is None
+
+
+def test_a_new_topic_is_durable_by_its_pattern_before_its_settings_are_a_record() -> None:
+    durable, old, new = TopicSettings(True, durable=True), TopicId(b"o" * 16), TopicId(b"n" * 16)
+    on = TopicSettings(True, topic_id=old)
+    table = SettingsTable(
+        {"payments-old": on, "payments-on": replace(on, topic_id=None)}, {"pay.*": durable, "x.*": on}
+    )
+    logs = DurableLogs()
+    DurableUploads(WritePath(), logs).topics_known(known_topics(table, {new: "payments-new", old: "payments-old"}))
+    for topic, waits in (
+        (new, True), ("payments-new", True), ("payments-unseen", True), ("payments-on", False), (old, False),
+        ("x-1", False), ("orders", False), (TopicId(b"?" * 16), True),
+    ):  # fmt: skip
+        assert (logs.hold(topic, 0, 10, lambda: None) is not None) is waits, topic
 
 
 @pytest.mark.parametrize("by_id", [False, True])

@@ -5,13 +5,12 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
-from agent.found_peers import BYPASS_FILE_NAME, FILE_NAME, FoundPeers, own_address
+from agent.found_peers import FoundPeers, own_address
 from agent.settings.process_settings import PeerSettings
-from metadata_topic.settings.topic_settings import AgentRegistration, agent_key, decode_setting, encode_agent
+from metadata_topic.settings.topic_settings import AgentRegistration
 from replication.follower.leader_bypass import RouteLimits
 from replication.wire.peer_connection import Address
 from tests.kafka_log.batches import batches
@@ -45,12 +44,12 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(tmp_path: Path, listen_at: Address = LOOPBACK, listed: Address | None = None) -> AsyncIterator[Rig]:
+async def rig(listen_at: Address = LOOPBACK, listed: Address | None = None) -> AsyncIterator[Rig]:
     """Broker 1 and its agent run; the agent of broker 2 knows what is `listed`."""
     async with two_agents() as agents:
         await agents.follower.stop()
         await agents.start_follower(listed)
-        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: listen_at, tmp_path)
+        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: listen_at, {})
         running = asyncio.create_task(found.run())
         try:
             yield Rig(agents, found)
@@ -59,8 +58,8 @@ async def rig(tmp_path: Path, listen_at: Address = LOOPBACK, listed: Address | N
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_broker_joins_is_replicated_from_and_leaves(tmp_path: Path) -> None:
-    async with rig(tmp_path) as one:
+async def test_a_broker_joins_is_replicated_from_and_leaves() -> None:
+    async with rig() as one:
         one.found.registered(registered(_1=str(one.agents.leader_address), _2="10.0.0.2:1", _3=None))
         await one.until_listening_for(1)
         await one.expect_records_of_broker_1()
@@ -75,68 +74,41 @@ async def test_a_broker_joins_is_replicated_from_and_leaves(tmp_path: Path) -> N
         assert await idle.fetch({0: 0}) is None
 
 
-async def test_other_agents_that_are_registered_are_known_and_those_that_left_are_not(tmp_path: Path) -> None:
-    async with rig(tmp_path) as one:
+async def test_other_agents_that_are_registered_are_known_and_those_that_left_are_not() -> None:
+    async with rig() as one:
         agents = registered(_1=None, _2=None, _3=None)
         one.found.registered({**agents, 4: replace(agents[3], broker_id=4, is_gone=True)})
         assert one.found.agents == {1: agents[1], 3: agents[3]}
 
 
-async def test_an_agent_that_moved_is_found_where_it_registered(tmp_path: Path) -> None:
+async def test_an_agent_that_moved_is_found_where_it_registered() -> None:
     with socket.create_server(("127.0.0.1", 0)) as left:
         old = Address(*left.getsockname()[:2])
-    async with rig(tmp_path, listed=old) as one:
+    async with rig(listed=old) as one:
         one.found.registered(registered(_1=str(one.agents.leader_address)))
         turned_away = await one.agents.connect(one.agents.follower.addresses[1])
         assert await turned_away.fetch({0: 0}) is None
         await one.expect_records_of_broker_1()
 
 
-async def test_what_was_registered_counts_after_a_restart_before_kafka_is_read(tmp_path: Path) -> None:
-    async with rig(tmp_path) as one:
-        one.found.registered(registered(_1=str(one.agents.leader_address), _4="no address"))
-        await one.until_listening_for(1)
-        await one.agents.until((tmp_path / FILE_NAME).exists)
-        again = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, tmp_path)
-        assert dict(one.agents.peers) == {1: one.agents.leader_address}
-        again.registered(registered(_1=None))
-        assert not one.agents.peers
-
-
-async def test_an_agent_that_a_lost_topic_does_not_name_keeps_its_addresses(tmp_path: Path) -> None:
+async def test_what_is_remembered_counts_until_kafka_is_read() -> None:
     past = Address("10.0.0.1", 19096)
-    async with rig(tmp_path) as one:
+    async with rig() as one:
         (agent,) = registered(_1=str(one.agents.leader_address)).values()
-        one.found.registered({1: replace(agent, bypass_address=str(past))})
-        await one.until_listening_for(1)
-        await one.agents.until((tmp_path / BYPASS_FILE_NAME).exists)
-        again = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, tmp_path)
-        again.registered({})
+        remembered = {1: replace(agent, bypass_address=str(past)), **registered(_4="no address")}
+        found = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, remembered)
         assert dict(one.agents.peers) == {1: one.agents.leader_address}
-        one.found.registered(registered(_3=str(one.agents.leader_address)))
-        await one.until_listening_for(1, 3)
-        await one.agents.until(lambda: '"3"' in (tmp_path / FILE_NAME).read_text())
-        assert '"1"' in (tmp_path / FILE_NAME).read_text()
-        assert str(past) in (tmp_path / BYPASS_FILE_NAME).read_text()
-        one.found.registered({1: replace(agent, peer_address=None, is_gone=True)})
-        await one.agents.until(lambda: '"1"' not in (tmp_path / FILE_NAME).read_text())
-        await one.agents.until(lambda: str(past) not in (tmp_path / BYPASS_FILE_NAME).read_text())
-        assert one.agents.follower.addresses.keys() == {3}
-
-
-async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_text("[")
-    async with rig(tmp_path) as one:
+        found.registered(registered(_1=None))
         assert not one.agents.peers
 
 
-async def test_where_it_cannot_pose_as_a_broker_it_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_it_cannot_pose_as_a_broker_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.found_peers._RETRY_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = Address(*other.getsockname()[:2])
-        async with rig(tmp_path, listen_at=taken) as one:
+        async with rig(listen_at=taken) as one:
             one.found.registered(registered(_1=str(one.agents.leader_address)))
-            await one.agents.until((tmp_path / FILE_NAME).exists)
+            await one.agents.until(lambda: 1 in one.agents.peers)
             assert not one.agents.follower.addresses
             other.close()
             await one.until_listening_for(1)
@@ -161,15 +133,7 @@ def test_an_agent_registers_what_others_can_dial(listener: str, listed: dict[int
     assert own_address(1, settings) == told
 
 
-def test_a_registration_of_an_older_release_tells_of_no_address() -> None:
-    (agent,) = registered(_1="10.0.0.1:1").values()
-    value = encode_agent(agent)
-    assert decode_setting(agent_key(1), value) == (1, agent)
-    older = value.replace(b'"peer_address"', b'"other"')
-    assert decode_setting(agent_key(1), older) == (1, registered(_1=None)[1])
-
-
-async def test_ways_past_agents_and_clients_ports_follow_what_is_registered(tmp_path: Path) -> None:
+async def test_ways_past_agents_and_clients_ports_follow_what_is_registered() -> None:
     past = Address("10.0.0.1", 19096)
     calls = asyncio.Semaphore(0)
 
@@ -179,7 +143,7 @@ async def test_ways_past_agents_and_clients_ports_follow_what_is_registered(tmp_
 
     async with two_agents(bypass_limits=LIMITS, bypass_is_registered=True) as agents:
         bypasses = agents.follower.bypasses
-        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, tmp_path, gateway)
+        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, {}, gateway)
         running = asyncio.create_task(found.run())
         await calls.acquire()
         (agent,) = registered(_1=str(agents.leader_address)).values()
@@ -189,12 +153,12 @@ async def test_ways_past_agents_and_clients_ports_follow_what_is_registered(tmp_
         found.registered({1: agent})
         await agents.until(lambda: not bypasses)
         found.registered({1: replace(agent, bypass_address=str(past))})
-        file = tmp_path / BYPASS_FILE_NAME
-        await agents.until(lambda: list(bypasses) == [1] and file.exists() and str(past) in file.read_text())
+        await agents.until(lambda: list(bypasses) == [1])
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        # What was registered counts after a restart, before Kafka is read.
+        # What is remembered counts after a restart, before Kafka is read.
         bypasses.learned({})
-        FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, tmp_path)
+        remembered = {1: replace(agent, bypass_address=str(past))}
+        FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, remembered)
         agents.follower.keep_bypasses()
         assert list(bypasses) == [1]

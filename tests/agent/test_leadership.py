@@ -18,6 +18,7 @@ from agent.leadership import (
 )
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL, NO_LIMIT, WalRetention
 from replication.leader.zones import RemoteReaders, Zones
@@ -42,13 +43,19 @@ def test_only_led_partitions_of_enabled_topics_with_a_directory_are_taken_on() -
     topics = {"on": TopicSettings(True, LinkPolicy.ALWAYS, 5), "off": TopicSettings(False), "idle": TopicSettings(True)}
     directories = [directory("on", n) for n in (0, 1, 2)]
     directories += [directory(topic, 0, OTHER_ID) for topic in ("off", "unknown", "idle", "gone from metadata")]
-    found = assignments(led, topics, directories, HOUR, Zones())
+    found = assignments(led, SettingsTable(topics), directories, HOUR, Zones())
     assert [(a.topic, a.topic_id_partition) for a in found] == [
         ("on", TopicIdPartition(NEW_ID, 0)),
         ("on", TopicIdPartition(NEW_ID, 2)),
     ]
     assert {(a.link_policy, a.latency_bound_ms) for a in found} == {(LinkPolicy.ALWAYS, 5)}
     assert found[1].directory == Path("/logs/on-2")
+
+
+def test_a_new_topic_is_taken_on_by_its_pattern_before_its_settings_are_a_record() -> None:
+    table = SettingsTable(patterns={"pay.*": TopicSettings(True, durable=True)})
+    (found,) = assignments({"payments": led_here(1)}, table, [directory("payments", 1)], HOUR, Zones())
+    assert found.is_durable
 
 
 def test_followers_are_known_of_all_that_is_led_with_the_feature_on_or_off() -> None:
@@ -62,14 +69,16 @@ def test_followers_are_known_of_all_that_is_led_with_the_feature_on_or_off() -> 
 
 def test_the_id_comes_from_the_directory_so_that_a_topic_made_anew_is_another_one() -> None:
     led, topics = {"t": led_here(0)}, {"t": TopicSettings(True)}
-    before = assignments(led, topics, [directory("t", 0, OLD_ID)], HOUR, Zones())
-    after = assignments(led, topics, [directory("t", 0, NEW_ID)], HOUR, Zones())
+    before = assignments(led, SettingsTable(topics), [directory("t", 0, OLD_ID)], HOUR, Zones())
+    after = assignments(led, SettingsTable(topics), [directory("t", 0, NEW_ID)], HOUR, Zones())
     assert before[0].topic_id_partition != after[0].topic_id_partition
 
 
 def test_a_topic_without_a_latency_bound_takes_the_agents() -> None:
     topics = {"t": TopicSettings(True, LinkPolicy.COST)}
-    found = assignments({"t": led_here(0)}, topics, [directory("t", 0)], TopicDefaults(33, WalRetention()), Zones())
+    found = assignments(
+        {"t": led_here(0)}, SettingsTable(topics), [directory("t", 0)], TopicDefaults(33, WalRetention()), Zones()
+    )
     assert found[0].latency_bound_ms == 33
 
 
@@ -78,7 +87,7 @@ def test_the_followers_that_count_are_those_of_other_zones_as_the_cluster_tells_
     led = {"t": {0: frozenset({2, 3}), 1: frozenset({2}), 2: frozenset[int]()}}
 
     def counting() -> list[frozenset[int] | None]:
-        found = assignments(led, topics, [directory("t", number) for number in range(3)], HOUR, zones)
+        found = assignments(led, SettingsTable(topics), [directory("t", number) for number in range(3)], HOUR, zones)
         return [assignment.remote_followers for assignment in found]
 
     assert counting() == [{2, 3}, {2}, frozenset()], "of whom no zone is known, they count"
@@ -103,7 +112,7 @@ def test_objects_are_for_links_alone_but_where_a_recovery_or_the_archive_wants_t
     settings: TopicSettings, followers: set[int], defaults: TopicDefaults, kept: tuple[bool, float]
 ) -> None:
     led = {"t": led_here(0, followers=frozenset(followers))}
-    (found,) = assignments(led, {"t": settings}, [directory("t", 0)], defaults, Zones())
+    (found,) = assignments(led, SettingsTable({"t": settings}), [directory("t", 0)], defaults, Zones())
     assert (found.is_kept, found.object_life_s) == kept
     assert found.is_durable is settings.durable
 
@@ -127,7 +136,7 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
     zones = Zones("az1", readers)
     with ThreadPoolExecutor(1) as threads:
         watch = LeadershipWatch(
-            lambda: {"t": TopicSettings(True)},
+            lambda: SettingsTable({"t": TopicSettings(True)}),
             HOUR,
             LocalReplicas([LogDirectory(tmp_path)]),
             zones,

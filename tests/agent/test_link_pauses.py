@@ -30,6 +30,9 @@ PAUSE = Pause("anna@ops-1", 1_700_000_000_000)
 )
 def test_a_record_pauses_what_it_names_and_its_end_resumes_it(tmp_path: Path, scope: str, paused: list[str]) -> None:
     pauses, changes = LinkPauses(1, "az1", tmp_path), list[int]()
+    assert pauses.is_paused(), "they may be, until the settings topic was read"
+    assert "not known yet" in (pauses.find_reason("orders") or "")
+    pauses.recorded({})
     pauses.on_change = lambda: changes.append(1)
     pauses.recorded({scope: PAUSE})
     assert [topic for topic in ("orders", "clicks") if pauses.find_reason(topic)] == paused
@@ -53,7 +56,7 @@ async def test_a_file_pauses_the_agent_over_restarts_until_it_is_removed(tmp_pat
         write_local(tmp_path, PAUSE)
         await pauses.look()
         assert pauses.find_reason("orders") == PAUSE.describe("local")
-        assert LinkPauses(1, "az1", tmp_path).is_paused(), "before it links anything"
+        assert LinkPauses(1, "az1", tmp_path).told == [PAUSE.describe("local")], "before it links anything"
         pauses.recorded({})
         assert pauses.is_paused(), "Kafka's records do not end it"
         assert remove_local(tmp_path)

@@ -7,6 +7,7 @@ import pytest
 
 from agent.pack_rules import PackRules
 from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import TopicSettings
 
 ONE, OTHER, NEW = (TopicId(bytes([number]) * 16) for number in (1, 2, 3))
@@ -29,15 +30,15 @@ OFF, ON = TopicSettings(pack=False), TopicSettings()
 def test_a_topic_is_packed_unless_it_may_be_off(
     topics: dict[str, TopicSettings], patterns: dict[str, TopicSettings], off: set[object]
 ) -> None:
-    reader: Any = SimpleNamespace(topics=topics, patterns=patterns)
+    reader: Any = SimpleNamespace(table=SettingsTable(topics, patterns))
     rules = PackRules(cast(Any, reader), lambda: NAMES, lambda: 0.0)
     assert {one for one in ("one", "other", ONE, OTHER, NEW) if not rules.allows(one)} == off
 
 
 def test_a_change_counts_within_a_second() -> None:
-    now_s, reader = [0.0], SimpleNamespace(topics={}, patterns={})
+    now_s, reader = [0.0], SimpleNamespace(table=SettingsTable())
     rules = PackRules(cast(Any, reader), lambda: NAMES, lambda: now_s[0])
     assert rules.allows(ONE)
-    reader.topics = {"one": OFF}
+    reader.table = SettingsTable({"one": OFF})
     now_s[0] = 1.0
     assert not rules.allows(ONE)

@@ -26,14 +26,15 @@ async def linked(rig: AgentRig) -> int:
     await rig.until(lambda: rig.storage_run is not None)
     log = LogWriter(rig.directory / "data" / "t-0")
     log.append(records=5)  # followers have it
+    relaying = rig.agent.state.relaying
     assert rig.storage_run is not None
+    assert relaying is not None
+    relaying.pauses.recorded({})  # the settings topic was read
     remote = frozenset({2, 3})
     assigned = Assignment(PARTITION, "t", log.path, LinkPolicy.ALWAYS, 20, remote_followers=remote, is_durable=True)
     rig.storage_run.assigned([assigned])
     await rig.until(lambda: rig.uploaded_offset is not None)  # it begins at the end that the log has then
     appended = len(log.append(records=3).raw)
-    relaying = rig.agent.state.relaying
-    assert relaying is not None
     await rig.until(lambda: relaying.traffic.by_partition[PARTITION].linked_bytes > 0)
     assert relaying.traffic.by_partition[PARTITION].linked_bytes == 2 * appended
     return appended

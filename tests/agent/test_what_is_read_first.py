@@ -13,6 +13,7 @@ import agent.leadership as leadership
 import agent.wiring.kafka_following as kafka_following
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.kip405.tiered_offsets import TierFollower
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
@@ -48,7 +49,7 @@ class Registrations:
 
     def __init__(self, _client: object) -> None: ...
 
-    def register_agent(self, _registration: object) -> None: ...
+    def write(self, _records: object) -> None: ...
 
     def close(self) -> None: ...
 
@@ -59,7 +60,6 @@ class Kafka:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers = {name: Answer() for name in ("topic settings", "metadata", "leadership")}
         settings, metadata = self.answers["topic settings"], self.answers["metadata"]
-        topics = {"t": TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS)}
         never = asyncio.Event()
 
         async def made(_: object) -> None: ...
@@ -73,7 +73,11 @@ class Kafka:
         monkeypatch.setattr(RemoteWalMetadataConsumer, "ready", property(lambda _: metadata.is_given))
         monkeypatch.setattr(RemoteWalMetadataConsumer, "read_to_end", lambda *_: metadata.is_given)
         monkeypatch.setattr(SettingsReader, "read_to_end", lambda *_: False)  # the lease would wait 30 s
-        monkeypatch.setattr(SettingsReader, "topics", property(lambda _: topics if settings.is_given else {}))
+        table = SettingsTable({"t": TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS)})
+        monkeypatch.setattr(SettingsReader, "ready", property(lambda _: settings.is_given))
+        monkeypatch.setattr(
+            SettingsReader, "table", property(lambda _: table if settings.is_given else SettingsTable())
+        )
         monkeypatch.setattr(TierFollower, "start", lambda _follower: None)
         monkeypatch.setattr(kafka_following, "SettingsWriter", Registrations)
         monkeypatch.setattr(kafka_following, "LeadershipReader", lambda *_: self)

@@ -17,6 +17,7 @@ from kafka_cluster.cluster import KafkaCluster
 from kafka_log.broker_files.server_properties import load_broker_properties
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings import settings_topic
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -125,9 +126,9 @@ def cluster(storage: RemoteWalStorageManager, tmp_path: Path, monkeypatch: pytes
     class Writer:
         def __init__(self, _client: object) -> None: ...
 
-        def register_agent(self, agent: AgentRegistration) -> None:
-            assert agent.is_gone
-            made.marked.append(agent.broker_id)
+        def put(self, _kind: object, agents: dict[int, AgentRegistration]) -> None:
+            assert all(agent.is_gone for agent in agents.values())
+            made.marked += agents
 
         def close(self) -> None: ...
 
@@ -142,7 +143,7 @@ def cluster(storage: RemoteWalStorageManager, tmp_path: Path, monkeypatch: pytes
     living = [type("Broker", (), {"broker_id": one})() for one in LIVING]
     monkeypatch.setattr(cli.recovery.decommission, "open_stores", opened)
     monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: living)
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({}, agents))
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(agents=agents))
     monkeypatch.setattr(settings_topic, "SettingsWriter", Writer)
     return made
 

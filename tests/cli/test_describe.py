@@ -17,7 +17,7 @@ from cli.main import build_app
 from kafka_cluster.answers import ClusterListing, DescribedTopic
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.settings_topic import KnownSettings
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 NOWHERE = "127.0.0.1:1"
@@ -36,7 +36,7 @@ def agent(broker_id: int, *retention: int) -> AgentRegistration:
 
 
 def described(monkeypatch: pytest.MonkeyPatch, agents: Mapping[int, AgentRegistration], *options: str) -> Result:
-    known = KnownSettings(TOPICS, {"gone": TopicSettings(enable=True)}, agents)
+    known = SettingsTable(TOPICS, agents=agents, orphaned={"gone": TopicSettings(enable=True)})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     return CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", NOWHERE, *options])
 

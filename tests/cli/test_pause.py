@@ -12,7 +12,7 @@ from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_records import Pause
-from metadata_topic.settings.settings_topic import KnownSettings
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 EARLIER = Pause("ben@ops-2", 1_600_000_000_000)
@@ -30,15 +30,17 @@ class Recorded:
         class Writer:
             def __init__(self, _client: object) -> None: ...
 
-            def pause(self, scope: str, pause: Pause | None) -> None:
-                recorded.pauses.pop(scope, None)
-                if pause is not None:
-                    recorded.pauses[scope] = pause
+            def put(self, _kind: object, pauses: dict[str, Pause | None]) -> None:
+                for scope, pause in pauses.items():
+                    recorded.pauses.pop(scope, None)
+                    recorded.pauses |= {} if pause is None else {scope: pause}
 
             def close(self) -> None: ...
 
         monkeypatch.setattr(
-            settings_topic, "read_known_settings", lambda _client: KnownSettings(topics, {}, agents, self.pauses)
+            settings_topic,
+            "read_known_settings",
+            lambda _client: SettingsTable(topics, agents=agents, pauses=self.pauses),
         )
         monkeypatch.setattr(settings_topic, "SettingsWriter", Writer)
         monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: [DescribedBroker(1, "az1")])

@@ -19,14 +19,8 @@ from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.topic_settings import (
-    AgentRegistration,
-    TopicSettings,
-    agent_key,
-    encode_agent,
-    encode_topic_settings,
-    topic_key,
-)
+from metadata_topic.settings.settings_table import AGENTS, TOPICS, SettingsTable
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
 from recovery import cluster_view
@@ -201,7 +195,7 @@ def test_a_log_is_refused_where_a_living_cluster_cannot_say_which_leader_epochs_
     _with_a_tier(ruins)
     living = cluster_view.read_kraft_view(ruins.directory / "controller", None)
     monkeypatch.setattr(cluster_view, "ask_cluster", lambda _client: living)
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({}, {}))
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable())
     monkeypatch.setattr(cluster_view, "read_tier", lambda *_arguments: None)
     config = str(ruins.directory / "server.properties")
 
@@ -248,12 +242,12 @@ def test_leftovers_are_known_by_the_settings_topic_beside_the_controllers_log(
     if settings_at is not None:
         log = ruins.directory / settings_at / "__remote_wal_topic_settings-0"
         log.mkdir(parents=True)
-        older, newer = (encode_topic_settings(TopicSettings(True, wal_retention_ms=ms)) for ms in (-1, 3_600_000))
-        agent = encode_agent(AgentRegistration(1, 5, "", "", "1", 0, wal_retention_ms=60_000))
+        older, newer = (TOPICS.encode(TopicSettings(True, wal_retention_ms=ms)) for ms in (-1, 3_600_000))
+        agent = AGENTS.encode(AgentRegistration(1, 5, "", "", "1", 0, wal_retention_ms=60_000))
         (log / f"{0:020}.log").write_bytes(
-            batch(0, payload=older, key=topic_key("orders")) + batch(1, payload=agent, key=agent_key(1))
+            batch(0, payload=older, key=TOPICS.key("orders")) + batch(1, payload=agent, key=AGENTS.key(1))
         )
-        (log / f"{2:020}.log").write_bytes(batch(2, payload=newer, key=topic_key("orders")))
+        (log / f"{2:020}.log").write_bytes(batch(2, payload=newer, key=TOPICS.key("orders")))
     ruins.upload(1, records(ORDERS, 0, 0, 4))
     ruins.upload(1 + behind_ms, records(ORDERS, 0, 10, 14))
     [log_told] = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code)["logs"]

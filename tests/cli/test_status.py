@@ -17,7 +17,7 @@ from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_records import Pause
-from metadata_topic.settings.settings_topic import KnownSettings
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration
 
 PAUSE = Pause("anna@ops-1", 1_600_000_000_000)
@@ -53,7 +53,7 @@ def shown(
     pauses: Mapping[str, Pause] | None = None,
 ) -> Result:
     agents = {one: agent(one) for one in pages} | {9: agent(9, is_gone=True)}
-    known = KnownSettings({}, {}, agents, pauses or {})
+    known = SettingsTable(agents=agents, pauses=pauses or {})
 
     def answer(endpoint: str, *_: object) -> dict[str, Any]:
         told = pages[int(endpoint.removeprefix("kafka-").partition(":")[0])]

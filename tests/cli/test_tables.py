@@ -14,7 +14,7 @@ from agent.http import http_asking
 from cli.main import build_app
 from doctor.findings import Finding, Level
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.settings_topic import KnownSettings
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration
 
 WIDTHS = ["80", "100"]
@@ -30,7 +30,7 @@ def described(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, object], *o
         return http_asking.Page(json.dumps(answers[url]).encode(), None)
 
     agents = {one: AgentRegistration(one, 1, f"host-{one}:19095", "", "1", 0) for one in (101, 102)}
-    known = KnownSettings({}, {}, agents)
+    known = SettingsTable(agents=agents)
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     monkeypatch.setattr(http_asking, "ask_agent_page", answer)
     done = CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", "nowhere:1", *options])
@@ -80,17 +80,6 @@ def test_objects_lose_no_figure(columns: str, monkeypatch: pytest.MonkeyPatch) -
     for figure in ("101", "102", "DELETE_SEGMENT_FINISHED", "1,234,567", "987.6 GB", "604,800 s"):
         assert figure in shown
     assert "…" not in shown
-
-
-def test_objects_with_copies_tell_in_how_many_buckets_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    row = {
-        "broker_id": 101, "caretaker_broker_id": 102, "state": "COPY_SEGMENT_FINISHED", "segments": 11, "copies": 17,
-        "bytes": 9, "oldest_age_ms": 1000, "newest_age_ms": 1000,
-    }  # fmt: skip
-    shown = described(monkeypatch, {"http://host-102:19095/objects": {"objects": [row], "totals": []}}, "--objects")
-    assert "in buckets" in shown
-    assert " 17 " in shown
 
 
 @pytest.mark.parametrize("columns", WIDTHS)

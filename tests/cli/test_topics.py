@@ -17,7 +17,7 @@ from kafka_cluster.answers import ClusterListing, DescribedBroker, DescribedPart
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.settings_topic import KnownSettings
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import OWN, AgentRegistration, LinkPolicy, TopicSettings
 
 
@@ -35,8 +35,8 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     monkeypatch: pytest.MonkeyPatch, options: list[str], expected: TopicSettings
 ) -> None:
     written: list[object] = []
-    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings({}, {}, {}))
-    monkeypatch.setattr(topics_module, "_check_retention", lambda _wanted, _client: None)
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: SettingsTable())
+    monkeypatch.setattr(topics_module, "_check_retention", lambda *_args, **_kinds: None)
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
@@ -51,23 +51,23 @@ KEPT = TopicSettings(True, LinkPolicy.COST, 40, archive=True, wal_retention_ms=-
 @pytest.mark.parametrize(
     ("options", "known", "expected"),
     [
-        (["--link-policy", "always"], KnownSettings({"orders": KEPT}, {}, {}),
+        (["--link-policy", "always"], SettingsTable({"orders": KEPT}),
          replace(KEPT, link_policy=LinkPolicy.ALWAYS)),
-        (["--no-archive"], KnownSettings({"orders": KEPT}, {}, {}), replace(KEPT, archive=False)),
-        ([], KnownSettings({"orders": TopicSettings(origin=OWN)}, {}, {}), TopicSettings(True)),
-        ([], KnownSettings({"orders": replace(KEPT, origin="pattern o.*")}, {}, {}), TopicSettings(True)),
-        ([], KnownSettings({}, {"orders": KEPT}, {}), TopicSettings(True)),
-        (["--pattern"], KnownSettings({"orders": KEPT}, {}, {}), TopicSettings(True)),
-        (["--pattern", "--no-archive"], KnownSettings({}, {}, {}, patterns={"orders": KEPT}),
+        (["--no-archive"], SettingsTable({"orders": KEPT}), replace(KEPT, archive=False)),
+        ([], SettingsTable({"orders": TopicSettings(origin=OWN)}), TopicSettings(True)),
+        ([], SettingsTable({"orders": replace(KEPT, origin="pattern o.*")}), TopicSettings(True)),
+        ([], SettingsTable(orphaned={"orders": KEPT}), TopicSettings(True)),
+        (["--pattern"], SettingsTable({"orders": KEPT}), TopicSettings(True)),
+        (["--pattern", "--no-archive"], SettingsTable(patterns={"orders": KEPT}),
          replace(KEPT, archive=False)),
     ],
 )  # fmt: skip
 def test_to_enable_again_keeps_what_is_not_named(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], known: KnownSettings, expected: TopicSettings
+    monkeypatch: pytest.MonkeyPatch, options: list[str], known: SettingsTable, expected: TopicSettings
 ) -> None:
     written: list[object] = []
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
-    monkeypatch.setattr(topics_module, "_check_retention", lambda _wanted, _client: None)
+    monkeypatch.setattr(topics_module, "_check_retention", lambda *_args, **_kinds: None)
     for name in ("_set", "_set_patterns"):
         monkeypatch.setattr(topics_module, name, lambda wanted, _client, **_: written.append(wanted))
     words = ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
@@ -88,7 +88,7 @@ def test_patterns_and_topics_are_told_apart_and_off_is_a_setting(
     monkeypatch: pytest.MonkeyPatch, command: str, expected: dict[str, TopicSettings | None]
 ) -> None:
     written: dict[str, object] = {}
-    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings({}, {}, {}))
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: SettingsTable())
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.update(topics=wanted))
     monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, _client, **_: written.update(patterns=wanted))
     words = ["topics", *command.split(), "--bootstrap-server", "nowhere:1"]
@@ -97,6 +97,7 @@ def test_patterns_and_topics_are_told_apart_and_off_is_a_setting(
     assert written == {"patterns" if "--pattern" in command else "topics": expected}
 
 
+OF_ORDERS = DescribedTopic("orders", 0)
 ARCHIVED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=True)
 
 
@@ -117,7 +118,7 @@ def test_a_setting_is_changed_and_the_others_stay(
 ) -> None:
     written: list[object] = []
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable({"orders": ARCHIVED}))
     monkeypatch.setattr(topics_module, "_check_durable", lambda _names, _agents, _client: None)
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "set", *arguments, "--bootstrap-server", "nowhere:1"]
@@ -138,7 +139,7 @@ def test_a_topic_is_left_unpacked_whether_or_not_it_is_enabled(
 ) -> None:
     written: list[object] = []
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
-    known = KnownSettings({"orders": ARCHIVED}, {}, {})
+    known = SettingsTable({"orders": ARCHIVED})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     command = ["topics", "pack", *arguments, "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), command)
@@ -148,18 +149,20 @@ def test_a_topic_is_left_unpacked_whether_or_not_it_is_enabled(
 @pytest.mark.parametrize(
     ("policy", "kept_ms", "is_taken"), [("compact", -2, False), ("compact", -1, True), ("delete", -2, True)]
 )
-@pytest.mark.parametrize("command", ["enable", "set"])
+@pytest.mark.parametrize("command", ["enable orders", "set orders", "enable ord.* --pattern"])
 def test_objects_that_would_be_kept_without_bound_are_refused(
     monkeypatch: pytest.MonkeyPatch, command: str, policy: str, kept_ms: int, is_taken: bool
 ) -> None:
     written: list[object] = []
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
-    known = KnownSettings({"orders": ARCHIVED}, {}, {})
+    for name in ("_set", "_set_patterns"):
+        monkeypatch.setattr(topics_module, name, lambda wanted, _client, **_: written.append(wanted))
+    monkeypatch.setattr(KafkaCluster, "listing", lambda _self: ClusterListing("c", {}, {"orders": OF_ORDERS}))
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable({"orders": ARCHIVED}))
+    known = SettingsTable({"orders": ARCHIVED})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     admin = SimpleNamespace(topic_config=lambda _topic: {"cleanup.policy": policy})
     monkeypatch.setattr("metadata_topic.topic.topic.confluent_admin", lambda _client, _timeout_s: admin)
-    arguments = ["topics", command, "orders", "--wal-retention-ms", str(kept_ms), "--bootstrap-server", "nowhere:1"]
+    arguments = ["topics", *command.split(), "--wal-retention-ms", str(kept_ms), "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), arguments)
     assert bool(written) == is_taken
     assert is_taken or "grow without bound" in str(result.exception)
@@ -177,7 +180,7 @@ def test_topics_patterns_and_what_deleted_topics_left_are_listed_for_people_and_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pattern = TopicSettings(True, LinkPolicy.COST, 40, origin="pattern logs-.*")
-    known = KnownSettings({"orders": ARCHIVED}, {"gone": ARCHIVED}, {}, patterns={"logs-.*": pattern})
+    known = SettingsTable({"orders": ARCHIVED}, {"logs-.*": pattern}, orphaned={"gone": ARCHIVED})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     words = ["topics", "list", "--bootstrap-server", "nowhere:1"]
     told = json.loads(CliRunner().invoke(main_module.build_app(), [*words, "--json"]).stdout)
@@ -224,9 +227,7 @@ HOLDING = AgentRegistration(1, 1, "", "", "1", 0, gateway=("clients", "durable")
         ([HOLDING, replace(HOLDING, broker_id=2)], None),
         ([HOLDING], "no agent has registered for broker 2"),
         ([HOLDING, replace(HOLDING, broker_id=2, gateway=())], "answers are not held beside broker 2"),
-        ([HOLDING, replace(HOLDING, broker_id=2, gateway=None)], "an older release"),
         ([HOLDING, replace(HOLDING, broker_id=2), replace(HOLDING, broker_id=3, gateway=(), is_gone=True)], None),
-        ([HOLDING, replace(HOLDING, broker_id=2), replace(HOLDING, broker_id=3, gateway=None)], None),
         ([HOLDING, replace(HOLDING, broker_id=2), replace(HOLDING, broker_id=3, gateway=())], "beside broker 3"),
     ],
 )  # fmt: skip
@@ -237,8 +238,8 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
     written: list[object] = []
     known, enabled = {agent.broker_id: agent for agent in agents}, {"orders": TopicSettings(True)}
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (enabled, known))
-    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KnownSettings(enabled, {}, known))
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(enabled, agents=known))
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: SettingsTable(enabled, agents=known))
     brokers = [DescribedBroker(1, None), DescribedBroker(2, None)]
     monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: brokers)
     monkeypatch.setattr(KafkaCluster, "listing", lambda _self: ClusterListing("id", {}, {}))
@@ -285,8 +286,8 @@ def test_no_topic_becomes_durable_while_a_transaction_is_open_in_it(
     enabled = {"orders": TopicSettings(True), "kept": TopicSettings(True, durable=True)}
     for writer in ("_set", "_set_patterns"):
         monkeypatch.setattr(topics_module, writer, lambda wanted, _client, **_: written.append(wanted))
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (enabled, {1: HOLDING}))
-    known = KnownSettings(enabled, {}, {1: HOLDING})
+    known = SettingsTable(enabled, agents={1: HOLDING})
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: known)
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     monkeypatch.setattr("kafka_cluster.cluster.KafkaCluster", WithTransaction)
     result = CliRunner().invoke(main_module.build_app(), ["topics", *words, "--bootstrap-server", "nowhere:1"])
@@ -305,7 +306,7 @@ def test_only_agents_of_brokers_that_are_still_there_are_asked_what_they_measure
         asked.append(endpoint)
         return {"broker_id": 1, "link_round_ms": 14.2}
 
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({}, agents))
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(agents=agents))
     monkeypatch.setattr(agents_module, "ask_agent", answer)
     measured = _measured(KafkaClientConfig("nowhere:1", {}))
     assert (asked, measured) == (["kafka-1"], [{"broker_id": 1, "link_round_ms": 14.2}])

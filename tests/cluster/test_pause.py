@@ -1,10 +1,18 @@
 """`remote-wal pause` ends all links under load, over an agent's restart too, until `remote-wal resume`."""
 
+from contextlib import suppress
+
 import pytest
 
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import KafkaClusterError
+from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from metadata_topic.settings.settings_topic import read_settings
+from metadata_topic.topic.topic import SETTINGS_TOPIC
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe, readiness
 from tests.cluster.recovery_commands import ask_cluster, remote_wal
+from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 RESTARTED = 1
@@ -18,9 +26,17 @@ def expect_paused(script: Script, brokers: tuple[int, ...], *, paused: bool) -> 
     )
 
 
+def recorded_pauses(cluster: LocalCluster) -> set[str]:
+    """Return what the settings topic says is paused; nothing while it is not there."""
+    with suppress(KafkaClusterError):
+        return set(read_settings(KafkaClientConfig(cluster.bootstrap_servers)).pauses)
+    return set()
+
+
 @pytest.mark.thorough
 def test_all_goes_inline_after_one_command_and_by_links_again_after_the_other(agent_script: Script) -> None:
-    # links -> pause --all -> inline alone -> an agent restarts -> still inline -> resume -> links
+    # links -> pause --all -> inline alone -> the settings topic is deleted, and an agent restarts -> still inline
+    # -> resume -> links
     # -> one host is paused by a file -> its partitions inline, others by links -> resume -> all stored and true
     script, cluster = agent_script, agent_script.cluster
     script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
@@ -39,8 +55,10 @@ def test_all_goes_inline_after_one_command_and_by_links_again_after_the_other(ag
     assert (status, "degraded: all links are paused since " in text) == (200, True)
     assert "(a trial)" in text
 
+    delete_topic(cluster.admin, SETTINGS_TOPIC)
     script.stop_agent(RESTARTED)
     script.start_agent(RESTARTED)
+    wait_until(lambda: recorded_pauses(cluster) == {"all"}, "agents have written again what is paused", PATIENCE_S)
     expect_paused(script, (RESTARTED,), paused=True)
     counters = AgentCounters(cluster)
     script.expect_inline_bytes(200_000)

@@ -129,7 +129,7 @@ def test_an_agent_that_reaches_brokers_by_other_agents_is_found(
     assert told in finding.found
 
 
-def registered(**parts: tuple[str, ...] | None) -> dict[str, Any]:
+def registered(**parts: tuple[str, ...]) -> dict[str, Any]:
     """Agents 2 and 3 with these parts of the gateway."""
     told = {
         int(name[1:]): AgentRegistration(int(name[1:]), 1, "", "", "", 0, gateway=its) for name, its in parts.items()
@@ -150,7 +150,6 @@ SELECTOR = {"replica.selector.class": "org.apache.kafka.common.replica.RackAware
         (PRODUCE, registered(_2=("produce",), _3=("clients",)), Level.WARNING, "on here and off beside broker 3"),
         ({}, registered(_2=("links",), _3=("clients",)), Level.WARNING, "off here and on beside broker 2"),
         (PRODUCE, registered(_2=("clients", "produce")), Level.OK, ""),
-        (PRODUCE, registered(_2=None), Level.UNKNOWN, "broker 2 are of an older release"),
     ],
 )  # fmt: skip
 def test_what_has_no_effect_because_another_side_has_it_off_is_found(

@@ -25,6 +25,7 @@ from doctor.host_questions import ask_agent, ask_broker, dial, is_broker_there, 
 from doctor.store_probe import probe
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from local_cluster.security.authority import Authority
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention, KeptFor, WalRetention
 from plugin.errors import RemoteStorageAccessError
@@ -343,7 +344,7 @@ def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
 
     agents = {1: registered(1, 2000), 4: registered(4, 9000, is_gone=True)}
     monkeypatch.setattr(gathering, "ask_cluster", lambda *_: Cluster(frozenset({1}), Unknown("")))
-    monkeypatch.setattr(gathering, "read_settings", lambda *_: ({}, agents))
+    monkeypatch.setattr(gathering, "read_settings", lambda *_: SettingsTable(agents=agents))
     monkeypatch.setattr(gathering, "reach", lambda *_: None)
     monkeypatch.setattr(gathering, "ask_topics", described)
     monkeypatch.setattr(gathering, "ask_agent", answer)

@@ -16,10 +16,10 @@ from kafka_log.topic_partition import TopicId
 from local_cluster.polling import wait_until
 from metadata_topic.records import serde
 from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalTopicRebuilt
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store.fencing import Source
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
-from metadata_topic.store.topic_continuity import TopicDoubt
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.topic_consumer import confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord

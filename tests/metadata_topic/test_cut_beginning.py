@@ -8,11 +8,12 @@ import pytest
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.records import RemoteWalNodeRegistration, RemoteWalTopicRebuilt
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots, TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity, TopicDoubt
+from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
 from metadata_topic.topic.reading_positions import ReadingPositions
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.metadata_topic.test_store_snapshots import MemoryStorageWithBlobs

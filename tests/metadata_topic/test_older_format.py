@@ -1,4 +1,4 @@
-"""What agents of an earlier release wrote is read: records, settings, bucket, snapshot and state directory.
+"""What agents of an earlier release wrote is read: records, bucket, snapshot and state directory.
 
 `recorded/format_2026_11_24.json` holds what the code of that day made of the calls that the tests name.
 """
@@ -12,17 +12,12 @@ import pytest
 
 from agent.identity import AgentLock
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.topic_partition import TopicId
 from metadata_topic.records import archive_records, serde
 from metadata_topic.records.records import MetadataRecord, UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
-from metadata_topic.settings.settings_memory import SettingsMemory
-from metadata_topic.settings.settings_topic import SettingsView
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings, settings_of
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
 from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata, Reader
-from metadata_topic.topic.topic_follower import TopicRecord
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId
@@ -73,17 +68,6 @@ def test_metadata_records_are_read() -> None:
     assert [type(one).__name__ for one in archived] == ["ArchiveObjectPrepared", "ArchiveObjectCommitted"]
 
 
-def test_settings_are_read_and_belong_to_no_topic_yet() -> None:
-    view = SettingsView()
-    told = [(key.encode(), None if value is None else value.encode()) for key, value in RECORDED["settings"]]
-    view.apply_all([TopicRecord(0, at, key, value) for at, (key, value) in enumerate(told)])
-    orders = TopicSettings(True, LinkPolicy.ALWAYS, None, True, -2, True)
-    assert (view.malformed, view.topics) == (0, {"orders": orders, "payments": TopicSettings(True)})
-    assert view.agents[1].directory_ids == {"/data": "an-id"}
-    for topic_id in (TopicId(b"one".ljust(16)), TopicId(b"other".ljust(16))):
-        assert settings_of(view.topics, "orders", topic_id) == orders
-
-
 def test_the_bucket_and_its_snapshot_are_read(storage: LocalWalStorageManager) -> None:
     listed = sorted(storage.list_log_segments(), key=lambda one: one.combined_segment_id)
     assert [one.combined_segment_id for one in listed] == STORED
@@ -108,9 +92,6 @@ def test_an_agent_starts_with_the_state_directory(tmp_path: Path, storage: Local
     reader = Reader("cluster-1", 1, 8, None)
     known = KnownMetadata(StoreFile(state, "cluster-1", 1))
     followed = FollowedMetadata(KafkaClientConfig("nowhere:1"), reader, guarded, known, lambda: 0)
-    memory = SettingsMemory(state)
-    memory.load()
-    assert not memory.missing
     image = SnapshotKeeper(guarded.blobs, "cluster-1", 1, 8).load()
     assert image is not None
     followed.store.restore(image)

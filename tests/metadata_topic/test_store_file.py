@@ -31,6 +31,7 @@ from metadata_topic.records.records import (
     PublishedSegment,
     RemoteWalNodeRegistration,
 )
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store import released_offsets, run_index, segment_table
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.segment_table import StoreLostError
@@ -39,7 +40,7 @@ from metadata_topic.store.snapshots.snapshot import read_image
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots, TopicMemory
 from metadata_topic.store.store import FILE_NAME, RemoteWalMetadataStore, StoreFile
-from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
+from metadata_topic.store.topic_continuity import RememberedTopic
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext

@@ -9,12 +9,13 @@ import pytest
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.records import RemoteWalTopicRebuilt
 from metadata_topic.records.states import FINISHED
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.snapshots.store_snapshots import FILE_NAME, StoreSnapshots, TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
+from metadata_topic.store.topic_continuity import RememberedTopic
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.metadata_topic.fake_blobs import FakeBlobs

@@ -7,7 +7,7 @@ from itertools import count
 from metadata_topic.settings.settings_records import LeaseValue
 from plugin.remote_wal_storage_manager import blobs_of
 from plugin.wall_clock import wall_ms
-from rlm.lifecycle.lease import Lease
+from rlm.lifecycle.lease import KnownLeases, Lease
 from tests.plugin.storage_backends import Backend
 
 
@@ -18,8 +18,8 @@ class Cluster:
         self.backend = backend
         self.topic = set(past)
 
-    def read(self) -> Collection[LeaseValue]:
-        return set(self.topic)
+    def read(self) -> KnownLeases:
+        return KnownLeases(frozenset(self.topic))
 
     def record(self, lease: LeaseValue) -> None:
         self.topic.add(lease)

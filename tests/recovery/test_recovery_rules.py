@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cli.recovery.log_rows import planned_row
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL, NO_LIMIT, WalRetention, local_retention_ms
 from metadata_topic.store.released_offsets import ReleasedUpTo
@@ -107,7 +108,9 @@ class World:
             view, frozenset({1}), {ORDERS.topic_id: "orders"},
             replication={ORDERS.topic_id: Replication(len(self.replicas.replicas), frozenset())},
         )  # fmt: skip
-        view = cluster_observer.with_wal_retention(observation, {"orders": self.settings}, RETENTION).view
+        view = cluster_observer.with_wal_retention(
+            observation, SettingsTable({"orders": self.settings}), RETENTION
+        ).view
         entry = RemoteLogSegmentMetadataEntry(ORDERS, 0, PER_RUN * at, PER_RUN * at + PER_RUN - 1, 0, 1, 0)
         return release_of(entry, self.now_ms - at, view, Tiers())
 

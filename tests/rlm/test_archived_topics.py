@@ -9,6 +9,7 @@ import pytest
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -33,7 +34,7 @@ class Cluster:
 
     def __init__(self, archives_here: bool = True) -> None:
         self.store, self.archive = RemoteWalMetadataStore(), ArchiveStore()
-        self.settings = SimpleNamespace(topics={"orders": TopicSettings(enable=True, archive=True)}, agents={})
+        self.settings = SimpleNamespace(table=SettingsTable({"orders": TopicSettings(enable=True, archive=True)}))
         self.knowledge = ArchivedTopics(
             NodeRegistration(1, 7, 1),
             self.store,
@@ -70,8 +71,8 @@ def test_entries_wait_for_the_archive_wherever_it_runs(
     topic: TopicSettings, here: bool, elsewhere: bool, expected: bool
 ) -> None:
     cluster = Cluster(archives_here=here)
-    cluster.settings.topics["orders"] = topic
-    cluster.settings.agents[2] = AgentRegistration(2, 5, "", "", "1", 0, archive=elsewhere)
+    agent = AgentRegistration(2, 5, "", "", "1", 0, archive=elsewhere)
+    cluster.settings.table = SettingsTable({"orders": topic}, agents={2: agent})
     assert not cluster.knowledge.is_archived(ORDERS.topic_id)
     cluster.knowledge.cluster_seen(SEEN)
     assert cluster.knowledge.is_archived(ORDERS.topic_id) is expected

@@ -9,7 +9,8 @@ from typing import cast
 import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterWatch, Observation, Replication, held_partitions
@@ -23,8 +24,11 @@ ON = TopicSettings(enable=True)
 @dataclass
 class Settings:
     topics: dict[str, TopicSettings] = field(default_factory=lambda: {"orders": ON})
-    agents: dict[int, AgentRegistration] = field(default_factory=dict)
     ready: bool = True
+
+    @property
+    def table(self) -> SettingsTable:
+        return SettingsTable(self.topics)
 
 
 @dataclass

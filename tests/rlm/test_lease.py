@@ -1,6 +1,5 @@
 """A lease in the bucket: agents of one cluster share it, a clone of the cluster does not."""
 
-from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,19 +8,11 @@ import pytest
 
 from agent.wiring.lease_watch import LeaseWatch, make_lease
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.settings.settings_records import (
-    Leases,
-    LeaseValue,
-    decode_leases,
-    encode_leases,
-    lease_key,
-    with_lease,
-)
-from metadata_topic.settings.topic_settings import MalformedSettingError
+from metadata_topic.settings.settings_records import Leases, LeaseValue, with_lease
 from plugin import wall_clock
 from plugin.blob_storage import BlobStorage
 from plugin.errors import RemoteStorageError
-from rlm.lifecycle.lease import LOOK_S, RENEW_S, Lease
+from rlm.lifecycle.lease import LOOK_S, RENEW_S, KnownLeases, Lease
 from tests.metadata_topic.fake_blobs import FakeBlobs
 from tests.plugin.two_zones import two_zones
 
@@ -36,6 +27,7 @@ class Cluster:
         self.records: dict[int, Leases] = {}
         """By broker."""
         self.is_read = self.takes_records = True
+        self.may_lack = False
         self.now_s = 0.0
 
     def agent(self, blobs: BlobStorage | None = None, broker_id: int | None = None) -> Lease:
@@ -57,8 +49,9 @@ class Recorded:
         self.broker_id = broker_id
         cluster.records.setdefault(broker_id, ())
 
-    def read(self) -> Collection[LeaseValue] | None:
-        return {one for leases in self.cluster.records.values() for one in leases} if self.cluster.is_read else None
+    def read(self) -> KnownLeases | None:
+        values = frozenset(one for leases in self.cluster.records.values() for one in leases)
+        return KnownLeases(values, self.cluster.may_lack) if self.cluster.is_read else None
 
     def record(self, lease: LeaseValue) -> None:
         if not self.cluster.takes_records:
@@ -192,11 +185,27 @@ def test_records_are_read_as_written_and_keep_the_last_two_numbers() -> None:
     leases = with_lease(with_lease((LeaseValue(1, "a"),), LeaseValue(2, "b")), LeaseValue(2, "c"))
     assert leases == (LeaseValue(1, "a"), LeaseValue(2, "b"), LeaseValue(2, "c"))
     assert with_lease(leases, LeaseValue(3, "d")) == (*leases[1:], LeaseValue(3, "d"))
-    assert decode_leases(lease_key(3), encode_leases(leases)) == (3, leases)
-    assert decode_leases(lease_key(3), None) == (3, ())
-    for malformed in (b"7", b"not json", b"[[1]]"):
-        with pytest.raises(MalformedSettingError):
-            decode_leases(lease_key(3), malformed)
+
+
+def test_a_value_that_was_lost_with_the_settings_topic_is_not_taken_for_another_clusters() -> None:
+    cluster = Cluster(FakeBlobs())
+    agents = [cluster.agent(broker_id=one) for one in range(2)]
+    live(agents, cluster, RENEW_S)
+    known = dict(cluster.records)
+    cluster.records, cluster.may_lack = {}, True  # the topic was lost, and nobody has restored it yet
+    alone = cluster.agent(broker_id=2)
+    live([alone], cluster, RENEW_S)
+    assert (alone.lost_because, alone.is_contested, alone.may_delete) == (None, False, False)
+    assert "lease take" in (alone.unknown_because or "")
+    cluster.records = {2: (), **known}  # the others are back
+    live([alone, *agents], cluster, RENEW_S)
+    assert [(one.lost_because, one.unknown_because, one.may_delete) for one in (alone, *agents)] == [
+        (None, None, True)
+    ] * 3
+    cluster.records = {2: ()}
+    number = alone.take()
+    live([alone], cluster, RENEW_S)
+    assert (alone.unknown_because, alone.may_delete) == (None, True), number
 
 
 @pytest.mark.parametrize("zones", [("az1",), ("az1", "az2")])

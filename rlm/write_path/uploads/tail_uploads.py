@@ -8,7 +8,7 @@ request gets one answer, remembered by the request's id.
 Belongs to the event loop.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import structlog
@@ -16,7 +16,8 @@ import structlog
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.settings_records import TailRequest, TailStored, TopicPartitionName
-from metadata_topic.settings.settings_topic import SettingsWriter, TailRequests
+from metadata_topic.settings.settings_table import TAILS_STORED
+from metadata_topic.settings.settings_topic import SettingsWriter
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
@@ -46,7 +47,7 @@ class TailUploads:
         self._open: dict[TopicPartitionName, TailRequest] = {}
         self._answered: dict[TopicPartitionName, str] = {}
 
-    def requested(self, requests: TailRequests) -> None:
+    def requested(self, requests: Mapping[TopicPartitionName, TailRequest]) -> None:
         """Set all requests that are open in the topic."""
         for where in [known for known in self._open if known not in requests]:
             self._close(where)
@@ -114,7 +115,7 @@ class TailAnswers:
     def __call__(self, where: TopicPartitionName, stored: TailStored) -> None:
         if self._writer is None:
             self._writer = SettingsWriter(self._client)
-        self._writer.tail_stored_soon(where, stored)
+        self._writer.put_soon(TAILS_STORED, where, stored)
 
     def close(self) -> None:
         """Wait for answers on their way. Idempotent."""

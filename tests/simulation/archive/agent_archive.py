@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Protocol, cast
 
 from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -36,7 +37,7 @@ from tests.simulation.seeded_storage import SeededStorage
 from tests.simulation.virtual_time import SeededExecutor, VirtualTimeLoop
 
 TOPIC = "t"
-SETTINGS = cast(KnownSettings, SimpleNamespace(topics={TOPIC: TopicSettings(enable=True, archive=True)}, agents={}))
+SETTINGS = cast(KnownSettings, SimpleNamespace(table=SettingsTable({TOPIC: TopicSettings(enable=True, archive=True)})))
 MAX_AGE_MS = 4_000
 LIMITS = ArchivingLimits(
     ArchiveTaskLimits(

@@ -1,0 +1,248 @@
+"""What `__remote_wal_topic_settings` holds: a table of typed values, each under the key of its kind and name.
+
+The topic has one partition and is compacted: the last record of each key counts. A new kind of value is one more
+`Kind`, and a field of `SettingsTable`.
+
+====================================  ================================================================
+key                                   value
+====================================  ================================================================
+``topic:<name>``                      `TopicSettings`
+``pattern:<regular expression>``      `TopicSettings` of topics with such names without own settings
+``agent:<broker id>``                 `AgentRegistration`
+``pause:<scope>``                     `Pause`
+``lease:<broker id>``                 `Leases`
+``tail:<topic>:<partition>``          `TailRequest`
+``tail-stored:<topic>:<partition>``   `TailStored`
+``restored:<topic id>``               up to which offset another settings topic was put into this one
+====================================  ================================================================
+
+What a topic inherits does not replace its own settings, if it comes behind them (`Kind.yields`).
+
+A record's value is JSON: ``version``, the ``value``, and for a record that an agent put back after the topic was lost,
+``restored``: the id of the settings topic that had it, and its offset there. Without a record, or after a tombstone,
+there is no such value. A record that cannot be read, as one of another version, changes nothing that is known. If
+nothing is known under its key, the strictest value of its kind counts: `Kind.unreadable`.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError, with_config
+
+from kafka_log.topic_partition import TopicId
+from metadata_topic.records.errors import TopicSettingsError
+from metadata_topic.settings.patterns import is_match
+from metadata_topic.settings.settings_records import (
+    ALL,
+    Leases,
+    Pause,
+    Pauses,
+    TailRequest,
+    TailStored,
+    TopicPartitionName,
+)
+from metadata_topic.settings.topic_settings import (
+    AS_READ,
+    INTERNAL_TOPICS,
+    AgentRegistration,
+    TopicSettings,
+    check_pattern,
+    check_topic,
+    settings_of,
+)
+
+N = TypeVar("N", bound=Hashable)
+V = TypeVar("V")
+
+FORMAT_VERSION: Final = 1
+_PAUSED_KINDS: Final = frozenset({"broker", "zone", "topic"})
+
+
+class MalformedSettingError(ValueError):
+    """A record of the settings topic that has no meaning for us."""
+
+
+class Place(NamedTuple):
+    """The record that a value was written with: the settings topic's id in hexadecimal digits, and the offset."""
+
+    topic: str
+    offset: int
+
+
+@with_config(AS_READ)
+@dataclass(frozen=True, slots=True)
+class _Record(Generic[V]):
+    version: Literal[1]
+    value: V | None
+    restored: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind(Generic[N, V]):
+    """One kind of values."""
+
+    field: str
+    """The field of `SettingsTable`."""
+    prefix: str
+    parse: Callable[[str], N]
+    """Returns the name of a key's text. Raises ValueError, TopicSettingsError for a name that has no meaning."""
+    record: TypeAdapter[_Record[V]]
+    text: Callable[[N], str] = str
+    yields: Callable[[V, V], bool] = lambda _value, _known: False
+    """Whether a value does not replace the known one that it comes behind."""
+    unreadable: V | None = None
+    """What a value that cannot be read counts as, if none was known before: what loses nothing."""
+
+    def key(self, name: N) -> bytes:
+        """Return the key of a record. Raises TopicSettingsError, ValueError for a name that has no meaning."""
+        text = self.text(name)
+        self.parse(text)
+        return f"{self.prefix}:{text}".encode()
+
+    def encode(self, value: V | None, restored: Place | None = None) -> bytes:
+        """Return the value of a record; None with a place: that it had been removed."""
+        return self.record.dump_json(_Record(FORMAT_VERSION, value, restored))
+
+    def decode(self, value: bytes) -> tuple[V | None, Place | None]:
+        """Return the record's value, and where it was restored from. Raises MalformedSettingError, and nothing else."""
+        try:
+            record = self.record.validate_json(value)
+        except ValidationError as error:
+            raise MalformedSettingError("; ".join(map(_told, error.errors(include_url=False)))) from error
+        return record.value, record.restored
+
+
+def _told(fault: Any) -> str:
+    return f"{'.'.join(map(str, fault['loc'])) or 'value'}: {fault['msg']}"
+
+
+def _topic_name(text: str) -> str:
+    check_topic(text)
+    return text
+
+
+def _pattern(text: str) -> str:
+    check_pattern(text)
+    return text
+
+
+def _broker_id(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("no broker id")
+    return int(text)
+
+
+def _scope(text: str) -> str:
+    kind, _, name = text.partition(":")
+    if text != ALL and not (kind in _PAUSED_KINDS and name):
+        raise ValueError(f"a pause of an unknown kind: {kind}")
+    return text
+
+
+def _is_inherited_behind_own(value: TopicSettings, known: TopicSettings) -> bool:
+    """An operator may have set the topic while an agent wrote what it inherits."""
+    return value.is_inherited and known.is_own and known.is_of(value.topic_id)
+
+
+def _partition(text: str) -> TopicPartitionName:
+    topic, _, number = text.rpartition(":")
+    return _topic_name(topic), _broker_id(number)
+
+
+def _partition_text(where: TopicPartitionName) -> str:
+    return f"{where[0]}:{where[1]}"
+
+
+_STRICTEST: Final = TopicSettings(enable=True, durable=True, pack=False, origin="a record that cannot be read")
+TOPICS: Final = Kind(
+    "topics",
+    "topic",
+    _topic_name,
+    TypeAdapter(_Record[TopicSettings]),
+    yields=_is_inherited_behind_own,
+    unreadable=_STRICTEST,
+)
+PATTERNS: Final = Kind("patterns", "pattern", _pattern, TypeAdapter(_Record[TopicSettings]), unreadable=_STRICTEST)
+AGENTS: Final = Kind("agents", "agent", _broker_id, TypeAdapter(_Record[AgentRegistration]))
+PAUSES: Final = Kind(
+    "pauses", "pause", _scope, TypeAdapter(_Record[Pause]), unreadable=Pause("a record that cannot be read", 0)
+)
+LEASES: Final = Kind("leases", "lease", _broker_id, TypeAdapter(_Record[Leases]))
+TAIL_REQUESTS: Final = Kind("tail_requests", "tail", _partition, TypeAdapter(_Record[TailRequest]), _partition_text)
+TAILS_STORED: Final = Kind("tails_stored", "tail-stored", _partition, TypeAdapter(_Record[TailStored]), _partition_text)
+RESTORED: Final = Kind("restored", "restored", str, TypeAdapter(_Record[int]))
+
+KINDS: Final[tuple[Kind[Any, Any], ...]] = (
+    TOPICS, PATTERNS, AGENTS, PAUSES, LEASES, TAIL_REQUESTS, TAILS_STORED, RESTORED,
+)  # fmt: skip
+_BY_PREFIX: Final = {kind.prefix: kind for kind in KINDS}
+
+Key = tuple[Kind[Any, Any], Hashable]
+"""A kind and a name."""
+
+
+def parse_key(key: bytes | None) -> Key:
+    """Return the kind and name of a record. Raises MalformedSettingError, and nothing else."""
+    try:
+        prefix, _, text = (key or b"").decode().partition(":")
+        kind = _BY_PREFIX[prefix]
+        return kind, kind.parse(text)
+    except KeyError:
+        raise MalformedSettingError(f"a key of an unknown kind, {len(key or b'')} bytes") from None
+    except (ValueError, TopicSettingsError) as error:
+        raise MalformedSettingError(f"{type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsTable:
+    """The topic's values at one time, by kind and name."""
+
+    topics: Mapping[str, TopicSettings] = field(default_factory=dict)
+    """Settings by topic, explicit and inherited; of a topic without any see `of`."""
+    patterns: Mapping[str, TopicSettings] = field(default_factory=dict)
+    agents: Mapping[int, AgentRegistration] = field(default_factory=dict)
+    pauses: Pauses = field(default_factory=dict)
+    leases: Mapping[int, Leases] = field(default_factory=dict)
+    tail_requests: Mapping[TopicPartitionName, TailRequest] = field(default_factory=dict)
+    tails_stored: Mapping[TopicPartitionName, TailStored] = field(default_factory=dict)
+    restored: Mapping[str, int] = field(default_factory=dict)
+    orphaned: Mapping[str, TopicSettings] = field(default_factory=dict)
+    """Own settings of deleted topics, which `topics` lacks; another topic may have the name now (`read_known_settings`
+    alone looks for them)."""
+    _by_pattern: dict[str, TopicSettings | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def of(self, topic: str, topic_id: TopicId | None) -> TopicSettings | None:
+        """Return the settings of a topic; None if it has none. `topic_id` is None if it is not known.
+
+        If its record is not there yet, the strictest pattern that matches the name counts: one that is durable, then
+        the longest.
+        """
+        found = settings_of(self.topics, topic, topic_id)
+        if found is not None or topic in INTERNAL_TOPICS:
+            return found
+        if topic not in self._by_pattern:
+            self._by_pattern[topic] = self._strictest(topic)
+        return self._by_pattern[topic]
+
+    def _strictest(self, topic: str) -> TopicSettings | None:
+        matching = [pattern for pattern in self.patterns if is_match(pattern, topic)]
+        if not matching:
+            return None
+        return self.patterns[max(matching, key=lambda one: (self.patterns[one].is_durable, len(one), one))]
+
+    @property
+    def is_any_durable(self) -> bool:
+        """Whether a topic is durable, or may become so by its name."""
+        return any(one.is_durable for topics in (self.topics, self.patterns) for one in topics.values())
+
+
+def table_of(values: Mapping[Key, object]) -> SettingsTable:
+    """Return the table of these values."""
+    found: dict[str, dict[Hashable, object]] = {kind.field: {} for kind in KINDS}
+    for (kind, name), value in values.items():
+        if kind is PATTERNS and isinstance(value, TopicSettings):
+            value = replace(value, origin=f"pattern {name}")
+        found[kind.field][name] = value
+    return SettingsTable(**cast(Any, {field: MappingProxyType(its) for field, its in found.items()}))

@@ -1,0 +1,249 @@
+"""Whatever stood in the settings topic survives its loss, and what was removed does not come back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.settings_memory import FILE_NAME, SettingsMemory
+from metadata_topic.settings.settings_table import KINDS, LEASES, PAUSES, TOPICS, Kind, SettingsTable
+from metadata_topic.settings.topic_settings import FILE, TopicSettings
+from metadata_topic.topic.topic_follower import TopicRecord
+from tests.metadata_topic.settings_samples import BY_KIND, DURABLE, PAUSE
+
+Change = tuple[Kind[Any, Any], Any, Any]
+
+
+class Topic:
+    """The settings topic."""
+
+    def __init__(self) -> None:
+        self.topic_id, self.records = TopicId(b"1" * 16), list[tuple[bytes, bytes | None]]()
+
+    def put(self, kind: Kind[Any, Any], name: Any, value: Any) -> None:
+        self.records.append((kind.key(name), None if value is None else kind.encode(value)))
+
+    def make_again(self) -> None:
+        self.topic_id, self.records = TopicId(bytes([self.topic_id[0] + 1]) * 16), []
+
+    def compact(self) -> None:
+        """Remove all records but each key's last, and tombstones."""
+        last = {key: at for at, (key, _) in enumerate(self.records)}
+        self.records = [
+            (key, value if last[key] == at and value is not None else b"compacted")
+            for at, (key, value) in enumerate(self.records)
+        ]
+
+
+class Agent:
+    """What one agent knows of it."""
+
+    def __init__(self, state_directory: Path | None) -> None:
+        self._directory = state_directory
+        self.start()
+
+    def start(self) -> None:
+        self.memory, self._position = SettingsMemory(self._directory), 0
+
+    def read(self, topic: Topic) -> SettingsTable:
+        if not self.memory.reads(topic.topic_id, {0: len(topic.records)}):
+            self._position = 0
+        if self._position > len(topic.records):
+            self._position = 0
+        there = enumerate(topic.records[self._position :], self._position)
+        self.memory.apply_all(TopicRecord(0, at, *record) for at, record in there if record[1] != b"compacted")
+        self._position = len(topic.records)
+        self.memory.save()
+        return self.table
+
+    @property
+    def table(self) -> SettingsTable:
+        return without_notes(self.memory.table(is_read=True))
+
+    def restore(self, topic: Topic) -> None:
+        self.read(topic)
+        for _ in range(4):
+            if not (due := self.memory.restorations()):
+                return
+            topic.records += due.items()
+            self.read(topic)
+        raise AssertionError(f"it writes for ever: {due}")
+
+
+def without_notes(table: SettingsTable) -> SettingsTable:
+    """Return the table without the notes of what was restored."""
+    return replace(table, restored={})
+
+
+def _cut(topic: Topic) -> None:
+    del topic.records[1:]
+
+
+@pytest.mark.parametrize("lose", [Topic.make_again, _cut], ids=["made again", "end cut off"])
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.prefix)
+def test_every_kind_of_value_survives_the_topics_loss(
+    tmp_path: Path, kind: Kind[Any, Any], restarts: bool, lose: Callable[[Topic], None]
+) -> None:
+    topic, agent = Topic(), Agent(tmp_path)
+    name, value, other = BY_KIND[kind]
+    topic.put(PAUSES, "all", PAUSE)
+    topic.put(kind, name, other)
+    topic.put(kind, name, value)
+    agent.read(topic)
+    lose(topic)
+    if restarts:
+        agent.start()
+    else:
+        agent.read(topic)
+    assert getattr(agent.memory.table(is_read=False), kind.field)[name] == value
+    agent.read(topic)
+    assert agent.memory.is_lost
+    assert getattr(agent.memory.table(is_read=True), kind.field)[name] == value
+    agent.restore(topic)
+    assert not agent.memory.restorations()
+    topic.compact()
+    for reader in (Agent(None), agent, Agent(tmp_path)):
+        reader.read(topic)
+        table = reader.memory.table(is_read=True)
+        assert getattr(table, kind.field)[name] == value
+        assert table.pauses["all"] == PAUSE
+        assert not reader.memory.is_lost
+
+
+def test_a_topic_that_is_whole_counts_alone(tmp_path: Path) -> None:
+    topic, agent = Topic(), Agent(tmp_path)
+    topic.put(TOPICS, "orders", DURABLE)
+    agent.read(topic)
+    topic.put(TOPICS, "orders", None)  # while the agent was away
+    agent.start()
+    assert not agent.read(topic).topics
+    assert not agent.memory.restorations()
+
+
+@pytest.mark.parametrize("first", ["stale", "newest"])
+def test_the_newest_memory_counts_whoever_restores_first(tmp_path: Path, first: str) -> None:
+    topic, stale, newest = Topic(), Agent(tmp_path / "stale"), Agent(tmp_path / "newest")
+    for one in ("stale", "newest"):
+        (tmp_path / one).mkdir()
+    topic.put(TOPICS, "orders", replace(DURABLE, durable=False))
+    topic.put(PAUSES, "all", PAUSE)
+    stale.read(topic)
+    topic.put(TOPICS, "orders", DURABLE)
+    topic.put(PAUSES, "all", None)
+    topic.put(PAUSES, "zone:a", PAUSE)
+    wanted = newest.read(topic)
+    topic.make_again()
+    for agent in (stale, newest) if first == "stale" else (newest, stale):
+        agent.restore(topic)
+    for agent in (stale, newest, Agent(None)):
+        assert agent.read(topic) == wanted
+        assert not agent.memory.restorations()
+
+
+def test_who_comes_back_long_after_the_loss_brings_nothing_back(tmp_path: Path) -> None:
+    (tmp_path / "away").mkdir()
+    topic, agent, away = Topic(), Agent(tmp_path), Agent(tmp_path / "away")
+    topic.put(PAUSES, "all", PAUSE)
+    away.read(topic)
+    topic.put(PAUSES, "all", None)
+    topic.put(PAUSES, "zone:a", PAUSE)
+    agent.read(topic)
+    agent.start()
+    topic.make_again()
+    agent.restore(topic)
+    topic.put(PAUSES, "zone:a", None)
+    agent.read(topic)
+    topic.compact()
+    away.start()
+    away.restore(topic)
+    assert away.read(topic) == agent.read(topic) == SettingsTable()
+
+
+def test_what_is_set_after_the_loss_is_newer_than_what_is_restored(tmp_path: Path) -> None:
+    topic, agent = Topic(), Agent(tmp_path)
+    for name in ("orders", "clicks", "payments"):
+        topic.put(TOPICS, name, DURABLE)
+    agent.read(topic)
+    topic.make_again()
+    agent.read(topic)
+    due = agent.memory.restorations()
+    on = TopicSettings(enable=True)
+    topic.put(TOPICS, "orders", on)  # the operator is faster than the agent's own records
+    topic.put(TOPICS, "clicks", None)
+    topic.records += due.items()
+    for _ in range(2):
+        assert agent.read(topic).topics == {"orders": on, "payments": DURABLE}
+        agent.restore(topic)
+        topic.compact()
+        assert Agent(None).read(topic).topics == {"orders": on, "payments": DURABLE}
+
+
+def test_own_settings_before_what_is_inherited_outlive_compaction(tmp_path: Path) -> None:
+    topic, agent = Topic(), Agent(tmp_path)
+    topic.put(TOPICS, "orders", DURABLE)
+    topic.put(TOPICS, "orders", replace(DURABLE, durable=False, origin=FILE))
+    agent.restore(topic)
+    whole, records = list(topic.records), len(topic.records)
+    topic.compact()
+    topic.records[1] = whole[1]  # the cleaner keeps it: what repairs it is in the active segment
+    assert Agent(None).read(topic).topics == {"orders": DURABLE}
+    agent.restore(topic)
+    assert len(topic.records) == records
+
+
+def test_leases_of_a_topic_made_again_may_lack_some_until_one_is_new(tmp_path: Path) -> None:
+    topic, agent = Topic(), Agent(tmp_path)
+    topic.put(LEASES, *BY_KIND[LEASES][:2])
+    agent.read(topic)
+    assert not agent.memory.was_remade()
+    topic.make_again()
+    agent.read(topic)
+    assert agent.memory.was_remade()
+    agent.restore(topic)
+    assert (agent.memory.was_remade(), agent.memory.has_new(LEASES)) == (True, False)
+    topic.put(LEASES, 3, BY_KIND[LEASES][2])
+    agent.read(topic)
+    assert agent.memory.has_new(LEASES)
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("[", "{}", '{"version": 2}'):
+        (tmp_path / FILE_NAME).write_text(text)
+        assert SettingsMemory(tmp_path).table(is_read=False) == SettingsTable()
+        assert "settings_memory_unreadable" in capsys.readouterr().out
+
+
+NAMES = ("all", "broker:1", "zone:a")
+_CHANGES = st.tuples(st.sampled_from(NAMES), st.none() | st.integers(1, 9))
+_READS = st.integers(0, 2)
+_LOSS = st.just("lost")
+
+
+@given(st.lists(_CHANGES | _READS | _LOSS, max_size=30), st.permutations(range(3)))
+def test_agents_agree_on_what_one_of_them_had_read_last(steps: Sequence[object], order: Sequence[int]) -> None:
+    """Agents read from time to time; the topic is lost when one of them has read it all; all restore, in any order."""
+    topic, agents, wanted = Topic(), [Agent(None) for _ in range(3)], dict[str, object]()
+    for step in (*steps, "lost"):
+        if isinstance(step, int):
+            agents[step].read(topic)
+        elif isinstance(step, tuple):
+            name, since = cast(tuple[str, int | None], step)
+            value = None if since is None else replace(PAUSE, since_ms=since)
+            topic.put(PAUSES, name, value)
+            wanted.pop(name, None) if value is None else wanted.update({name: value})
+        else:
+            agents[0].read(topic)
+            topic.make_again()
+            for one in order:
+                agents[one].restore(topic)
+            for one in order:
+                agents[one].restore(topic)
+                topic.compact()
+            assert [agent.table.pauses for agent in agents] == [wanted] * 3
+            assert Agent(None).read(topic).pauses == wanted
