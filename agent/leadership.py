@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import structlog
@@ -238,7 +239,7 @@ class LeadershipWatch:
             self._changed.clear()
             try:
                 led = await loop.run_in_executor(self._threads, reader.led_partitions)
-                followers = frozenset(one for topic in led.values() for them in topic.values() for one in them)
+                followers = frozenset[int]().union(*chain.from_iterable(topic.values() for topic in led.values()))
                 self._zones.learned(await loop.run_in_executor(self._threads, reader.racks, followers))
                 if self._is_fenced():
                     led = {}  # every reader would refuse what this incarnation uploads

@@ -48,7 +48,7 @@ from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 
 log = structlog.get_logger(__name__)
 
-_LOOK_S = 1.0
+_LOOK_S = 2.0
 _LEADERSHIP_LOOK_S = 5.0
 """How often leadership is asked for without any sign of a change."""
 

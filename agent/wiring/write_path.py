@@ -49,7 +49,7 @@ from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
 """The back-off after a failed upload or read: it doubles from the first to the second."""
-_SPACING_LOOK_S: Final = 1.0
+_SPACING_LOOK_S: Final = 2.0
 _SHADOW_LOOK_S: Final = 0.1
 """In shadow no fetch shows what goes inline, so logs are read so often. In the model of `perf.cost` the share came
 within ten points of what agents link; at 1 s it missed bursts."""
@@ -182,7 +182,7 @@ class WritePath(WritePathOwner):
                 self._leave(combine)
 
     async def _space_uploads(self, decider: LinkDecider) -> None:
-        """Set each second how far apart uploads must be at least, by the recent rates of all agents."""
+        """Set every two seconds how far apart uploads must be at least, by the recent rates of all agents."""
         objects_per_s, told = self._kafka.metadata.objects_per_s, self._around.metrics.write.upload_spacing
         bound_per_s = self._around.settings.quotas.cluster_objects_per_second
         while True:

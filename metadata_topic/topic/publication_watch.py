@@ -12,7 +12,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL_S = 1.0
+_INTERVAL_S = 2.0
 STALLED = "metadata_publication_stalled"
 
 

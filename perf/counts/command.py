@@ -63,6 +63,8 @@ class Counted:
     """Wake-ups of one agent, on all its threads."""
     idle_calls_per_s: float = 0.0
     """Python calls of one agent."""
+    idle_functions: dict[str, float] = field(default_factory=dict)
+    """The Python functions that an idle agent calls most, in a second."""
     functions: dict[str, float] = field(default_factory=dict)
     """The Python functions that are called most."""
     c_functions: dict[str, float] = field(default_factory=dict)
@@ -75,7 +77,10 @@ def counts(
     latency_ms: LatencyMs = 5,
     as_json: Json = False,
 ) -> None:
-    """Count calls, system calls, hand-overs and copies for one object, and wake-ups of an idle agent."""
+    """Count calls, system calls, hand-overs and copies for one object, and what an idle agent does in a second.
+
+    Takes two minutes for each store on a quiet machine.
+    """
     from rich.console import Console
 
     found = []
@@ -128,6 +133,7 @@ class _Counting:
         woken += self._wake_ups()
         agent_seconds = self._seconds * len(brokers)
         self._counted.idle_calls_per_s = calls.total() / agent_seconds
+        self._counted.idle_functions = {name: times / agent_seconds for name, times in calls.most_common(_MOST)}
         self._counted.idle_wake_ups_per_s = woken / agent_seconds
         self._count_calls()
         if program := shutil.which("strace"):

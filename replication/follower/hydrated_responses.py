@@ -28,6 +28,7 @@ from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationCache, HydrationError
 from replication.wire.fetch_frame import FETCH_API_KEY
 from replication.wire.framed_connection import reserve
+from replication.wire.idle_fetch import response_frame
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import (
     ForgedRangeError,
@@ -321,7 +322,7 @@ class HydratedResponses:
         self.spliced_at_s: float | None = None
         """When the last response was put together."""
         self._memory = ResponseMemory(context.budget)
-        self._asked_last = 0
+        self.asked_last = 0
         """The correlation id of the last Fetch. Only one Fetch is under way, so a linked response answers it."""
         self._responses = ResponsesAhead(_RESPONSES_AHEAD, asyncio.get_running_loop())
         self._in_order = AnswersInOrder()
@@ -341,7 +342,7 @@ class HydratedResponses:
     def note_request(self, frame: Buffer) -> None:
         """Note the request that is about to be sent to the leader's agent."""
         if int.from_bytes(bytes(frame[:2]), "big") == FETCH_API_KEY:
-            self._asked_last = int.from_bytes(bytes(frame[4:8]), "big", signed=True)
+            self.asked_last = int.from_bytes(bytes(frame[4:8]), "big", signed=True)
         self._links.tell()
 
     async def receive(self) -> None:
@@ -349,6 +350,8 @@ class HydratedResponses:
         while (message := await self.channel.receive()) is not None:
             self._taker.passed()
             kind, body = message
+            if kind is MessageKind.IDLE_RESPONSE:
+                message = kind, body = MessageKind.KAFKA, memoryview(response_frame(body))
             if kind in _ANNOUNCING_KINDS:
                 try:
                     self._announced(kind, body)
@@ -460,10 +463,10 @@ class HydratedResponses:
 
     async def _ask_inline(self, reason: str, detail: str) -> None:
         """Ask the leader's agent for the original, which comes as a Kafka frame."""
-        self._in_order.await_original(self._asked_last)
+        self._in_order.await_original(self.asked_last)
         self._context.metrics.fault(f"inline_requested_{reason}")
-        log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self._asked_last)
-        self.channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._asked_last))
+        log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self.asked_last)
+        self.channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self.asked_last))
         await self.channel.drain()
 
     def _breaker_changed(self, _is_open: bool) -> None:

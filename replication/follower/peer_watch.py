@@ -1,4 +1,4 @@
-"""Asks every other agent each second whether it is alive and whom it cannot serve, and remembers what it answered.
+"""Asks every other agent every two seconds whether it is alive and whom it cannot serve, and remembers the answer.
 
 Each agent is asked on a connection of its own (`PeerCapabilities.PRESENCE`), which stays open. So a process that ends
 is noticed at once, and one that is frozen or whose host is gone within seconds. An agent that does not know the
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from plugin.hot_path.deadline import Deadline
 from replication.follower.follower_context import FollowerContext
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
@@ -20,8 +21,9 @@ from replication.wire.peer_protocol import NO_BROKER_SERVED, Hello, PeerCapabili
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL_S = 1.0
+_INTERVAL_S = 2.0
 _ANSWER_S = 3.0
+"""With the five seconds after which the status page is loaded again, a frozen agent is red within ten."""
 STALE_S = 10.0
 """An answer that is older says nothing about now."""
 _NOT_THERE = (OSError, ssl.SSLError, PeerRefusedError, MalformedFrameError)  # TimeoutError is an OSError
@@ -147,7 +149,7 @@ class PeerWatch:
         if address is None:
             raise PeerRefusedError("it is not known any more")
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            with Deadline(asyncio.get_running_loop(), _ANSWER_S):
                 if connection is None:
                     await connect_framed(address, opened, self._context.tls())
                 granted = await exchange_hellos(opened, self._hello, broker_id, heard)

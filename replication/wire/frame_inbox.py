@@ -33,7 +33,8 @@ class FrameAssembler:
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._staging = bytearray(STAGING_BYTES)
-        self._view = memoryview(self._staging)
+        self.staging = memoryview(self._staging)
+        """The buffer that the next bytes go to, from its beginning, unless a frame is partial."""
         self._staged = 0
         self._large_bytes = 0
         self._received_bytes = 0
@@ -41,18 +42,15 @@ class FrameAssembler:
         """The buffer of a frame that is larger than the staging buffer, as far as it is allocated."""
         self.is_large = False
         """Whether a large frame is being received."""
+        self.is_partial = False
+        """Whether a frame has begun and is not complete."""
         self.fault: FrameSizeError | None = None
         """The fault after which the stream cannot be read further."""
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether a frame has begun and is not complete."""
-        return self._staged > 0 or self.is_large
 
     def buffer(self) -> memoryview:
         """Return the buffer for the next bytes."""
         if self.large is None:
-            return self._view[self._staged :]
+            return self.staging[self._staged :]
         return memoryview(self.large)[self._received_bytes :]
 
     def received_large(self, nbytes: int) -> bytearray | None:
@@ -61,6 +59,7 @@ class FrameAssembler:
         if self.large is None or self._received_bytes < self._large_bytes:
             return None
         frame, self.large, self.is_large = self.large, None, False
+        self.is_partial = False
         return frame
 
     def received(self, nbytes: int, frames: deque[Buffer]) -> int:
@@ -78,7 +77,7 @@ class FrameAssembler:
             start = position + SIZE_PREFIX.size
             if start + size <= end:
                 position = start + size
-                frames.append(bytes(self._view[start:position]))
+                frames.append(bytes(self.staging[start:position]))
                 whole_bytes += size
                 continue
             if size > STAGING_BYTES - SIZE_PREFIX.size:
@@ -87,8 +86,9 @@ class FrameAssembler:
                 position = end
             break
         if position and position < end:
-            self._view[: end - position] = self._view[position:end]
+            self.staging[: end - position] = self.staging[position:end]
         self._staged = end - position
+        self.is_partial = self._staged > 0 or self.is_large
         return whole_bytes
 
     @property
