@@ -15,6 +15,8 @@ V = TypeVar("V")
 
 NO_TOPIC_ID: Final = TopicId(bytes(16))
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+NO_LEADER_TO_ASK: Final = frozenset({5, 6})
+"""Kafka's LEADER_NOT_AVAILABLE and NOT_LEADER_OR_FOLLOWER."""
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 UNKNOWN_TOPIC_ID: Final = 100
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from kafka_cluster.answers import DescribedTopic
+from kafka_cluster.answers import NO_LEADER_TO_ASK, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
@@ -214,7 +214,7 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
         }
         log_starts_asked = cluster.offsets(shared, EARLIEST)
         configs = cluster.topic_configurations(wanted).get_all()
-        log_starts = log_starts_asked.get_all()
+        log_starts = log_starts_asked.get_all(NO_LEADER_TO_ASK)  # a leader may go while it is asked
     except KafkaClusterError as error:
         hint = "give --cluster-metadata when no broker is left"
         raise UnknownClusterError("ask cluster", client.bootstrap_servers, error.reason, hint) from error

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
+from kafka_cluster.answers import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import Load, TopicPartition
@@ -11,8 +12,8 @@ from retention_job.cost.estimate import Log, Sample, mean_record_bytes
 if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
 
-_NOT_HERE = frozenset({3, 5, 6})
-"""Kafka's codes for partitions that are gone, have no leader or another one: the next sample has them."""
+_NOT_HERE = NO_LEADER_TO_ASK | {UNKNOWN_TOPIC_OR_PARTITION}
+"""What is said of partitions that are gone, have no leader or another one: the next sample has them."""
 
 
 class Sampler:

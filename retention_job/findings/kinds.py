@@ -34,6 +34,7 @@ class Kind(StrEnum):
     METADATA_RETENTION = "metadata_retention_short"
     METADATA_LOST = "metadata_seems_lost"
     QUARANTINED = "records_quarantined"
+    UNANSWERED = "partition_without_leader"
     ARCHIVE_UNFINISHED = "archive_upload_unfinished"
     ARCHIVE_DELETION_STUCK = "archive_deletion_unfinished"
     ARCHIVE_DELETED_BUT_THERE = "archive_deleted_but_there"

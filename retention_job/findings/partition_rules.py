@@ -28,6 +28,7 @@ def partition_findings(history: History, chains: Chains, now_ms: int, life_times
         _dead(history, now_ms),
         _dead_untold(history, chains, now_ms, life_times),
         _quarantined(history),
+        _unanswered(history),
     ]
 
 
@@ -63,7 +64,7 @@ def _rows(
 def _gaps(history: History, chains: Chains) -> "DataFrame":
     """Find gaps in offsets that the logs of existing topics still hold. Compacted logs have holes of their own."""
     kept = history.topics.filter("NOT coalesce(cleanup_policy, '') LIKE '%compact%'").select("topic_id", "topic")
-    starts = history.partitions.select("topic_id", "partition", "log_start_offset")
+    starts = _known_starts(history)
     found = (
         chains.gaps.join(fn.broadcast(kept), "topic_id")
         .join(fn.broadcast(starts), ["topic_id", "partition"])
@@ -76,6 +77,18 @@ def _gaps(history: History, chains: Chains) -> "DataFrame":
         fn.col("leader_epoch"),
     )
     return _rows(found, Kind.GAP, detail, "none: the records are on the brokers; they go with the log")
+
+
+def _known_starts(history: History) -> "DataFrame":
+    """Return where logs start; those whose leader did not say are left out, and reported by `_unanswered`."""
+    return history.partitions.filter("log_start_offset IS NOT NULL").select("topic_id", "partition", "log_start_offset")
+
+
+def _unanswered(history: History) -> "DataFrame":
+    rows = sorted(history.cluster.unanswered)
+    found = history.spark.createDataFrame(rows, "topic STRING, partition INT")
+    detail = fn.lit("no leader says where its log begins and ends: gaps and early deletions were not looked for")
+    return _rows(found, Kind.UNANSWERED, detail, "see why none of its replicas leads, and run the report again")
 
 
 def _overlaps(history: History, chains: Chains) -> "DataFrame":
@@ -174,7 +187,7 @@ def _early_deletions(history: History, chains: Chains) -> "DataFrame | None":
     )  # fmt: skip
     tiered_rows = [(bytearray(where[0]), where[1], up_to) for where, up_to in history.tiered_up_to.items()]
     tiered = history.spark.createDataFrame(tiered_rows, "topic_id BINARY, partition INT, tiered_up_to LONG")
-    starts = history.partitions.select("topic_id", "partition", "log_start_offset")
+    starts = _known_starts(history)
     told = history.dead_entries.groupBy(*SEGMENT_KEY, *EPOCH_KEY).agg(fn.min("first_offset").alias("told_from"))
     # Few, and broadcast, so that a crowded partition is not shuffled into one task.
     ended = chains.covered.filter("epoch_end IS NOT NULL").select(*EPOCH_KEY, "epoch_end").distinct()

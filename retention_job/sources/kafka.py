@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
+from kafka_cluster.answers import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION, Answers
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import TopicSettings
@@ -146,6 +147,8 @@ class Cluster:
     topics: tuple[Topic, ...]
     offsets: Mapping[str, Offsets]
     """The offsets of all topics, by name."""
+    unanswered: frozenset[tuple[str, int]] = frozenset()
+    """Partitions whose offsets are not known, as no leader answers for them."""
 
     @property
     def metadata_topic(self) -> Topic:
@@ -245,14 +248,26 @@ def _ask(cluster: KafkaCluster) -> Cluster:
         # Leaves out topics that were deleted since they were listed, and topics that this client may not describe.
         ids = {one.name: bytes(one.topic_id) for one in cluster.topics(sorted(listing.topics)) if not one.error_code}
         partitions = {name: [one.partition for one in listing.topics[name].partitions] for name in sorted(ids)}
-        asked = [(name, number) for name, numbers in partitions.items() for number in numbers]
+        unanswered = {
+            (name, one.partition) for name in partitions for one in listing.topics[name].partitions if one.leader_id < 0
+        }
+        asked = [
+            (name, number)
+            for name, numbers in partitions.items()
+            for number in numbers
+            if (name, number) not in unanswered
+        ]
         configs, earliest, latest = (
             cluster.topic_configurations(partitions), cluster.offsets(asked, EARLIEST), cluster.offsets(asked, LATEST)
         )  # fmt: skip
         deleted = {UNKNOWN_TOPIC_OR_PARTITION}
         given = configs.get_all(deleted)
-        offsets = offsets_by_topic(earliest.get_all(deleted), latest.get_all(deleted), partitions)
+        starts, ends = _told(earliest, unanswered), _told(latest, unanswered)
+        offsets = offsets_by_topic(starts, ends, partitions)
         known = told.result() if told is not None else SettingsTable()
+    for name, number in sorted(unanswered):
+        if name in (METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC):
+            raise SourceError("read", f"{name}-{number}", "it has no leader", "without it nothing can be judged")
     retention = AgentsRetention.registered(known.agents.values())
     topics = tuple(
         Topic(
@@ -267,7 +282,20 @@ def _ask(cluster: KafkaCluster) -> Cluster:
         )
         for name, topic_id in ids.items()
     )
-    return Cluster(frozenset(listing.brokers) | set(known.agents), topics, offsets)
+    return Cluster(frozenset(listing.brokers) | set(known.agents), topics, offsets, frozenset(unanswered))
+
+
+def _told(answers: Answers[tuple[str, int], int], unanswered: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Return the offsets that leaders tell, without those of deleted topics; add the others to `unanswered`."""
+    found = {}
+    for where, answer in answers.each():
+        if not isinstance(answer, KafkaClusterError):
+            found[where] = answer
+        elif answer.code in NO_LEADER_TO_ASK:
+            unanswered.add(where)
+        elif answer.code != UNKNOWN_TOPIC_OR_PARTITION:
+            raise answer
+    return found
 
 
 def _settings(client: KafkaClientConfig) -> SettingsTable:
