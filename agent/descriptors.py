@@ -49,18 +49,14 @@ def bounded_open_files(wanted: int, limit: int | None = None) -> int:
     return bound
 
 
-def settle_core_dumps(enabled: bool) -> None:
-    """Switch core dumps off for this process and its children, unless they are wanted.
+def end_core_dumps() -> None:
+    """Switch core dumps off for this process and its children.
 
     They hold records, keys and passwords that others may read. The kernel runs a handler in `kernel.core_pattern`
     whatever the limit is, but passes the limit to it; systemd-coredump then stores nothing.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    if enabled:
-        hint = "they hold records and secrets; remote.wal.agent.core.dumps.enable=false"
-        log.warning("core_dumps_enabled", limit=soft, hint=hint)
-    else:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 class DescriptorWatch:

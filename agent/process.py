@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from agent.agent_state import NOT_FORMATTED, AgentState
 from agent.configuration import Configuration
 from agent.defects import BackOff, Supervisor
-from agent.descriptors import DescriptorWatch, raise_limit, settle_core_dumps
+from agent.descriptors import DescriptorWatch, end_core_dumps, raise_limit
 from agent.http.http_access import http_access
 from agent.http.http_endpoint import Health, HttpEndpoint, Page, json_page
 from agent.http.status import status_of, summary
@@ -275,7 +275,7 @@ def run_agent(
     import uvloop
 
     raise_limit()
-    settle_core_dumps(settings.process.core_dumps_enable)
+    end_core_dumps()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     lock = AgentLock(Path(settings.process.state_directory))

@@ -75,7 +75,7 @@ class AgentSettings(BaseModel):
     @property
     def price_network(self) -> str:
         """The section of the price table for cross-zone traffic."""
-        return self.link.prices_network or network_of(self.storage.price_section)
+        return network_of(self.storage.price_section)
 
     @model_validator(mode="before")
     @classmethod

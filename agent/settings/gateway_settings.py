@@ -13,7 +13,6 @@ from agent.settings.setting_types import (
     MAX_PORT,
     AgentSettingsError,
     ListenerSetting,
-    Seconds,
     Section,
     has_pair,
     keyed,
@@ -138,17 +137,6 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         description="Whether the gateway answers consumers itself, from what it reads once for all of them. Set it on "
         "gateways and beside brokers, with fetch.links.enable. See gateway.md.",
     )
-    fetch_serve_authorisation_s: Seconds = Field(
-        60_000,
-        ge=1000,
-        description="How long the broker's answer to a consumer's Fetch says that it may read. Then its next Fetch "
-        "goes to the broker again.",
-    )
-    fetch_serve_cache_bytes: int = Field(
-        64 * 1024 * 1024,
-        ge=1024 * 1024,
-        description="Record bytes that the gateway holds, of all brokers together, to answer consumers.",
-    )
     max_connections: int = Field(
         500,
         ge=1,
@@ -157,12 +145,6 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     )
     max_connections_per_ip: int | None = Field(
         None, ge=1, description="How many of them from one client's address. Default: half."
-    )
-    idle_s: Seconds = Field(
-        900_000,
-        ge=0,
-        description="A client's connection on which nothing has passed for so long is closed, within twice the time; "
-        "0: never. Keep it above the brokers' connections.max.idle.ms.",
     )
     ssl_certificate_file: Path | None = Field(
         None,
@@ -208,11 +190,6 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
     )
     policy: Literal["cost", "always"] = Field(
         "cost", description="`cost`: where that is cheaper by the price table; `always`."
-    )
-    interval_s: Seconds = Field(
-        25,
-        ge=1,
-        description="How long requests are gathered for one object; under load twice as long.",
     )
 
 

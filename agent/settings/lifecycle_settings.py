@@ -83,13 +83,6 @@ class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
         21_600_000, ge=1000, description="How often the store's listing is compared with the metadata."
     )
     orphans_heal_enable: bool = Field(True, description="Whether differences are healed, or only reported.")
-    orphans_heal_max_percent: float = Field(
-        5.0,
-        ge=0,
-        le=100,
-        description="If healing would delete or forget more than this share of a broker's objects, it waits for "
-        "remote-wal orphans --heal --confirm.",
-    )
     orphans_heal_min_objects: int = Field(
         100, ge=0, description="This many objects are healed whatever their share is."
     )

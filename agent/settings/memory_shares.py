@@ -22,6 +22,8 @@ routed, as they pass. A larger answer of a consumer passes alone: it waits for o
 seconds."""
 HELD_ANSWERS_BYTES = 8 * MIB
 """Answers that wait for records to be stored: those to producers, and those behind them on a connection."""
+SERVED_BYTES = 64 * MIB
+"""Record bytes that the gateway holds, of all brokers together, to answer consumers."""
 MIN_FRAME_BYTES = 64 * MIB
 """The total minimum: fetches of some megabytes side by side."""
 
@@ -34,7 +36,7 @@ def other_bytes(settings: AgentSettings) -> int:
     client_bytes = 2 * settings.gateway.max_connections * CLIENT_BYTES if settings.gateway.enable else 0
     by_objects = settings.gateway_produce.enable or settings.gateway.fetch_links_enable
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and by_objects else 0
-    client_bytes += settings.gateway.fetch_serve_cache_bytes if settings.gateway.fetch_serve_enable else 0
+    client_bytes += SERVED_BYTES if settings.gateway.fetch_serve_enable else 0
     client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.adopt_enable else 0
     holds = settings.gateway.enable and settings.gateway.durable_listener
     client_bytes += 2 * HELD_FRAMES_BYTES + HELD_ANSWERS_BYTES if holds else 0

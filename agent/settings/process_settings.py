@@ -132,10 +132,6 @@ class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         description="An agent whose event loop hangs for longer ends, with its threads' stacks in the log. Far below "
         "replica.lag.time.max.ms; 0: never.",
     )
-    core_dumps_enable: bool = Field(
-        False,
-        description="Whether a crash may leave a core dump: it holds records and secrets.",
-    )
 
 
 class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):

@@ -30,12 +30,6 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         description="How long a follower's fetch waits for its links before the bytes go inline. Keep it far below "
         "replica.lag.time.max.ms.",
     )
-    gather_max_s: Seconds = Field(
-        25,
-        ge=0,
-        description="How long the broker may gather what a follower's fetch gets, while much is uploaded. 0: "
-        "requests stay as they are.",
-    )
     watermark_wait_s: Seconds = Field(
         0,
         ge=0,
@@ -58,11 +52,6 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         default=None,
         description="A price table in TOML instead of plugin/prices.toml.",
     )
-    prices_network: str | None = Field(
-        alias="remote.wal.prices.network",
-        default=None,
-        description="The section of the price table for traffic between zones. Default: that of the store's provider.",
-    )
 
     @property
     def takes_digests(self) -> bool:
@@ -73,12 +62,6 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
 class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration.")):
     """Settings of reading linked ranges."""
 
-    thread_pool_size: int = Field(
-        8,
-        ge=1,
-        le=256,
-        description="Threads that read objects for the local broker; small reads of S3 take none.",
-    )
     cache_bytes: int = Field(
         128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of objects that are cached or being read."
     )

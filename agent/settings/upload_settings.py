@@ -99,12 +99,6 @@ class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.
     task_interval_s: Seconds = Field(
         60_000, ge=100, description="How often a partition is looked at without any sign of an append."
     )
-    upload_timeout_s: Seconds = Field(
-        60_000,
-        ge=1,
-        description="An upload that takes longer counts as failed. Keep it above the storage manager's "
-        "total.timeout.ms.",
-    )
 
 
 class AlarmSettings(Section, alias_generator=keyed("remote.wal.")):
@@ -168,7 +162,6 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
     storage_manager_impl_prefix: str = Field(
         DEFAULT_ARCHIVE_IMPL_PREFIX, description="The prefix of the archive's storage manager's own keys."
     )
-    prices_store: str | None = Field(None, description="As remote.wal.prices.store, for the archive's store.")
     object_min_bytes: int = Field(
         16 * 1024 * 1024, ge=1, description="From how many bytes a partition's records become an archive object."
     )
@@ -207,4 +200,4 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
     @property
     def price_section(self) -> str:
         """The section of the price table for the archive's store."""
-        return self.prices_store or section_of(self.storage_manager_class_name)
+        return section_of(self.storage_manager_class_name)

@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
+_GATHERED_S = 0.025
+"""How long requests are gathered for one object (guessed); under load twice as long."""
 _LEFT_INLINE_S = 1.0
 """An interval with no effect: requests that are not linked are not queued."""
 _WAIT_MAX_S = 0.5
@@ -92,9 +94,9 @@ def build_produce_routing(
     """Build it. `hello` names the gateway: its broker and incarnation. `store` may be away."""
     settings, prices = configuration.settings.gateway_produce, configuration.prices
     costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
-    decider = RouteDecider(LinkPolicy(settings.policy), costs, settings.interval_s, CircuitBreaker(BreakerLimits()))
+    decider = RouteDecider(LinkPolicy(settings.policy), costs, _GATHERED_S, CircuitBreaker(BreakerLimits()))
     limits = CommitLimits(
-        settings.interval_s,
+        _GATHERED_S,
         _LEFT_INLINE_S,
         _UPLOAD_BYTES,
         _STORE_THREADS // 2,

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from gateway.durable.own_zone_port import OwnZonePort
 
 
+_IDLE_S = 900.0
+"""How long nothing may pass on a client's connection: longer than by Kafka's `connections.max.idle.ms` (600 s)."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerPorts:
     """The ports; each is None, and its code is not loaded, if it is off."""
@@ -125,7 +129,7 @@ def _same_host() -> ssl.SSLContext:
 def client_limits(settings: GatewaySettings) -> ClientLimits:
     """Return the limits of clients' connections."""
     of_one = settings.max_connections_per_ip or -(-settings.max_connections // 2)
-    return ClientLimits(settings.max_connections, of_one, settings.idle_s)
+    return ClientLimits(settings.max_connections, of_one, _IDLE_S)
 
 
 def local_address(broker: BrokerProperties, listener: str) -> Address:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from agent.configuration import Configuration
 from agent.settings.bypass import client_login
+from agent.settings.memory_shares import SERVED_BYTES
 from gateway.consume.consumer_answers import ConsumerContext
 from gateway.metrics import ClientCount, GatewayMetrics
 from gateway.routed_relay import LinkReading
@@ -25,6 +26,8 @@ from replication.wire.peer_protocol import PeerCapabilities
 
 CALLBACK_KEY = "client.quota.callback.class"
 """A broker with its own quotas, of which the cluster cannot be asked."""
+_AUTHORISED_S = 60.0
+"""How long the broker's answer to a consumer's Fetch says that it may read (guessed)."""
 _ASK_TIMEOUT_S = 5.0
 
 
@@ -51,7 +54,7 @@ def build_serving(
     metrics: GatewayMetrics,
 ) -> GatewayServing:
     """Build it. `leader` is that of replication. Raises AgentSettingsError when a login is missing."""
-    settings, zone = configuration.settings.gateway, metrics.traffic.zone
+    zone = metrics.traffic.zone
     hello = links.context.hello
     of_both = PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS | PeerCapabilities.PACKED
     visible = PeerCapabilities.VISIBLE | hello.capabilities & of_both
@@ -61,11 +64,11 @@ def build_serving(
         count = ClientCount(metrics, zone, broker_id)
         return count.given_crossed, count.sent_crossed
 
-    tails = Tails(TailContext(reading, peers, links.defects, crossed, settings.fetch_serve_cache_bytes))
+    tails = Tails(TailContext(reading, peers, links.defects, crossed, SERVED_BYTES))
     clearance = ClusterClearance(_asker(configuration), leader.clock)
     told = ServeMetrics(leader.metrics.registry)
     told.set_held(tails.held_bytes)
-    parts = ServingParts(tails, clearance, told, settings.fetch_serve_authorisation_s)
+    parts = ServingParts(tails, clearance, told, _AUTHORISED_S)
     door = TailDoor(consumers, leader.zones, _dialler(configuration, leader), leader.limits.idle_timeout_s)
     return GatewayServing(parts, tails, clearance, door)
 

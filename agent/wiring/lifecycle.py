@@ -37,6 +37,8 @@ from rlm.lifecycle.release import LongTermTier, TopicWatch
 _UNPUBLISHED_MAX_S = 10.0
 """Nothing is deleted while metadata waits longer than this for publication. It may include the end of an upload, so
 this is far below the time-to-live of uploads with an unknown end."""
+_HEALED_MAX_PERCENT = 5.0
+"""If healing would delete or forget more of a broker's objects, a person must confirm it (guessed)."""
 _DELETE_THREADS = 4
 _DELETES_PER_S = 200
 """More than an agent uploads."""
@@ -44,7 +46,7 @@ _DELETES_PER_S = 200
 
 def healing_limits(settings: LifecycleSettings) -> HealingLimits:
     """Return how many orphans may be healed without confirmation."""
-    return HealingLimits(settings.orphans_heal_max_percent, settings.orphans_heal_min_objects)
+    return HealingLimits(_HEALED_MAX_PERCENT, settings.orphans_heal_min_objects)
 
 
 def build_lifecycle(

@@ -69,6 +69,10 @@ _PEER_IDLE_S = 600.0
 """Another agent's connection on which nothing came for so long is closed, within twice the time."""
 _READ_AHEAD_BYTES = 16 * 1024 * 1024
 """How far the agent reads ahead of a follower that is far behind, for each connection."""
+_READ_THREADS = 8
+"""Threads that read objects for the local broker (guessed); small reads of S3 take none."""
+_GATHER_MAX_MS = 25
+"""How long the broker may gather what a follower's fetch gets, while much is uploaded: as long as an object is."""
 _CATCH_UP_THREADS = 4
 
 
@@ -216,7 +220,7 @@ def _shadow(settings: AgentSettings, registry: CollectorRegistry, zones: Zones, 
 
 
 def _hydration_limits(settings: HydrationSettings) -> HydrationLimits:
-    return HydrationLimits(settings.thread_pool_size, settings.cache_bytes)
+    return HydrationLimits(_READ_THREADS, settings.cache_bytes)
 
 
 def _found_peers(
@@ -325,7 +329,7 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
     return LeaderLimits(
         settings.link.wait_max_s,
         configuration.break_even_bytes,
-        gather_max_ms=milliseconds(settings.link.gather_max_s),
+        gather_max_ms=_GATHER_MAX_MS,
         watermark_wait_ms=milliseconds(settings.link.watermark_wait_s),
         range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
         stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,

@@ -50,6 +50,8 @@ from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
 """The back-off after a failed upload or read: it doubles from the first to the second."""
 _SPACING_LOOK_S: Final = 2.0
+_UPLOAD_TIMEOUT_S: Final = 60.0
+"""An upload that takes longer counts as failed (guessed; above the storage managers' `total.timeout.ms`)."""
 _SHADOW_LOOK_S: Final = 0.1
 """In shadow no fetch shows what goes inline, so logs are read so often. In the model of `perf.cost` the share came
 within ten points of what agents link; at 1 s it missed bursts."""
@@ -321,7 +323,7 @@ class WritePath(WritePathOwner):
     def _make_combine_task(self) -> RLMWalCombineTask:
         around, limits, gateway = self._around, self._around.settings.log_manager, self._around.relaying.gateway
         pool = thread_pool(limits.combiner_thread_pool_size, "rlm-wal-combine")
-        rules = CombineRules(limits.upload_timeout_s, around.settings.link.takes_digests)
+        rules = CombineRules(_UPLOAD_TIMEOUT_S, around.settings.link.takes_digests)
         return self.uploads(
             SegmentCopies(around.relaying.storage, pool, rules),
             around.publisher,

@@ -11,7 +11,7 @@ Memory is bounded: announcements beyond half of the cache are dropped, because t
 that waits for a range waits here with the caller's deadline, as in KIP-405's purgatory. The storage manager does the
 retries.
 
-Used from the event loop only. Reads run in `remote.wal.hydration.thread.pool.size` threads for each place, or in a pool
+Used from the event loop only. Reads run in a few threads for each place, or in a pool
 that the caller names (`replication.follower.catch_up_reads`).
 """
 

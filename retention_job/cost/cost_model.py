@@ -290,7 +290,7 @@ def gateway_ratio(
     """Return what producing by the gateway costs, as a ratio of crossing zones; 1 where all crosses as before.
 
     `bytes_per_s` come from clients in other zones than their leaders', to one broker. `request_bytes` are a Produce
-    request's to one leader. `interval_s` is remote.wal.gateway.produce.interval.ms.
+    request's to one leader. `interval_s` is how long requests are gathered.
     """
     requests = bytes_per_s / request_bytes
     crossing_usd = bytes_per_s / BYTES_PER_GB * tariff.crossing_gb

@@ -72,7 +72,7 @@ class Workload:
     client_request_bytes: float = 64 * 1024
     """Record bytes of a Produce request to one leader: its batches together."""
     client_interval_ms: float = 25
-    """remote.wal.gateway.produce.interval.ms"""
+    """How long a gateway gathers requests for one object."""
     leaves_out: tuple[str, ...] = ()
     """Parts of the cost that the scenario's source leaves out."""
 

@@ -300,11 +300,9 @@ def test_every_setting_is_described_with_its_key_type_and_default() -> None:
             {
                 "remote_log_wal_storage_manager_class_name": "plugin.azure_blob.AzureBlobWalStorageManager",
                 "remote_wal_prices_store": "azure_hot",
-                "remote_wal_archive_prices_store": "azure_hot",
             },
-            ("azure_hot", "azure_hot", "network_azure"),
+            ("azure_hot", "s3_standard", "network_azure"),
         ),
-        ({"remote_wal_prices_network": "network_gcp"}, ("s3_express", "s3_standard", "network_gcp")),
     ],
 )
 def test_the_stores_prices_follow_from_the_storage_manager_unless_set(
