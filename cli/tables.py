@@ -30,6 +30,26 @@ def table(
     return made
 
 
+def fitted(*columns: str, rows: Iterable[Iterable[Any]], drop: Iterable[str], title: str | None = None) -> "Table":
+    """Make a table without lines. Columns are left out in the order of `drop` until the rest fits without a wrap."""
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    cells = [list(row) for row in rows]
+    names = [column.removeprefix(">") for column in columns]
+    widths = [max(map(cell_len, (names[at], *(str(row[at]) for row in cells)))) + 2 for at in range(len(names))]
+    kept, width = list(range(len(names))), Console().width
+    for name in drop:
+        if sum(widths[at] for at in kept) - 2 <= width:
+            break
+        kept.remove(names.index(name))
+    told = [[row[at] for at in kept] for row in cells]
+    made = table(*(columns[at] for at in kept), rows=told, title=title, without_lines=True)
+    for column in made.columns:
+        column.overflow = "fold"  # a name that is wider than the terminal
+    return made
+
+
 def show(*shown: "Table | Text | str") -> None:
     """Print tables and lines on standard output."""
     from rich.console import Console

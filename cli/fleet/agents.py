@@ -1,12 +1,14 @@
 """Asks registered agents over HTTP, all at once, so that one that does not answer holds nobody up."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from metadata_topic.settings.topic_settings import AgentRegistration
 
 TIMEOUT_S: Final = 5.0
+_PROBE_S: Final = 0.5
 LoginFile = Annotated[
     Path | None,
     typer.Option(
@@ -52,7 +55,7 @@ def ask_agents(
         try:
             page = ask_agent(endpoint, asking, path, timeout_s)
         except Exception as error:  # whatever listens there may answer anything
-            failure = f"{endpoint}: {error}"
+            failure = _why_silent(endpoint, error)
         # A loopback address, registered by an agent of another host, leads to the own one.
         if page is not None and (other := page.get("broker_id")) != broker_id:
             page, failure = None, f"{endpoint}: here, that is the agent of broker {other}"
@@ -68,8 +71,30 @@ def ask_agents(
         thread.start()
     for thread in waiting:
         thread.join(max(begun_s + timeout_s - clock(), 0))
-    late = {one: Answer(timeout_s, None, f"{agent.http_endpoint}: no answer") for one, agent in sorted(agents.items())}
-    return late | answers
+    late = {
+        one: Answer(timeout_s, None, _why_silent(agent.http_endpoint, TimeoutError()))
+        for one, agent in sorted(agents.items())
+        if one not in answers
+    }
+    return dict(sorted((late | answers).items()))
+
+
+def _why_silent(endpoint: str, error: Exception) -> str:
+    """Tell an agent that is dead from one that is frozen, whose kernel still takes connections, and from others."""
+    from agent.http.http_asking import base_url
+
+    cause: object = error.__cause__ or error
+    cause = getattr(cause, "reason", cause)
+    if isinstance(cause, ConnectionRefusedError):
+        return f"{endpoint}: nothing listens there, so it is not running"
+    if not isinstance(cause, TimeoutError):
+        return f"{endpoint}: {cause}"
+    try:
+        at = urlsplit(base_url(endpoint))
+        socket.create_connection((at.hostname or "", at.port or 0), _PROBE_S).close()
+    except (OSError, ValueError):
+        return f"{endpoint}: its host does not answer"
+    return f"{endpoint}: it takes connections and answers nothing, so it is frozen, or busy"
 
 
 def ask_agent(

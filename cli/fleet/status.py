@@ -9,7 +9,7 @@ from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.fleet.agents import Answer, LoginFile, ask_agents, http_settings
 from cli.option_groups import grouped
-from cli.tables import show, table, tell_json
+from cli.tables import fitted, show, tell_json
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -23,6 +23,8 @@ _ANSWER_KEYS = (
     "linked_share", "inline_bytes", "store", "shadow",
 )  # fmt: skip
 _MOST_REASONS = 3
+_LESS_NEEDED = ("release", "answered", "oldest", "linked 1 min", "zone", "store")
+"""Columns that a narrow terminal does without, the first ones first."""
 
 
 @grouped
@@ -117,13 +119,11 @@ def _print(rows: list[dict[str, Any]], pauses: list[str]) -> None:
 
     columns = (
         ">broker", "zone", "agent", "answered", "release", ">linked 1 min", ">1 h", ">not stored", ">oldest", "store",
-        "why inline (1 h)",
     )  # fmt: skip
-    made = table(*columns, rows=[_cells(row) for row in rows], title="Brokers and their agents", without_lines=True)
-    for at in (2, 9, 10):
-        made.columns[at].overflow = "fold"
-    show(made)
+    show(fitted(*columns, rows=[_cells(row) for row in rows], drop=_LESS_NEEDED, title="Brokers and their agents"))
     for row in rows:
+        if inline := _why_inline(row):
+            show(Text(f"broker {row['broker']} sent inline in the last hour: {inline}"))
         if row["shadow"]:
             show(Text(f"broker {row['broker']} is {shadow_text(row['shadow'])}"))
         for text in _told(row):
@@ -143,8 +143,6 @@ def _cells(row: Mapping[str, Any]) -> "list[Text]":
     has_answer = row["linked_share"] is not None
     told = [f"{one:.1%}" if (one := share.get(span)) is not None else "none" for span in ("minute", "hour")]
     seen = f", {duration(ago)} ago" if (ago := store.get("answered_s_ago")) is not None else ""
-    reasons = sorted((row["inline_bytes"] or {}).items(), key=lambda one: -one[1])
-    inline = ", ".join(f"{reason} {size(moved)}" for reason, moved in reasons[:_MOST_REASONS]) or "none"
     cells = (
         str(row["broker"]),
         row["zone"] or "unknown",
@@ -155,10 +153,16 @@ def _cells(row: Mapping[str, Any]) -> "list[Text]":
         known(row["lag_bytes"], size),
         known(row["lag_age_s"], duration),
         f"{store['state']}{seen}" if store else "unknown",
-        inline if has_answer else "unknown",
     )
     style = {"silent": "red", "none": "yellow"}.get(row["agent"], "yellow" if _is_bad(row) else "")
     return [Text(cell, style=style) for cell in cells]
+
+
+def _why_inline(row: Mapping[str, Any]) -> str:
+    from agent.http.status_page import size
+
+    reasons = sorted((row["inline_bytes"] or {}).items(), key=lambda one: -one[1])
+    return ", ".join(f"{reason} {size(moved)}" for reason, moved in reasons[:_MOST_REASONS])
 
 
 def _agent_text(row: Mapping[str, Any]) -> str:
@@ -175,7 +179,10 @@ def _told(row: Mapping[str, Any]) -> Iterator[str]:
     if row["failure"]:
         heard = [one["answered_s_ago"] for one in row["heard_by_others"].values() if one["answered_s_ago"] is not None]
         seen = f"; another agent heard it {duration(min(heard))} ago" if heard else "; no other agent heard it"
-        yield f"its agent does not answer, after {duration(row['answer_s'])}: {row['failure']}{seen}"
+        yield (
+            f"its agent does not answer, after {duration(row['answer_s'])}: {row['failure']}{seen}. This broker's "
+            "replicas do not follow, nor do others follow what it leads, but by a bypass: restart it, and see its log"
+        )
     if row["missing_offsets"]:
         yield f"{row['missing_offsets']:,} offsets are in no object, and gone"
     yield from row["not_ready"] or ()

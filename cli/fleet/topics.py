@@ -9,7 +9,7 @@ from cli.command_group import command_group
 from cli.completion import complete_topic
 from cli.connection import Connection, Json
 from cli.option_groups import grouped
-from cli.tables import show, table, tell_json
+from cli.tables import fitted, show, tell_json
 from plugin.errors import meant
 
 if TYPE_CHECKING:
@@ -198,7 +198,8 @@ def list_topics(connection: Connection, json: Json = False) -> None:
         return
     settings = ("link policy", "latency bound", "archive", "WAL retention ms", "durable", "packed", "from")
     rows = [_shown(row) for row in topics + patterns]
-    show(table("topic", "remote.wal.storage.enable", *settings, rows=rows), *orphaned_lines(known.orphaned))
+    drop = ("latency bound", "WAL retention ms", "packed", "archive", "link policy", "durable", "from")
+    show(fitted("topic", "enabled", *settings, rows=rows, drop=drop), *orphaned_lines(known.orphaned))
 
 
 def _listed(settings: "Mapping[str, TopicSettings]") -> list[dict[str, Any]]:
