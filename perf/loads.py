@@ -144,8 +144,8 @@ class _Fleet:
     ) -> None:
         from confluent_kafka import Producer
 
-        settings = {"bootstrap.servers": servers, **CLIENT_CONFIG, "queue.buffering.max.kbytes": 8192, **config}
-        self._producers = [Producer(settings) for _ in range(producers)]
+        given = {"bootstrap.servers": servers, "queue.buffering.max.kbytes": 8192, **config}
+        self._producers = [Producer({**CLIENT_CONFIG, **given}) for _ in range(producers)]
         self._topics, self._values = topics, values
         self._taken_ms, self._refused = list[float](), list[object]()
         self._counts_from_s = 0.0

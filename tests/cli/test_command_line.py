@@ -11,6 +11,7 @@ import structlog
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from agent.log_stream import LogStream
 from cli import main as main_module
 from cli import start as start_module
 from cli.exit_code import ExitCode
@@ -84,8 +85,9 @@ def test_an_error_of_ours_is_one_line_and_exit_code_3(
 
 
 def test_a_file_that_is_wrong_is_exit_code_2_as_a_wrong_command_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # an agent writes its log by a stream of its own
     file = tmp_path / "server.properties"
     file.write_text("node.id=1\nprocess.roles=broker\nremote.wal.no.such.key=1\n")
     for words in (
@@ -96,7 +98,9 @@ def test_a_file_that_is_wrong_is_exit_code_2_as_a_wrong_command_is(
         monkeypatch.setattr(sys, "argv", ["remote-wal", *words, str(file)])
         with pytest.raises(SystemExit) as caught:
             start_module.main()
-        assert (caught.value.code, "remote.wal.no.such.key" in capsys.readouterr().err) == (2, True)
+        if isinstance(sys.stderr, LogStream):
+            sys.stderr.drain()
+        assert (caught.value.code, "remote.wal.no.such.key" in capfd.readouterr().err) == (2, True)
 
 
 def test_every_exit_code_is_in_the_table_of_the_docs_and_no_other() -> None:

@@ -79,7 +79,7 @@ def test_with_if_empty_only_a_broker_without_any_replica_is_given_some(
     monkeypatch.setattr(reassign, "measured_loads", measured)
     done = CliRunner().invoke(app, ["join", *HERE, *words, "--json"])
     if words == ["2", "--if-empty"]:
-        assert (done.exit_code, json.loads(done.stdout)) == (0, {"moves": [], "left": {}})
+        assert (done.exit_code, json.loads(done.stdout)) == (0, {"exit_code": 0, "moves": [], "left": {}})
     else:
         assert isinstance(done.exception, Measured)
 

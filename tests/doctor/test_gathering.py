@@ -246,11 +246,11 @@ def test_a_topic_without_tiered_storage_keeps_its_records_for_all_of_its_retenti
     kept = KeptFor(2000, 3000)
     for factor, in_tier, in_log in ((3, KeptFor(1000, 1000), kept), (1, KeptFor(1000, 1000), KeptFor(9000, 9000))):
         found = enabled_topic(tiered, on, agents, factor)
-        assert found == EnabledTopic(1000, True, kept=in_tier, metadata_ms=in_log.lagging_ms)
+        assert found == EnabledTopic(1000, True, kept=in_tier, metadata_ms=in_log.lagging_ms, replicas=factor)
         found = enabled_topic({"retention.ms": "9000"}, on, agents, factor)
-        assert found == EnabledTopic(9000, False, kept=in_log, metadata_ms=in_log.lagging_ms)
+        assert found == EnabledTopic(9000, False, kept=in_log, metadata_ms=in_log.lagging_ms, replicas=factor)
     found = enabled_topic({"retention.ms": "-1"}, archived, agents, 3)
-    assert found == EnabledTopic(-1, True, False, kept, 3000, True)
+    assert found == EnabledTopic(-1, True, False, kept, 3000, True, replicas=3)
     assert enabled_topic({}, on, agents, 3) == EnabledTopic(None, False)
 
 

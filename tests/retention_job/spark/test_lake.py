@@ -25,6 +25,8 @@ print("FOUND", sorted(row.offset for row in spark.table("{TABLE}").select("offse
 
 
 @pytest.mark.gate
+@pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_a_topic_becomes_an_iceberg_table_run_by_run(tmp_path: Path) -> None:
     ruins = Ruins(tmp_path)
     ruins.write()
