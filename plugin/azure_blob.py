@@ -63,7 +63,8 @@ class AzureBlobWalStorageManager(ObjectWalStorageManager):
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         assert isinstance(settings, AzureBlobSettings)  # noqa: S101 - narrows what settings_model made
         file = settings.account_key_file or settings.sas_token_file
-        return ObstoreObjectStore(partial(_open, settings), PERMISSIONS, _PAGE_OBJECTS, file)
+        place = f"azure://{settings.account}/{settings.container}/"
+        return ObstoreObjectStore(partial(_open, settings), PERMISSIONS, _PAGE_OBJECTS, file, place)
 
 
 def _open(settings: AzureBlobSettings) -> AzureStore:

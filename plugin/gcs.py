@@ -47,7 +47,10 @@ class GcsWalStorageManager(ObjectWalStorageManager):
 
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         assert isinstance(settings, GcsSettings)  # noqa: S101 - narrows what settings_model made
-        return ObstoreObjectStore(partial(_open, settings), PERMISSIONS, _PAGE_OBJECTS, settings.credentials_file)
+        place = f"gs://{settings.bucket}/"
+        return ObstoreObjectStore(
+            partial(_open, settings), PERMISSIONS, _PAGE_OBJECTS, settings.credentials_file, place
+        )
 
 
 def _open(settings: GcsSettings) -> GCSStore:

@@ -326,8 +326,8 @@ class S3ObjectStore:
                 log.warning("direct_client_off", error=str(error), consequence="boto3 sends the requests, more slowly")
 
     def storage_error(self, operation: str, key: str, error: Exception) -> RemoteStorageError:
-        """Return our error. A client's parser may raise anything on an odd answer."""
-        return as_storage_error(operation, key, error, self._permissions)
+        """Return our error, which names the bucket. A client's parser may raise anything on an odd answer."""
+        return as_storage_error(operation, f"s3://{self._bucket}/{key}", error, self._permissions)
 
     @contextmanager
     def _as_storage_errors(self, operation: str, key: str) -> Iterator[None]:

@@ -126,13 +126,14 @@ class ObstoreObjectStore:
         permissions: Permissions,
         page_objects: int,
         credentials_file: Path | None = None,
+        place: str = "",
     ) -> None:
-        """`open_store` is called again when `credentials_file` changes.
+        """`open_store` is called again when `credentials_file` changes; `place` is put before keys in errors.
 
         `page_objects`: how many objects a page of the store's listings holds.
         """
         self._open_store = open_store
-        self._credentials_file = credentials_file
+        self._credentials_file, self._place = credentials_file, place
         self._credentials = credentials_file and state_of(credentials_file)
         self._opened = open_store()
         self._permissions = permissions
@@ -222,7 +223,7 @@ class ObstoreObjectStore:
         try:
             return ask()
         except Exception as error:  # obstore also raises errors that are not its own
-            failed = as_storage_error(operation, key, error, self._permissions)
+            failed = as_storage_error(operation, f"{self._place}{key}", error, self._permissions)
         raise failed  # raised here, so that obstore's text, which may hold a token, is not attached
 
 

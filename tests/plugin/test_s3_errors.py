@@ -19,7 +19,8 @@ from plugin.errors import (
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
 )
-from plugin.s3 import PERMISSIONS
+from plugin.remote_wal_storage_manager import StorageContext
+from plugin.s3 import PERMISSIONS, S3WalStorageManager
 
 
 def answer(status: int, code: str) -> boto.ClientError:
@@ -106,3 +107,16 @@ def test_each_error_becomes_its_kind(error: Exception, kind: type[RemoteStorageE
 
 def test_a_permission_is_named() -> None:
     assert "s3:PutObject" in as_storage_error("put", "k", answer(403, "AccessDenied"), PERMISSIONS).hint
+
+
+def test_an_error_of_the_store_names_its_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    settings = {
+        "bucket": "wal-bucket", "region": "us-east-1", "endpoint.url": "http://127.0.0.1:1", "allow.http": "true",
+        "attempt.timeout.ms": "100", "total.timeout.ms": "100", "connect.timeout.ms": "50", "read.timeout.ms": "50",
+    }  # fmt: skip
+    manager = S3WalStorageManager()
+    with pytest.raises(RemoteStorageUnreachableError, match="s3://wal-bucket/"):
+        manager.configure(settings, StorageContext("A" * 22, 1))
+    manager.close()
