@@ -251,7 +251,7 @@ def test_a_topic_without_tiered_storage_keeps_its_records_for_all_of_its_retenti
         assert found == EnabledTopic(9000, False, kept=in_log, metadata_ms=in_log.lagging_ms, replicas=factor)
     found = enabled_topic({"retention.ms": "-1"}, archived, agents, 3)
     assert found == EnabledTopic(-1, True, False, kept, 3000, True, replicas=3)
-    assert enabled_topic({}, on, agents, 3) == EnabledTopic(None, False)
+    assert enabled_topic({}, on, agents, 3) == EnabledTopic(None, False, replicas=3)
 
 
 @pytest.mark.parametrize(
