@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demo.plan import ALL_TOPICS, PROBE_TOPIC, PerformanceRun
+from demo.plan import ALL_TOPICS, LEDGER_TOPIC, PROBE_TOPIC, PerformanceRun
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG, set_topics
@@ -18,6 +18,7 @@ from local_cluster.polling import wait_until
 from local_cluster.workload.json_events import json_event
 from local_cluster.workload.ledger import MAX_INFLIGHT_RECORDS
 from metadata_topic.settings.settings_topic import read_settings
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -40,6 +41,8 @@ def prepare_topics(cluster: LocalCluster) -> None:
         ]
         cluster.admin.create_topic(topic, assignment=replicas)
     set_topics(cluster.bootstrap_servers, ALL_TOPICS)
+    # What is checked record by record goes by links all the time, so that faults strike links.
+    set_topics(cluster.bootstrap_servers, [LEDGER_TOPIC], TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS))
     client = KafkaClientConfig(cluster.bootstrap_servers, {"log_level": 0})
 
     def known() -> bool:
