@@ -128,11 +128,11 @@ def defaults(
         for name, run in loads.items():
             for one in entrants:
                 measured.append(_measure(cluster, name, run, one, seconds))
-                if not json:
+                if json:  # a line for each, so that an interrupted run leaves its part
+                    typer.echo(json_format.dumps(measured[-1].row(tariff)))
+                else:
                     _print(measured[-1:], tariff)
-    if json:
-        typer.echo(json_format.dumps([one.row(tariff) for one in measured], indent=1))
-    else:
+    if not json:
         _print(measured, tariff)
 
 

@@ -117,7 +117,9 @@ class Cadence:
         if load.urgency is Urgency.LINKS:
             return max(self._last_start_s + interval_s, earliest_s)
         interval_s = stretched_interval_s(interval_s, load.wanted_bytes / rate, load.wait_s)
-        return max(self._last_start_s + interval_s, load.since_s + interval_s, earliest_s)
+        # Producers that wait append again when they have their answers, so their rounds count from the last start.
+        is_new = load.since_s - self._last_start_s > max(load.wait_s, interval_s)
+        return max((load.since_s if is_new else self._last_start_s) + interval_s, earliest_s)
 
     def _is_bulk(self, load: Load) -> bool:
         return load.bytes_per_s * self._limits.interval_s >= OBJECT_BYTES / 4 and not self._back_off_s
