@@ -26,6 +26,11 @@ class Counts:
     latencies_s: list[float] = field(default_factory=list)
     """The times from when a request was sent to its answer."""
 
+    def begin_anew(self) -> None:
+        """Forget what was counted so far."""
+        self.amounts, self.produced_bytes, self.linked_bytes, self.inline_bytes = Amounts(), 0, 0, 0
+        self.latencies_s.clear()
+
     def put(self, size: int, entries: int, life_s: float) -> None:
         """Count an uploaded object."""
         self.amounts.puts += 1

@@ -59,6 +59,12 @@ class Priced:
         """The cost compared with stock Kafka's."""
         return self.usd_gb / self.stock_usd_gb
 
+    @property
+    def linked_usd_gb(self) -> float:
+        """The dollars per gigabyte without what looks took inline; `usd_gb` if nothing was linked."""
+        linked = self.numbers()["linked_share"]
+        return (self.usd_gb - (1 - linked) * self.stock_usd_gb) / linked if linked else self.usd_gb
+
     def numbers(self) -> dict[str, float]:
         """Return the counts per second or per gigabyte."""
         counts, gb = self.counts, self.counts.produced_bytes / BYTES_PER_GB
@@ -85,25 +91,40 @@ def cases(rates: Iterable[float] = RATES) -> Iterator[Case]:
 
 
 def price(
-    case: Case, seconds: float, prices: Prices, assigned: Assigned | None = None, *, is_noisy: bool = False
+    case: Case,
+    seconds: float,
+    prices: Prices,
+    assigned: Assigned | None = None,
+    *,
+    is_noisy: bool = False,
+    after_s: float = 0.0,
 ) -> Priced:
     """Run one case for this (virtual) time and price the counts; see `count`."""
-    counts = count(case.load, seconds, prices, assigned or Assigned(object_life_s=LIFE_S), is_noisy=is_noisy)
+    assigned = assigned or Assigned(object_life_s=LIFE_S)
+    counts = count(case.load, seconds, prices, assigned, is_noisy=is_noisy, after_s=after_s)
     gb = counts.produced_bytes / BYTES_PER_GB
     tariff = Tariff(prices.s3_express, prices.zone_crossing_gb, prices.express_cross_zone_read_gb)
     return Priced(case, counts, counts.usd(tariff) / gb, counts.stock_usd(tariff) / gb)
 
 
 def count(
-    load: Load, seconds: float, prices: Prices, assigned: Assigned, *, is_off: bool = False, is_noisy: bool = False
+    load: Load,
+    seconds: float,
+    prices: Prices,
+    assigned: Assigned,
+    *,
+    is_off: bool = False,
+    is_noisy: bool = False,
+    after_s: float = 0.0,
 ) -> Counts:
     """Run one load and return its counts.
 
     `is_off`: as in stock Kafka. `is_noisy`: PUTs and GETs have a heavy tail, and the machine stalls.
+    What the first `after_s` bring is not counted.
     """
     world = CostWorld(load, log_manager_limits(AgentSettings()), prices, assigned, is_noisy=is_noisy)
     world.decider.is_off = lambda: is_off
-    return world.run(seconds)
+    return world.run(seconds, after_s)
 
 
 def cost(

@@ -398,10 +398,11 @@ class CostWorld:
         stalled_s = max(_STALL_S - self.time.now_s % _STALL_EVERY_S, 0.0)
         return stalled_s + _NOISY_P50_S * float(self._store_times.lognormal(0.0, _NOISY_SIGMA))
 
-    def run(self, seconds: float) -> Counts:
-        """Produce for this time, and let work in progress finish."""
+    def run(self, seconds: float, after_s: float = 0.0) -> Counts:
+        """Produce for `after_s`, which does not count, and for this time, and let work in progress finish."""
         begin_s = self.time.now_s
-        self._until_s = begin_s + seconds
+        self._until_s = begin_s + after_s + seconds
+        self.time.at(begin_s + after_s, self.counts.begin_anew)
         for number in range(self.load.producers):
             self.time.at(begin_s + self._random.random() * self.load.gap_s, partial(self._produce, number))
         self.followers.start()

@@ -23,7 +23,6 @@ from plugin.inline_reason import InlineReason
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, PriceTable, StorePrices
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import stretched_interval_s
-from rlm.write_path.commit.constants import PAYS_TIMES
 from rlm.write_path.commit.link_costs import LinkCosts
 from rlm.write_path.uploads.segment_queue import ReadingOrder, ranges_read, reading_order
 
@@ -32,7 +31,7 @@ Where = tuple[str, int]
 
 ROUND_S: Final = 0.04
 """How long a round of producers that wait takes, as in the loads of `perf cost`: links that need more than a round's
-bytes for an object would slow them, so they are not used."""
+bytes for an object would slow them, so a trial takes them away (`rlm.write_path.commit.trial`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +192,10 @@ class Leader:
         """`zones` has the zone of each follower. Objects of about `object_bytes` may be free of some fees."""
         self._led, self._tariff, self._rules = led, tariff, rules
         self._reads_for = partial(rules.reads_for, zones)
-        packed = sum(one.pack_ratio for one in led.values()) / max(len(led), 1)
-        inline = replace(tariff.for_objects_of(object_bytes), crossing_gb=packed * tariff.crossing_gb)
         by_cost = [replace(one.assignment, link_policy=LinkPolicy.COST) for one in led.values()]
-        self._outlook = inline.link_costs(self._reads_for).judge(by_cost)
+        packed = {one.assignment.topic_id_partition.topic_id: 1 / one.pack_ratio for one in led.values()}
+        costs = tariff.for_objects_of(object_bytes).link_costs(self._reads_for)
+        self._outlook = replace(costs, pack_ratio=packed.__getitem__).judge(by_cost)
 
     def break_even_bytes(self, entries: int) -> int:
         """Return the size from which an object of so many entries pays, or NEVER_PAYS."""
@@ -204,8 +203,8 @@ class Leader:
 
     def paying_rate(self, entries: int) -> float | None:
         """Return the bytes a second of all logs from which links are used by cost; None if they never pay."""
-        size = self.break_even_bytes(entries)
-        return None if size == NEVER_PAYS else PAYS_TIMES * size / self._rules.gathered_s
+        never_pays = self.break_even_bytes(entries) == NEVER_PAYS
+        return None if never_pays else self._outlook.paying_bytes(entries) / self._rules.gathered_s
 
     def replicate(self, bytes_per_s: Mapping[Where, float]) -> dict[Where, LogAmounts]:
         """Return what each log does in a second, if they grow at these rates."""
@@ -261,9 +260,7 @@ class Leader:
 
     def _interval_s(self, entries: int, rate: float) -> float:
         """Return the time from one upload to the next where links pay (`Cadence`)."""
-        wanted = PAYS_TIMES * self.break_even_bytes(entries)
-        if not self._rules.producers_wait:
-            wanted = max(wanted, self._outlook.full_object_bytes(entries))
+        wanted = self._outlook.wanted_bytes(entries, holds_nobody=not self._rules.producers_wait)
         return stretched_interval_s(self._rules.interval_s, wanted / rate, self._rules.upload_wait_s)
 
     def _reads(self, linked: Collection[LedLog], entry_bytes: float) -> tuple[int, float]:

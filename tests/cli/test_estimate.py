@@ -75,7 +75,7 @@ def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_ar
     monkeypatch.setenv("COLUMNS", "200")
     page = tmp_path / "estimate.html"
     told = run("--page", str(page), "--acks", "1").stdout
-    for text in ("orders", "client.rack alone", "links, gateway", "Links pay from 34 KB an object", "0.42 MB/s"):
+    for text in ("orders", "client.rack alone", "links, gateway", "Links pay from 34 KB an object", "0.51 MB/s"):
         assert text in told
     assert "Prices: AWS, s3_express, confirmed " in told.replace("\n", " ")
     written = page.read_text()

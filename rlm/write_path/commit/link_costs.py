@@ -16,6 +16,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, StorePrices
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.constants import PAYS_TIMES
 from rlm.write_path.uploads.segment_queue import ranges_read, reading_order
 
 FOLLOWERS_UNKNOWN: Final = 2
@@ -46,13 +47,27 @@ class Outlook:
     unpaying: frozenset[TopicIdPartition] = frozenset()
     """Partitions that never pay, whatever the size."""
 
+    @classmethod
+    def of_size(cls, break_even_bytes: int) -> "Outlook":
+        """Return one in which an object pays from this size, whatever its entries, or NEVER_PAYS."""
+        return cls(0.0, 0.0, 0.0) if break_even_bytes == NEVER_PAYS else cls(break_even_bytes, 0.0, 1.0)
+
     def break_even_bytes(self, entries: float) -> int:
         """Return the size from which on an object of so many entries pays, or NEVER_PAYS."""
         if self.byte_saved_usd <= 0:
             return NEVER_PAYS
         return round((self.object_usd + entries * self.entry_usd) / self.byte_saved_usd)
 
-    def full_object_bytes(self, entries: float) -> float:
+    def paying_bytes(self, entries: float) -> float:
+        """Return the average size that objects should have, so that they pay with something to spare."""
+        return PAYS_TIMES * self.break_even_bytes(entries)
+
+    def wanted_bytes(self, entries: float, *, holds_nobody: bool) -> float:
+        """Return the average size to wait for; `holds_nobody`: whether links are known to hold no records back."""
+        paying_bytes = self.paying_bytes(entries)
+        return max(paying_bytes, self._full_object_bytes(entries)) if holds_nobody else paying_bytes
+
+    def _full_object_bytes(self, entries: float) -> float:
         """Return the size of an object that costs little beside its bytes, see _SHARE_BESIDE_BYTES; inf if there is
         none.
         """

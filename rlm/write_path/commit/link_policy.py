@@ -77,7 +77,7 @@ class LinkDecider:
             if urgency is Urgency.LINKS:
                 break
         price = self.price
-        wanted_bytes = max(price.paying_bytes, price.full_object_bytes) if holds_nobody else price.paying_bytes
+        wanted_bytes = price.wanted_bytes(holds_nobody=holds_nobody)
         rate = price.bytes_per_s(now_s)
         load = replace(load, urgency=urgency, wait_s=wait_s, bytes_per_s=rate, wanted_bytes=wanted_bytes)
         return Decision(mode, self.cadence.start_s(load, now_s), None if mode is LinkMode.LINK else reason)

@@ -15,7 +15,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.bandwidth import RateMeter
-from rlm.write_path.commit.constants import HOLD_OFF_S, HOLD_S, LOAN, PAYS_TIMES, RATE_S
+from rlm.write_path.commit.constants import HOLD_OFF_S, HOLD_S, LOAN, RATE_S
 from rlm.write_path.commit.link_costs import LinkCosts, Outlook
 
 log = structlog.get_logger(__name__)
@@ -26,11 +26,10 @@ class Price:
 
     def __init__(self, break_even_bytes: int, wait_max_s: float, costs: LinkCosts | None = None) -> None:
         """`break_even_bytes` is used while there are no `costs`; appends within `wait_max_s` may share an object."""
-        self._break_even_bytes = break_even_bytes
         self._wait_max_s = wait_max_s
         self._costs = costs
         self._led: Collection[Assignment] = ()
-        self._outlook: Outlook | None = None
+        self._outlook = Outlook.of_size(break_even_bytes)
         self._appended = RateMeter(RATE_S)
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(RATE_S))
         self._paid_s = -math.inf
@@ -104,17 +103,16 @@ class Price:
     @property
     def break_even_bytes(self) -> int:
         """The size from which on an object is cheaper than its bytes inline, or NEVER_PAYS."""
-        return self._break_even_bytes if self._outlook is None else self._outlook.break_even_bytes(self._entries)
+        return self._outlook.break_even_bytes(self._entries)
 
     @property
     def paying_bytes(self) -> float:
         """The average size that objects should have, so that they pay with something to spare."""
-        return PAYS_TIMES * self.break_even_bytes
+        return self._outlook.paying_bytes(self._entries)
 
-    @property
-    def full_object_bytes(self) -> float:
-        """The size from which on an object's other costs are small compared with those of its bytes."""
-        return math.inf if self._outlook is None else self._outlook.full_object_bytes(self._entries)
+    def wanted_bytes(self, *, holds_nobody: bool) -> float:
+        """Return the average size to wait for; `holds_nobody`: whether links are known to hold no records back."""
+        return self._outlook.wanted_bytes(self._entries, holds_nobody=holds_nobody)
 
     def never_pays(self, assignment: Assignment) -> bool:
         """Whether no object of this partition ever pays, whatever its size."""
@@ -122,7 +120,7 @@ class Price:
             return False
         if self.break_even_bytes == NEVER_PAYS:
             return True
-        return self._outlook is not None and assignment.topic_id_partition in self._outlook.unpaying
+        return assignment.topic_id_partition in self._outlook.unpaying
 
     def bytes_per_s(self, now_s: float) -> float:
         """Return the recent rate, shown by the logs or, sooner, by what a follower gets inline."""

@@ -70,14 +70,14 @@ def test_dollars_per_gb_produced_are_those_of_the_price_list() -> None:
     assert cost.baseline.parts["zone_transfer"] / scenario.workload.gb_per_month == pytest.approx(0.04)
 
 
-@pytest.mark.parametrize(("rate", "acks_all"), [(30e6, False), (5e6, False), (100e3, True)])
+@pytest.mark.parametrize(("rate", "acks_all"), [(30e6, True), (5e6, False), (100e3, True)])
 def test_a_steady_load_costs_what_the_write_path_itself_comes_to(rate: float, acks_all: bool) -> None:
-    """`python -m perf cost` counts the write path's own decisions on a virtual clock."""
-    counted = price(Case(rate, "steady", acks_all), 5.0, Prices.load())
+    """`python -m perf cost` counts the write path's own decisions on a virtual clock, here after the first looks."""
+    counted = price(Case(rate, "steady", acks_all), 10.0, Prices.load(), after_s=18.0)
     changes = [f"rate_mb_s={rate / 1e6}", f"producers_wait={acks_all}"]
     scenario = load_scenario("today", changes)
     cost = scenario.cost
-    assert replication_usd(cost) / scenario.workload.gb_per_month == pytest.approx(counted.usd_gb, rel=0.1)
+    assert replication_usd(cost) / scenario.workload.gb_per_month == pytest.approx(counted.linked_usd_gb, rel=0.05)
     assert cost.linked == (counted.counts.linked_bytes > 0)
 
 
@@ -87,11 +87,11 @@ def test_objects_pay_for_themselves_where_links_are_used_and_not_below() -> None
     assert rate is not None
     above, below = (load_scenario("today", [f"rate_mb_s={times * rate}"]).cost for times in (1.01, 0.99))
     assert (above.linked, below.linked) == (True, False)
-    assert 0.75 < replication_usd(above) / above.baseline.parts["zone_transfer"] < 0.95
+    assert 0.65 < replication_usd(above) / above.baseline.parts["zone_transfer"] < 0.75
     assert replication_usd(below) == pytest.approx(below.baseline.parts["zone_transfer"])
 
 
-@pytest.mark.parametrize(("ratio", "mb_s"), [(1.0, 1.06), (0.5, 2.42), (0.4, 3.26)])
+@pytest.mark.parametrize(("ratio", "mb_s"), [(1.0, 1.27), (0.5, 2.91), (0.4, 3.93)])
 def test_packed_inline_bytes_cost_less_and_links_pay_from_more(ratio: float, mb_s: float) -> None:
     packed = load_scenario("small", [f"pack_ratio={ratio}"]).cost
     assert packed.remote_wal.parts["zone_transfer"] == pytest.approx(ratio * packed.baseline.parts["zone_transfer"])
@@ -155,7 +155,7 @@ def test_it_is_read_by_more_brokers_the_more_there_are_and_the_more_partitions_i
 
 @pytest.mark.parametrize(
     ("interval_ms", "usd", "own_reads"),
-    [(10, 778, 1861), (25, 523, 1855), (50, 439, 1394), (100, 396, 900), (250, 384, 745)],
+    [(10, 778, 1735), (25, 523, 1735), (50, 439, 1394), (100, 396, 900), (250, 384, 745)],
 )
 def test_what_ninety_brokers_pay_is_as_the_documents_tell(interval_ms: int, usd: int, own_reads: int) -> None:
     interval = f"interval_ms={interval_ms}"
@@ -264,7 +264,7 @@ def test_on_google_cloud_one_side_pays_for_crossing_zones_and_nobody_for_bytes()
     assert cost.remote_wal.parts["put_requests"] == pytest.approx(objects * 0.005 / 1000)
     assert cost.remote_wal.parts["get_requests"] == pytest.approx(objects * 2 * 0.0004 / 1000)
     assert cost.remote_wal.sum_of("upload", "retrieval") == 0
-    assert cost.break_even_mb_s == pytest.approx(9.1, rel=0.01), "290 KB and a quarter more, in 40 ms"
+    assert cost.break_even_mb_s == pytest.approx(10.9, rel=0.01), "290 KB and half more, in 40 ms"
 
 
 def test_on_azure_crossing_zones_is_free_and_all_goes_inline() -> None:
