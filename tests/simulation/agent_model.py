@@ -116,11 +116,9 @@ class AgentModel(WritePathOwner):
         archive: ArchiveStore | None = None,
         tiers: LongTermTier = NO_TIER,
     ) -> None:
-        """Topics are archived if there is an `archive`."""
         self._world, self._loop = world, world.loop
         self.broker_id, self.incarnation = broker_id, incarnation
         self.publication = Publication(world.topic, lambda record: world.published(self, record))
-        self._is_archived = archive is not None
         self.store, self.archive = store, archive or ArchiveStore()
         self.consumption = Consumption(world.topic, store, self.archive)
         metrics = world.metrics
@@ -209,7 +207,7 @@ class AgentModel(WritePathOwner):
 
     def assign(self, led: Iterable[LedLog]) -> None:
         self.assignments = [
-            Assignment(log.partition, "t", log.path, _POLICIES[log.partition.partition % 2], 20, self._is_archived)
+            Assignment(log.partition, "t", log.path, _POLICIES[log.partition.partition % 2], 20, log.is_archived)
             for log in led
         ]
         self.manager.assign(self.assignments)

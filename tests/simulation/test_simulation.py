@@ -12,10 +12,6 @@ from tests.simulation.replicas.replica_plan import is_replicated
 from tests.simulation.simulation import simulate
 
 FIXED_SEEDS = 12
-UNSOLVED = (6, 81)
-"""Seeds that fail: an agent takes a log on whose start retention has raised, and declares the gap from an offset above
-what only objects hold that the topic never told of. Their runs are expected to fail until that is mended.
-"""
 RARE_FAULTS = (23, 30, 41, 135)
 """Seeds in which a neighbour is gone, an orphan is deleted late, an adoption is told of late, and a peer falls silent
 and a neighbour gives wrong bytes.
@@ -26,17 +22,10 @@ SEEDS_OF_A_PART = 10
 
 @pytest.mark.timeout(600)
 def test_what_counts_as_uploaded_is_stored_whatever_fails() -> None:
-    outcome = run_seeds([seed for seed in (*range(FIXED_SEEDS), *RARE_FAULTS) if seed not in UNSOLVED])
+    outcome = run_seeds([*range(FIXED_SEEDS), *RARE_FAULTS])
     assert not outcome.failed, "\n".join(outcome.failed.values())
     missed = [fault for fault in FAULTS if not outcome.hits[fault]]
     assert not missed, "a simulation in which nothing fails proves nothing"
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an untold object below a declared gap, see UNSOLVED")
-@pytest.mark.parametrize("seed", UNSOLVED)
-def test_a_gap_of_retention_leaves_out_nothing_that_is_untold(seed: int) -> None:
-    outcome = run_seeds([seed])
-    assert not outcome.failed
 
 
 @pytest.mark.thorough
