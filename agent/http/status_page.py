@@ -28,11 +28,12 @@ _LATE_MS = 60_000
 def status_page(status: Status, release: str) -> bytes:
     """Return the whole document."""
     tone = _tone(status)
+    word = _word(tone, status)
     template = Template((resources.files(__package__) / "status_page.html").read_text(encoding="utf-8"))
     filled = template.substitute(
-        title=escape(f"broker {status.broker_id}: {_word(tone)}"),
+        title=escape(f"broker {status.broker_id}: {word}"),
         tone=tone,
-        word=_word(tone),
+        word=word,
         broker=status.broker_id,
         facts=_facts(status, release),
         answer=_answer(status),
@@ -53,8 +54,11 @@ def _tone(status: Status) -> str:
     return "look" if status.degraded or not is_asked or status.all_topics.oldest_ms > _LATE_MS else "good"
 
 
-def _word(tone: str) -> str:
-    return {"good": "all well", "look": "to be looked at", "bad": "not well"}[tone]
+def _word(tone: str, status: Status) -> str:
+    spends = status.dollars.stock > 0 and status.dollars.saved <= 0
+    return {"good": "works, and saves nothing" if spends else "all well", "look": "to be looked at", "bad": "not well"}[
+        tone
+    ]
 
 
 def _facts(status: Status, release: str) -> str:

@@ -14,7 +14,7 @@ from cli.tables import fitted, show, tell_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from kafka_cluster.answers import DescribedBroker
+    from kafka_cluster.answers import ClusterListing, DescribedBroker
     from metadata_topic.settings.settings_table import SettingsTable
 
 _KAFKA_TIMEOUT_S = 10.0
@@ -43,9 +43,12 @@ def status(
 
     asking, client = http_settings(broker_config), connection.client_config()
     known = read_known_settings(client)
-    brokers = KafkaCluster(client, "remote-wal-status", _KAFKA_TIMEOUT_S).brokers()
+    cluster = KafkaCluster(client, "remote-wal-status", _KAFKA_TIMEOUT_S)
+    brokers = cluster.brokers()
     registered = {one: agent for one, agent in known.agents.items() if not agent.is_gone}
     rows = fleet(known, {one.broker_id: one for one in brokers}, ask_agents(registered, asking, "/status", timeout))
+    if any(row["agent"] == "silent" for row in rows):
+        _add_replicas(rows, cluster.listing())
     code = exit_code(rows)
     if json:
         tell_json({"brokers": rows, "pauses": _pauses(known)}, code)
@@ -70,6 +73,7 @@ def fleet(
             "answer_s": answers[one].took_s if one in answers else None,
             "failure": answers[one].failure or None if one in answers else None,
             "heard_by_others": _heard(one, answers),
+            "led_and_followed": None,
             **{key: page.get(key) for key in _ANSWER_KEYS},
         }
         for one in sorted(brokers.keys() | answers.keys())
@@ -92,6 +96,15 @@ def _heard(broker_id: int, answers: Mapping[int, Answer]) -> dict[str, Any]:
     """Return what other agents know of this one: by asker, seconds since its last answer, and why it fails."""
     told = {asker: _page(answer).get("peers", {}).get(str(broker_id)) for asker, answer in answers.items()}
     return {str(asker): heard for asker, heard in told.items() if heard}
+
+
+def _add_replicas(rows: list[dict[str, Any]], listing: "ClusterListing") -> None:
+    """Say how many partitions each broker whose agent is silent leads and follows."""
+    partitions = [one for topic in listing.topics.values() for one in topic.partitions]
+    for row in rows:
+        if row["agent"] == "silent":
+            led = sum(one.leader_id == row["broker"] for one in partitions)
+            row["led_and_followed"] = [led, sum(row["broker"] in one.replicas for one in partitions) - led]
 
 
 def exit_code(rows: list[dict[str, Any]]) -> ExitCode:
@@ -178,10 +191,11 @@ def _told(row: Mapping[str, Any]) -> Iterator[str]:
         yield "the broker is not in the cluster"
     if row["failure"]:
         heard = [one["answered_s_ago"] for one in row["heard_by_others"].values() if one["answered_s_ago"] is not None]
-        seen = f"; another agent heard it {duration(min(heard))} ago" if heard else "; no other agent heard it"
+        since = f"for {duration(min(heard))}, as other agents saw it" if heard else "and no other agent heard it lately"
+        led, followed = row["led_and_followed"]
         yield (
-            f"its agent does not answer, after {duration(row['answer_s'])}: {row['failure']}{seen}. This broker's "
-            "replicas do not follow, nor do others follow what it leads, but by a bypass: restart it, and see its log"
+            f"its agent does not answer, {since}: {row['failure']}. Only by a bypass, and inline, its {followed:,} "
+            f"followed partitions replicate, and others follow the {led:,} that it leads: restart it, and see its log"
         )
     if row["missing_offsets"]:
         yield f"{row['missing_offsets']:,} offsets are in no object, and gone"

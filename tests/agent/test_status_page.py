@@ -137,6 +137,8 @@ def test_what_is_not_as_hoped_is_said_in_the_answer(changes: dict[str, object], 
     ("changes", "word"),
     [
         ({}, "all well"),
+        ({"dollars": Dollars(1.0, 1.0, 0.0)}, "works, and saves nothing"),
+        ({"dollars": Dollars(0, 0, 0)}, "all well"),  # nothing moved yet
         ({"degraded": ["soon"]}, "to be looked at"),
         ({"topics": {"t": TopicState(1, 7, 61_000, 1, 0)}}, "to be looked at"),
         ({"degraded": ["soon"], "reasons": ["store"]}, "not well"),

@@ -13,7 +13,7 @@ from agent.http.status import Status, summary
 from cli.fleet import agents as asking
 from cli.fleet.agents import ask_agents
 from cli.main import build_app
-from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.answers import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_records import Pause
@@ -23,6 +23,7 @@ from metadata_topic.settings.topic_settings import AgentRegistration
 PAUSE = Pause("anna@ops-1", 1_600_000_000_000)
 KEYS = {
     "broker", "is_broker_alive", "agent", "zone", "version", "endpoint", "answer_s", "failure", "heard_by_others",
+    "led_and_followed",
     "uptime_s", "not_ready", "degraded", "paused", "missing_offsets", "partitions", "lag_bytes", "lag_age_s",
     "linked_share", "inline_bytes", "store", "shadow",
 }  # fmt: skip
@@ -64,11 +65,13 @@ def shown(
 
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: [DescribedBroker(one, f"az{one}") for one in brokers])
+    monkeypatch.setattr(KafkaCluster, "listing", lambda _self: ClusterListing("c", {}, {"t": TOPIC}))
     monkeypatch.setattr(asking, "ask_agent", answer)
     monkeypatch.setenv("COLUMNS", str(columns))
     return CliRunner().invoke(build_app(), ["status", "--bootstrap-server", "nowhere:1", *options])
 
 
+TOPIC = DescribedTopic("t", 0, partitions=tuple(DescribedPartition(one, one, (1, 2, 3), ()) for one in (1, 2, 3)))
 FROZEN = "it takes connections and answers nothing, so it is frozen, or busy"
 WELL: dict[int, dict[str, Any] | OSError] = {one: page(one) for one in (1, 2, 3)}
 
@@ -121,8 +124,9 @@ def test_a_dead_agent_is_told_with_how_long_it_took_and_what_is_not_known_as_unk
     assert "does not answer" in row
     assert "no, after" in row
     assert row.count("unknown") == 5
-    [line] = [line for line in told if line.startswith("broker 2: its agent does not answer, after ")]
-    assert ": kafka-2:19095: refused; no other agent heard it. This broker's replicas do not follow" in line
+    [line] = [line for line in told if line.startswith("broker 2: its agent does not answer, ")]
+    assert "and no other agent heard it lately: kafka-2:19095: refused. Only by a bypass" in line
+    assert "its 2 followed partitions replicate, and others follow the 1 that it leads: restart it" in line
 
 
 @pytest.mark.parametrize(
