@@ -14,11 +14,9 @@ from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
 from cli.progress import shown_progress
-from cli.tables import fail, show, table, tell_json
+from cli.tables import fail, fitted, show, table, tell_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from cli.costs.prometheus_rates import TopicRates
     from plugin.prices import PriceTable
     from retention_job.cost.cost_model import Rules
@@ -192,7 +190,6 @@ def _cells(row: dict[str, Any], *, tells_rate: bool) -> list[str]:
     from agent.http.status_page import size
 
     share = row["linked_share"]
-    why = ", ".join(f"{reason} {size(moved)}" for reason, moved in row["inline_bytes"].items())
     return [
         row["topic"],
         size(row["produced_bytes"]) + (f" {row['rate']}" if tells_rate else ""),
@@ -200,13 +197,20 @@ def _cells(row: dict[str, Any], *, tells_rate: bool) -> list[str]:
         *(f"{usd:,.2f}" for usd in row["usd"].values()),
         f"{1 / row['pack_ratio']:.1f} times" if row["pack_ratio"] < 1 else "",
         "none" if share is None else f"{share:.0%}",
-        why,
     ]
 
 
+def _why_inline(row: dict[str, Any]) -> str:
+    from agent.http.status_page import size
+
+    return ", ".join(f"{reason} {size(moved)}" for reason, moved in row["inline_bytes"].items())
+
+
 _COLUMNS: Final = (
-    "topic", ">produced", ">read", *(f">{name}" for name in _WAYS.values()), ">packed", ">linked", "inline, and why",
+    "topic", ">produced", ">read", *(f">{name}" for name in _WAYS.values()), ">packed", ">linked",
 )  # fmt: skip
+_LESS_NEEDED: Final = ("read", "packing alone", "client.rack alone", "packed", "links, client.rack", "links, gateway")
+"""Columns that a narrow terminal does without, the first ones first: the table of all topics has them, too."""
 
 
 def _summary(document: dict[str, Any]) -> "list[list[str]]":
@@ -252,15 +256,23 @@ _SUMMARY: Final = ("way", ">dollars a month", ">saved", "acks=all, added to the 
 
 
 def _print(found: "Estimate", document: dict[str, Any]) -> None:
+    from rich.text import Text
+
     tells_rate = document["prometheus"] is not None
-    rows = [_cells(row, tells_rate=tells_rate) for row in document["topics"][:_MOST_TOPICS]]
-    made: Table = table(*_COLUMNS, rows=rows, title="Dollars a month by topic", without_lines=True)
-    made.columns[0].overflow = made.columns[-1].overflow = "fold"
-    made.add_section()
-    made.add_row(*_cells(document["total"], tells_rate=tells_rate))
+    shown = document["topics"][:_MOST_TOPICS]
+    rows = [_cells(row, tells_rate=tells_rate) for row in (*shown, document["total"])]
+    made = fitted(*_COLUMNS, rows=rows, drop=_LESS_NEEDED, title="Dollars a month by topic")
+    reasons = [
+        f"{row['topic']} goes inline, of what is moved a month: {why}" for row in shown if (why := _why_inline(row))
+    ]
     if (more := len(found.topics) - _MOST_TOPICS) > 0:
         made.caption = f"and {more:,} more topics, all in the total"
-    show(made, table(*_SUMMARY, rows=_summary(document), title="All topics", without_lines=True), *_told(document))
+    show(
+        made,
+        *map(Text, reasons),
+        table(*_SUMMARY, rows=_summary(document), title="All topics", without_lines=True),
+        *_told(document),
+    )
 
 
 def html_page(document: dict[str, Any]) -> str:
@@ -273,7 +285,9 @@ def html_page(document: dict[str, Any]) -> str:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     tells_rate = document["prometheus"] is not None
-    topics = [_cells(row, tells_rate=tells_rate) for row in [*document["topics"], document["total"]]]
+    topics = [
+        [*_cells(row, tells_rate=tells_rate), _why_inline(row)] for row in [*document["topics"], document["total"]]
+    ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>remote-wal estimate</title><style>'
         "body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:1280px;padding:0 1rem}"
@@ -281,5 +295,5 @@ def html_page(document: dict[str, Any]) -> str:
         "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}tr{border-top:1px solid #ccc}"
         "</style></head><body><h1>What replication across zones costs, and would cost</h1>"
         f"{rows(_SUMMARY, _summary(document))}{''.join(f'<p>{escape(text)}</p>' for text in _told(document))}"
-        f"<h2>By topic, dollars a month</h2>{rows(_COLUMNS, topics)}</body></html>\n"
+        f"<h2>By topic, dollars a month</h2>{rows((*_COLUMNS, 'inline, and why'), topics)}</body></html>\n"
     )

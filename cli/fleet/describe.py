@@ -11,7 +11,7 @@ from cli.exit_code import ExitCode
 from cli.fleet.agents import LoginFile, ask_agent, ask_agents, http_settings
 from cli.fleet.topics import orphaned_lines
 from cli.option_groups import grouped
-from cli.tables import show, table, tell_json
+from cli.tables import fitted, show, table, tell_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -190,6 +190,8 @@ def _packed(answers: dict[int, dict[str, Any]]) -> Iterator[str]:
 
 
 def _print_why(answers: dict[int, dict[str, Any]], silent: dict[int, str], topic: str | None) -> None:
+    from rich.text import Text
+
     rows = [
         (
             name,
@@ -201,11 +203,11 @@ def _print_why(answers: dict[int, dict[str, Any]], silent: dict[int, str], topic
         for name, why in answer.get("why", {}).items()
         if topic is None or name == topic
     ]
-    columns = ("topic", ">leader", ">last minute", ">last hour", "why inline")
-    made = table(*columns, rows=sorted(rows), title="Linked shares", without_lines=True)
-    made.columns[0].overflow = made.columns[4].overflow = "fold"
+    rows.sort()
+    columns = ("topic", ">leader", ">last minute", ">last hour")
     show(
-        made,
+        fitted(*columns, rows=[row[:-1] for row in rows], drop=(), title="Linked shares"),
+        *(Text(f"{name}, led by broker {leader}: {told}") for name, leader, _, _, told in rows if told),
         *(f"agent {broker_id}: no answer: {reason}" for broker_id, reason in silent.items()),
         *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
     )

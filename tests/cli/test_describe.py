@@ -105,10 +105,12 @@ def test_why_bytes_go_inline_is_shown_by_topic_and_leader(monkeypatch: pytest.Mo
     why = {"minute": 0.255, "hour": None, "reasons": {"load": 7}, "now": "", "told": "0.30 MB/s bring 30 KB"}
     told = {"broker_id": 1, "partitions": [], "why": {"orders": why, "clicks": {**why, "told": ""}}}
     monkeypatch.setattr(agents_module, "ask_agent", lambda *_: told)
-    monkeypatch.setenv("COLUMNS", "200")
-    shown = described(monkeypatch, {1: agent(1)}, "--why", "--topic", "orders").stdout
-    assert [part in shown for part in ("orders", "25.5%", "none", "0.30 MB/s bring 30 KB")] == [True] * 4
-    assert "clicks" not in shown
+    for columns in ("80", "150"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = described(monkeypatch, {1: agent(1)}, "--why", "--topic", "orders").stdout
+        assert [part in shown for part in ("orders", "25.5%", "none")] == [True] * 3
+        assert "orders, led by broker 1: 0.30 MB/s bring 30 KB\n" in shown
+        assert "clicks" not in shown
 
 
 def test_an_agent_in_shadow_is_told_with_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

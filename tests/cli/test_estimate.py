@@ -83,6 +83,21 @@ def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_ar
     assert "Links pay from 34 KB an object" in written
 
 
+@pytest.mark.parametrize(("columns", "is_whole"), [(80, False), (150, True)])
+def test_a_narrow_terminal_leaves_columns_out_and_cuts_none(
+    monkeypatch: pytest.MonkeyPatch, columns: int, is_whole: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    told = run("--acks", "1").stdout
+    lines = told.splitlines()
+    begin = next(at for at, line in enumerate(lines) if "Dollars a month by topic" in line)
+    assert max(map(len, lines[begin:])) <= columns
+    assert "…" not in told
+    head = lines[begin + 1]
+    assert [name in head for name in ("topic", "produced", "today", "links", "linked")] == [True] * 5
+    assert ("packing alone" in head) is is_whole
+
+
 def test_another_providers_prices_come_with_its_network_and_own_ones_from_a_file(tmp_path: Path) -> None:
     found = json.loads(run("--json", "--store", "gcs_standard").stdout.splitlines()[-1])
     assert found["prices"]["provider"] == "Google Cloud"
