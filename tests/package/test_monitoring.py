@@ -97,6 +97,20 @@ def test_each_alert_has_a_severity_and_a_runbook_of_its_own() -> None:
         assert rule["annotations"]["runbook"] == f"docs/runbooks.md#{rule['alert'].lower()}"
 
 
+def test_the_board_leads_to_runbooks_that_are_there() -> None:
+    urls = [link["url"] for panel in BOARD["panels"] for link in panel.get("links", ())]
+    assert len(urls) > 10
+    headings = {f"${{docs}}/runbooks/#{name.lower()}" for name in re.findall(r"^### (\w+)$", RUNBOOKS, re.MULTILINE)}
+    assert set(urls) <= headings
+    assert "docs" in {one["name"] for one in BOARD["templating"]["list"]}
+
+
+def test_dollars_of_the_board_are_those_of_the_chosen_time() -> None:
+    [saved] = [panel for panel in BOARD["panels"] if panel["title"].startswith("Saved")]
+    [target] = saved["targets"]
+    assert target["expr"].count("increase(") == target["expr"].count("[$__range]") == 2
+
+
 def test_each_alert_is_caused_as_the_runbooks_say() -> None:
     others = ("tests/package/test_checks_are_told.py", "tests/cluster/test_local_loss.py")
     files = [*ROOT.glob("tests/cluster/test_alerts*.py"), *(ROOT / other for other in others)]
