@@ -84,6 +84,7 @@ def _as_json(plan: "RebuildPlan", written: int | None) -> dict[str, object]:
         "bounds": plan.bounds,
         "from_footers": plan.from_footers,
         "bytes": plan.bytes,
+        "gone": plan.gone,
         "unreadable": [{"key": item.key, "reason": item.reason} for item in plan.unreadable],
         "written": written,
     }
@@ -100,6 +101,11 @@ def _summary(plan: "RebuildPlan") -> str:
 
 def _as_text(plan: "RebuildPlan", written: int | None) -> str:
     lines = [f"unreadable: {item.key}: {item.reason}" for item in plan.unreadable]
+    if plan.gone:
+        lines.append(
+            f"{plan.gone:,} combined segments that snapshots know as stored are not there: they count as expired. If "
+            "fewer can have expired since the last snapshot, find out who deleted them before --write"
+        )
     done = (
         f"{written:,} records written; the topic is whole" if written is not None else "nothing written: --write does"
     )

@@ -109,6 +109,8 @@ class RebuildPlan:
     registrations: list[RemoteWalNodeRegistration] = field(default_factory=list)
     gaps: list[DeclaredGap] = field(default_factory=list)
     """The ends of released records come first."""
+    gone: int = 0
+    """Segments that a snapshot knows as stored, and that are not: they count as released, whoever deleted them."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     """Objects without any metadata, not even their own."""
 
@@ -255,7 +257,9 @@ class Rebuild:
                 plan.from_footers += 1
             elif not found.is_gone:  # agents deleted the object meanwhile
                 plan.unreadable.append(found)
-        plan.gaps += untold_gaps(remembered_gaps(self._remembered, listed), told.store)
+        gone = _gone(self._remembered, listed)
+        plan.gone = len(gone)
+        plan.gaps += untold_gaps(remembered_gaps(self._remembered, gone), told.store)
 
     def _listed(self) -> Iterator[StoredSegment]:
         for number, stored in enumerate(self._storage.list_log_segments(), start=1):
@@ -338,13 +342,18 @@ class ListedObjects:
         return segment_id.sequence in self._of[segment_id.broker_id, segment_id.incarnation]
 
 
-def remembered_gaps(remembered: RememberedMetadata, listed: ListedObjects) -> list[DeclaredGap]:
-    """Return what was released, where logs began, and then what was declared."""
+def _gone(remembered: RememberedMetadata, listed: ListedObjects) -> list[PublishedSegment]:
+    """Return the segments that a snapshot knows as stored, and that are not."""
+    known = remembered.store.image().segments
+    return [one for one in known if one.state is FINISHED and one.combined_segment_id not in listed]
+
+
+def remembered_gaps(remembered: RememberedMetadata, gone: Sequence[PublishedSegment]) -> list[DeclaredGap]:
+    """Return what was released, the living records of `gone` among it, where logs began, and then what was declared."""
     image = remembered.store.image()
     released = ReleasedOffsets(image.released)
-    for segment in image.segments:
-        segment_id = segment.combined_segment_id
-        if segment.state is FINISHED and segment_id not in listed and not remembered.store.dead_tails(segment_id):
+    for segment in gone:
+        if not remembered.store.dead_tails(segment.combined_segment_id):
             released.add(segment.entry_block)
     bounds = [
         DeclaredGap(partition, 0, offset, epoch, GapReason.RELEASED) for partition, epoch, offset in released.all()

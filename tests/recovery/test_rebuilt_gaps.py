@@ -63,7 +63,7 @@ def test_nothing_that_expired_or_was_declared_is_missing_after_a_rebuild(
     plan = rebuilt(lost, topic)
     assert resumed(topic, *segments) == ResumePoint(30, (), EPOCHS)
     assert topic.store.declared_gaps(ORDERS) == [BEGIN, LOST_RECORDS]
-    assert (plan.declared_gaps, plan.bounds) == (1, 2)
+    assert (plan.declared_gaps, plan.bounds, plan.gone) == (1, 2, 1)
 
 
 def test_a_hole_that_nobody_declared_is_still_missing_after_a_rebuild(storage: RemoteWalStorageManager) -> None:
