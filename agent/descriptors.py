@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 _OPEN = Path("/proc/self/fd")
 _WANTED = 65_536
 """More than an agent ever needs; an unlimited limit is not raised beyond it."""
+SEGMENT_FILES = 1024
+"""Segment files kept open at most (guessed)."""
 _RESERVE = 64
 """With fewer left, they count as running out."""
 _LOOK_S = 5.0
@@ -37,7 +39,7 @@ def raise_limit() -> int:
     return _WANTED if soft == resource.RLIM_INFINITY else soft
 
 
-def bounded_open_files(wanted: int, limit: int | None = None) -> int:
+def bounded_open_files(limit: int | None = None, wanted: int = SEGMENT_FILES) -> int:
     """Return how many segment files may be open: at most half of all descriptors."""
     if limit is None:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

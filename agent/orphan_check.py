@@ -7,7 +7,6 @@ from typing import Self
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
-from agent.wiring.lifecycle import healing_limits
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.broker_files.server_properties import BrokerProperties
@@ -45,7 +44,6 @@ class OrphanCheck:
             self._session.read_to_end,
             milliseconds(settings.lifecycle.uncommitted_ttl_s),
             wall_ms,
-            limits=healing_limits(settings.lifecycle),
             topic_doubt=lambda: "; ".join(store.topic.doubts.values()),
         )
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from agent.settings.agent_settings import MAX_ARCHIVE_RUNS, OUR_PREFIXES, AgentSettings
+from agent.settings.agent_settings import OUR_PREFIXES, AgentSettings
 from agent.settings.bypass import check_bypass
 from agent.settings.gateway_settings import check_gateway
 from agent.settings.http_listener import check_http_listener, is_loopback
@@ -18,7 +18,7 @@ from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
 from kafka_log.broker_files.server_properties import BrokerProperties, load_broker_properties
 from plugin.errors import meant
-from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX, settings_under_prefix
+from plugin.loading import STORE_PREFIXES, settings_under_prefix
 
 
 def read_settings_file(
@@ -37,21 +37,13 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
 
     Raises AgentSettingsError naming every wrong key, BrokerPropertiesError naming one that no provider has.
     """
-    storage_managers = (
-        broker.raw.get("remote.log.wal.storage.manager.impl.prefix", DEFAULT_IMPL_PREFIX),
-        broker.raw.get("remote.wal.archive.storage.manager.impl.prefix", DEFAULT_ARCHIVE_IMPL_PREFIX),
-    )
-    own = {
-        key: broker.raw[key]
-        for key in broker.raw
-        if key.startswith(OUR_PREFIXES) and not key.startswith(storage_managers)
-    }
+    own = {key: broker.raw[key] for key in broker.raw if key.startswith(OUR_PREFIXES)}
     for key in broker.raw:
-        if key.startswith("rsm.wal.") and not key.startswith(storage_managers):
+        if key.startswith("rsm.wal.") and not key.startswith(STORE_PREFIXES):
             raise AgentSettingsError(
-                f"{file}: {key}: no such setting; those of stores begin with {' or '.join(storage_managers)}"
+                f"{file}: {key}: no such setting; those of stores begin with {' or '.join(STORE_PREFIXES)}"
             )
-    for prefix in storage_managers:  # report a missing provider value now, not when the store is opened
+    for prefix in STORE_PREFIXES:  # report a missing provider value now, not when the store is opened
         settings_under_prefix(broker.raw, prefix)
     try:
         settings = AgentSettings.model_validate(own)
@@ -60,7 +52,6 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
         raise AgentSettingsError(f"{file}: {'; '.join(map(_told, wrong))}") from None
     (_check_shadow if settings.is_shadow else _check_relaying)(settings, broker, file)
     _check_together(settings, broker, file)
-    _check_archive(settings, file)
     _check_memory(settings, file)
     check_bypass(settings, broker, file)
     check_client(broker, settings, file)
@@ -154,24 +145,11 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
             )
 
 
-def _check_archive(settings: AgentSettings, file: Path) -> None:
-    if settings.archive.object_min_bytes > settings.archive.object_max_bytes:
-        raise AgentSettingsError(
-            f"{file}: remote.wal.archive.object.min.bytes: must not be above remote.wal.archive.object.max.bytes"
-        )
-    runs = settings.archive.object_max_bytes // settings.archive.object_run_bytes
-    if runs > MAX_ARCHIVE_RUNS:
-        raise AgentSettingsError(
-            f"{file}: remote.wal.archive.object.run.bytes: {runs} runs in an object of "
-            f"remote.wal.archive.object.max.bytes are too many for its record; at most {MAX_ARCHIVE_RUNS} fit"
-        )
-
-
 def _check_memory(settings: AgentSettings, file: Path) -> None:
     least = other_bytes(settings) + MIN_FRAME_BYTES
     if settings.process.memory_bytes < least:
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.memory.bytes: must be {least} at least with these queues and caches; raise it, "
-            "or lower remote.wal.hydration.cache.bytes, remote.wal.log.manager.combiner.queue.bytes, "
-            "remote.wal.log.manager.combiner.task.upload.bytes or remote.wal.archive.object.max.bytes"
+            "or lower remote.wal.hydration.cache.bytes "
+            "or remote.wal.log.manager.combiner.task.upload.bytes"
         )

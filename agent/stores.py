@@ -9,7 +9,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.storage_spec import storage_spec
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
-from plugin.loading import WITHOUT_SELF_TEST, settings_under_prefix
+from plugin.loading import ARCHIVE_IMPL_PREFIX, WITHOUT_SELF_TEST, settings_under_prefix
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.zones.bucket_loading import load_storage
 from plugin.zones.buckets import StorageSpec
@@ -22,20 +22,18 @@ class StoreSettings:
     context: StorageContext
     storage: StorageSpec = field(repr=False)
     """May hold secrets, so it is not part of the repr; nor is the next one."""
-    archive: tuple[str, str | None, Mapping[str, str], str] | None = field(repr=False)
-    """Class name and path, settings and their prefix; None: there is no archive."""
+    archive: tuple[str, str | None, Mapping[str, str]] | None = field(repr=False)
+    """Class name and path, and settings; None: there is no archive."""
 
     @classmethod
     def of(cls, broker: BrokerProperties, settings: AgentSettings, cluster_id: str) -> Self:
         """Return what the broker's agent uses."""
         archive = None
         if settings.archive.enable:
-            prefix = settings.archive.storage_manager_impl_prefix
             archive = (
                 settings.archive.storage_manager_class_name,
-                settings.archive.storage_manager_class_path,
-                {**settings_under_prefix(broker.raw, prefix), **WITHOUT_SELF_TEST},
-                prefix,
+                settings.storage.manager_class_path,
+                {**settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX), **WITHOUT_SELF_TEST},
             )
         context = StorageContext(cluster_id, broker.node_id, can_wait=True)
         return cls(context, storage_spec(settings.storage, broker), archive)
@@ -47,6 +45,5 @@ class StoreSettings:
             if self.archive is None:
                 yield storage, None
                 return
-            class_name, class_path, settings, prefix = self.archive
-            with closing(load_archive_storage(class_name, class_path, settings, self.context, prefix)) as archive:
+            with closing(load_archive_storage(*self.archive, self.context)) as archive:
                 yield storage, archive

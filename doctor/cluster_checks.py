@@ -13,6 +13,7 @@ from metadata_topic.topic.topic_requirements import (
     retention_needed_ms,
     retention_problems,
 )
+from plugin.loading import IMPL_PREFIX
 from plugin.prices import NEVER_PAYS
 
 _WANTED_REPLICAS = 3
@@ -153,9 +154,8 @@ def uncommitted_ttl(facts: Facts) -> Verdict:
     """Check whether an upload under way may be taken for an abandoned one."""
     key = "remote.wal.uncommitted.ttl.ms"
     ttl_ms = milliseconds(facts.settings.lifecycle.uncommitted_ttl_s)
-    prefix = facts.settings.storage.manager_impl_prefix
-    total_ms = int(facts.broker.raw.get(f"{prefix}total.timeout.ms", "10000"))
-    found = f"{key} is {ttl_ms}, {prefix}total.timeout.ms is {total_ms}"
+    total_ms = int(facts.broker.raw.get(f"{IMPL_PREFIX}total.timeout.ms", "10000"))
+    found = f"{key} is {ttl_ms}, {IMPL_PREFIX}total.timeout.ms is {total_ms}"
     if ttl_ms >= 10 * total_ms:
         return Verdict(Level.OK, found)
     level = Level.ERROR if ttl_ms <= total_ms else Level.WARNING

@@ -18,7 +18,7 @@ from doctor.gateway_checks import faults_of_file
 from doctor.host_checks import listener_fault, plaintext_fault
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
-from plugin.loading import settings_under_prefix, storage_manager_class
+from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix, storage_manager_class
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.zones.bucket_loading import bucket_plan, load_bucket
 from plugin.zones.buckets import BucketSpec, StorageSpec, check_own_zone
@@ -55,9 +55,8 @@ def _stores(broker: BrokerProperties, settings: AgentSettings) -> list[StorageSp
     if settings.has_store:
         found.append(storage_spec(settings.storage, broker))
     if archive.enable:
-        prefix = archive.storage_manager_impl_prefix
-        given = settings_under_prefix(broker.raw, prefix)
-        found.append(StorageSpec(archive.storage_manager_class_name, archive.storage_manager_class_path, given, prefix))
+        given, path = settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX), settings.storage.manager_class_path
+        found.append(StorageSpec(archive.storage_manager_class_name, path, given, ARCHIVE_IMPL_PREFIX))
     return found
 
 

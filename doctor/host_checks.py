@@ -2,6 +2,7 @@
 
 import ipaddress
 
+from agent.descriptors import SEGMENT_FILES
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
 from agent.settings.plain_peers import listener_with_login
@@ -164,7 +165,7 @@ def inotify_watches(facts: Facts) -> Verdict:
     found = f"{key} is {watches}, the broker has {partitions} partitions"
     if watches >= partitions:
         return Verdict(Level.OK, found)
-    found += "; appends to those without a watch are seen at remote.wal.log.manager.task.interval.ms only"
+    found += "; appends to those without a watch are seen within a minute only"
     return Verdict(Level.WARNING, found, f"sysctl -w {key}={2 * partitions}")
 
 
@@ -180,12 +181,12 @@ def leader_history(facts: Facts) -> Verdict:
 def open_files(facts: Facts) -> Verdict:
     """Check whether the agent may open as many files as it wants."""
     limit = known(facts.host.open_files)
-    wanted = facts.settings.quotas.open_files
+    wanted = SEGMENT_FILES
     needed = wanted + _FILES_BESIDE + _FILES_PER_PEER * len(facts.peers)
     found = f"{facts.host.open_files_of} may open {limit} files, some {needed} are needed"
     if limit >= needed:
         return Verdict(Level.OK, found)
-    change = f"LimitNOFILE={max(65536, 2 * needed)} in the agent's unit, or lower remote.wal.log.manager.open.files"
+    change = f"LimitNOFILE={max(65536, 2 * needed)} in the agent's unit"
     return Verdict(Level.ERROR if limit <= wanted else Level.WARNING, found, change)
 
 

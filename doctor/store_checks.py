@@ -6,6 +6,7 @@ from doctor.cluster_checks import judge_clocks
 from doctor.facts import Facts, Store, Unknown, UnknownFactError, known
 from doctor.findings import Level, Verdict, some_of
 from plugin.errors import RemoteStorageConfigError
+from plugin.loading import IMPL_PREFIX
 from plugin.prices import EXPRESS
 from plugin.zones.buckets import BUCKETS_KEY, check_own_zone
 
@@ -87,11 +88,10 @@ def store_shared(facts: Facts) -> Verdict:
     store = _opened(facts)
     others = known(store.other_clusters)
     if others:
-        prefix = f"{facts.settings.storage.manager_impl_prefix}prefix"
         return Verdict(
             Level.WARNING,
             f"other clusters' objects under the same prefix: {', '.join(sorted(others))}; credentials reach both",
-            f"give each cluster a bucket, or a {prefix} and permissions for that alone",
+            f"give each cluster a bucket, or a {IMPL_PREFIX}prefix and permissions for that alone",
         )
     if not store.looked_at_all:
         found = f"none of another cluster among the first {store.keys_looked_at:,} keys; there are more"

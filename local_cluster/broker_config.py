@@ -241,7 +241,6 @@ def _agent_properties(layout: ClusterLayout, broker_id: int, agents: AgentsMode)
     properties = {
         "remote.log.wal.storage.system.enable": "true",
         "remote.log.wal.storage.manager.class.name": agents.store.class_name,
-        "remote.log.wal.storage.manager.impl.prefix": BACKEND_PREFIX,
         "remote.wal.agent.peer.listener": layout.peer_address(broker_id),
         "remote.wal.agent.peers": peers,
         "remote.wal.agent.replica.listen.host": layout.agent_replica_host(broker_id),

@@ -16,8 +16,8 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.loading import (
     ARCHIVE_CLASS_NAME_KEY,
+    ARCHIVE_IMPL_PREFIX,
     DEFAULT_ARCHIVE_CLASS_NAME,
-    DEFAULT_ARCHIVE_IMPL_PREFIX,
     load_storage_manager,
 )
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
@@ -121,7 +121,7 @@ def load_archive_storage(
     class_path: str | None,
     settings: Mapping[str, str],
     context: StorageContext,
-    impl_prefix: str = DEFAULT_ARCHIVE_IMPL_PREFIX,
+    impl_prefix: str = ARCHIVE_IMPL_PREFIX,
 ) -> ObjectArchiveStorage:
     """Return a configured archive. `settings` come without their prefix. Raises like `load_storage_manager`."""
     manager = load_storage_manager(class_name, class_path, settings, context, impl_prefix)

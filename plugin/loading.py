@@ -16,13 +16,14 @@ CLASS_PATH_KEY: Final = "remote.log.wal.storage.manager.class.path"
 WITHOUT_SELF_TEST: Final = {"startup.self.test": "false"}
 """Without it, credentials for reading are enough."""
 DEFAULT_CLASS_NAME: Final = "plugin.local_directory.LocalWalStorageManager"
-DEFAULT_IMPL_PREFIX: Final = "rsm.wal.config."
+IMPL_PREFIX: Final = "rsm.wal.config."
 ARCHIVE_CLASS_NAME_KEY: Final = "remote.wal.archive.storage.manager.class.name"
 DEFAULT_ARCHIVE_CLASS_NAME: Final = "plugin.s3.S3WalStorageManager"
-DEFAULT_ARCHIVE_IMPL_PREFIX: Final = "rsm.wal.archive.config."
+ARCHIVE_IMPL_PREFIX: Final = "rsm.wal.archive.config."
+STORE_PREFIXES: Final = (IMPL_PREFIX, ARCHIVE_IMPL_PREFIX)
 
 
-def settings_under_prefix(properties: Mapping[str, str], impl_prefix: str = DEFAULT_IMPL_PREFIX) -> dict[str, str]:
+def settings_under_prefix(properties: Mapping[str, str], impl_prefix: str = IMPL_PREFIX) -> dict[str, str]:
     """Return the storage manager's own settings, prefix removed. No other values are read."""
     return {key.removeprefix(impl_prefix): properties[key] for key in properties if key.startswith(impl_prefix)}
 
@@ -32,7 +33,7 @@ def load_storage_manager(
     class_path: str | None,
     settings: Mapping[str, str],
     context: StorageContext,
-    impl_prefix: str = DEFAULT_IMPL_PREFIX,
+    impl_prefix: str = IMPL_PREFIX,
 ) -> RemoteWalStorageManager:
     """Return a configured storage manager. `settings` come without their prefix, which is for messages only.
 

@@ -101,7 +101,7 @@ class RemoteWalStorageManager(ABC):
 
     @abstractmethod
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
-        """Take the settings under `remote.log.wal.storage.manager.impl.prefix`, prefix removed. Called once.
+        """Take the settings under `rsm.wal.config.`, prefix removed. Called once.
 
         Checks that the store keeps what the system relies on (a conditional PUT above all). Raises
         RemoteStorageConfigError naming the key that is wrong.

@@ -14,6 +14,8 @@ from rlm.write_path.core.led_partition import PartitionStatus
 log = structlog.get_logger(__name__)
 
 _INTERVAL_S = 5.0
+UPLOAD_LAG_ALARM_MS = 60_000
+"""From this age of the oldest record that is not stored, there is an alarm (guessed)."""
 
 Watch = Callable[[], str | None]
 """Returns what is wrong, or None."""
@@ -61,6 +63,6 @@ def upload_lag(partitions: Iterable[PartitionStatus], bound_ms: int) -> str | No
         return None
     worst = max(late, key=lambda partition: partition.lag_age_ms)
     return (
-        f"records of {len(late)} partitions wait for their upload for longer than remote.wal.upload.lag.alarm.ms; "
+        f"records of {len(late)} partitions wait for their upload for longer than {bound_ms // 1000} s; "
         f"the oldest, of {worst.topic}-{worst.partition}, for {worst.lag_age_ms // 1000} s"
     )

@@ -57,7 +57,8 @@ def by_topic(
 class TopicCollector(Collector):
     """Shows the largest topics to Prometheus. `status` and `traffic` may be called on any thread."""
 
-    def __init__(self, status: Callable[[], Status], traffic: Callable[[], Traffic], most: int) -> None:
+    def __init__(self, status: Callable[[], Status], traffic: Callable[[], Traffic], most: int = 20) -> None:
+        """Show so many topics at most: each costs the monitoring several series (guessed)."""
         self._status = status
         self._traffic = traffic
         self._most = most

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _FEW_MS = 20
+INTERVAL_MS = 600_000
+"""How often usage is published, for the costs in reports (guessed)."""
 """Timers may fire a little early, by the wall clock."""
 
 
@@ -60,7 +62,6 @@ class UsageReport:
         metrics: ReplicationMetrics,
         publisher: MetadataPublisher[UsageRecord | ClientUsageRecord],
         wall_ms: Callable[[], int],
-        interval_ms: int,
         is_led: Callable[[TopicIdPartition], bool],
         clients: Callable[[UsageRecord], ClientUsageRecord] | None = None,
     ) -> None:
@@ -73,7 +74,6 @@ class UsageReport:
         self._metrics = metrics
         self._publisher = publisher
         self._wall_ms = wall_ms
-        self._interval_ms = interval_ms
         self._is_led = is_led
         self._clients = clients
         self._sequence = 0
@@ -90,10 +90,10 @@ class UsageReport:
         """Publish for ever. The first record follows at once: a baseline of zero, after which nothing is missing."""
         self.publish()
         while True:
-            due_ms = (self._wall_ms() // self._interval_ms + 1) * self._interval_ms
+            due_ms = (self._wall_ms() // INTERVAL_MS + 1) * INTERVAL_MS
             while (left_ms := due_ms - self._wall_ms()) > _FEW_MS:
                 # The wall clock may be adjusted meanwhile, so wait at most for an interval.
-                await sleep(min(left_ms, self._interval_ms) / 1000)
+                await sleep(min(left_ms, INTERVAL_MS) / 1000)
             self.publish()
 
     def publish(self) -> None:

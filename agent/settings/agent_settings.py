@@ -33,7 +33,6 @@ from agent.settings.upload_settings import (
 from plugin.prices import network_of
 
 OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
-MAX_ARCHIVE_RUNS = 4096
 
 
 class AgentSettings(BaseModel):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from replication.wire.sasl_login import SaslLogin
 
 _KEY = "remote.wal.agent.bypass"
+_BROKER_TLS = "remote.wal.agent.broker.ssl"
 
 
 def check_bypass(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
@@ -61,11 +62,13 @@ def _check_addresses(settings: AgentSettings, file: Path) -> None:
 def _check_files(settings: AgentSettings, protocol: str, file: Path) -> None:
     certificate, key, authority = _files(settings)
     if authority is None:
-        raise AgentSettingsError(f"{file}: {_KEY}.ssl.ca.file: {protocol} needs it, or remote.wal.agent.ssl.ca.file")
-    if not has_pair(certificate, key, f"{file}: {_KEY}.ssl.*") and protocol == "SSL":
         raise AgentSettingsError(
-            f"{file}: {_KEY}.ssl.certificate.file: SSL needs a client certificate, whose name is the principal that "
-            "needs ClusterAction; set it, or remote.wal.agent.ssl.*"
+            f"{file}: {_BROKER_TLS}.ca.file: {_KEY} by {protocol} needs it, or remote.wal.agent.ssl.ca.file"
+        )
+    if not has_pair(certificate, key, f"{file}: {_BROKER_TLS}.*") and protocol == "SSL":
+        raise AgentSettingsError(
+            f"{file}: {_BROKER_TLS}.certificate.file: {_KEY} by SSL needs a client certificate, whose name is the "
+            "principal that needs ClusterAction; set it, or remote.wal.agent.ssl.*"
         )
 
 
@@ -79,7 +82,7 @@ def bypass(
     if not settings.bypass.brokers:
         return None
     brokers = {one: where for one, where in settings.bypass.brokers.items() if one != broker.node_id}
-    limits = RouteLimits(settings.bypass.after_s, settings.bypass.return_after_s)
+    limits = RouteLimits(settings.bypass.after_s)
     wants_login = settings.bypass.security_protocol.startswith("SASL") and not _broker_logs_in(broker)
     login = client_login(client, f"{_KEY}.security.protocol").log_in if wants_login else None
     has_tls = settings.bypass.security_protocol.endswith("SSL")
@@ -124,10 +127,6 @@ def tls_context(settings: AgentSettings) -> ssl.SSLContext | None:
 
 
 def _files(settings: AgentSettings) -> tuple[Path | None, Path | None, Path | None]:
-    """Return certificate, key and authority. Certificate and key are either both the bypass's, or both the agent's
-    own.
-    """
-    own = settings.bypass.ssl_certificate_file, settings.bypass.ssl_key_file
-    if not any(own):
-        own = settings.tls.certificate_file, settings.tls.key_file
-    return *own, settings.bypass.ssl_ca_file or settings.tls.ca_file
+    """Return certificate, key and authority: those for brokers, or else those for agents."""
+    own = settings.broker_tls if settings.broker_tls.certificate_file else settings.tls
+    return own.certificate_file, own.key_file, settings.broker_tls.ca_file or settings.tls.ca_file

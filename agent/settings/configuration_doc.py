@@ -26,7 +26,7 @@ from metadata_topic.settings.topic_settings import (
 from plugin.azure_blob import AzureBlobSettings
 from plugin.clients.backend_settings import ObjectBackendSettings
 from plugin.gcs import GcsSettings
-from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX
+from plugin.loading import ARCHIVE_IMPL_PREFIX, IMPL_PREFIX
 from plugin.local_directory import LocalDirectorySettings
 from plugin.s3 import S3Settings
 from replication.wire.peer_connection import Address
@@ -68,9 +68,9 @@ keys that it does not know. The agent refuses a wrong value, and a key that begi
 _BACKENDS = f"""\
 ## Storage manager
 
-These keys have the prefix `{DEFAULT_IMPL_PREFIX}` (`remote.log.wal.storage.manager.impl.prefix`): `bucket` is
-`{DEFAULT_IMPL_PREFIX}bucket`. All agents of a cluster need the same store and the same `prefix`. The archive's keys
-have the prefix `{DEFAULT_ARCHIVE_IMPL_PREFIX}`.
+These keys have the prefix `{IMPL_PREFIX}`: `bucket` is
+`{IMPL_PREFIX}bucket`. All agents of a cluster need the same store and the same `prefix`. The archive's keys
+have the prefix `{ARCHIVE_IMPL_PREFIX}`.
 
 With `remote.wal.buckets`, `bucket` or `directory` is taken from there for each zone, and stays for what was written
 before. Any other key with `zone.<zone>.` in front, behind the prefix, is for that zone's bucket alone.

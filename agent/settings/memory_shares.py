@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 
 from agent.settings.agent_settings import AgentSettings
+from agent.settings.upload_settings import ARCHIVE_OBJECT_MAX_BYTES
 
 MIB = 1024 * 1024
 PROCESS_BYTES = 160 * MIB
 """The interpreter, its libraries, stacks of threads, librdkafka's buffers."""
 INDEX_BYTES = 96 * MIB
 """Link index (250,000 batches), batches found again for followers far behind (100,000), partitions."""
+QUEUE_BYTES = 64 * MIB
+"""Bytes in remoteSegmentQ at most, besides those that are being uploaded (guessed)."""
 PUBLICATION_BYTES = 64 * MIB
 """Metadata that waits for its topic."""
 CLIENT_BYTES = 128 * 1024
@@ -40,12 +43,12 @@ def other_bytes(settings: AgentSettings) -> int:
     client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.adopt_enable else 0
     holds = settings.gateway.enable and settings.gateway.durable_listener
     client_bytes += 2 * HELD_FRAMES_BYTES + HELD_ANSWERS_BYTES if holds else 0
-    archive_bytes = 2 * settings.archive.object_max_bytes if settings.archive.enable else 0
+    archive_bytes = 2 * ARCHIVE_OBJECT_MAX_BYTES if settings.archive.enable else 0
     return (
         PROCESS_BYTES
         + INDEX_BYTES
         + PUBLICATION_BYTES
-        + settings.log_manager.combiner_queue_bytes
+        + QUEUE_BYTES
         + 2 * (uploads + 1) * upload_bytes  # in pieces, and in one piece for the store's client; one of the backlog
         + settings.hydration.cache_bytes
         + settings.hydration.cache_bytes // 4  # reads for a broker that is far behind

@@ -66,12 +66,6 @@ class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
         description="Whoever asks must show this file's content, as a bearer token or a password. /livez and /readyz "
         "answer without it.",
     )
-    topics: int = Field(
-        20,
-        ge=0,
-        le=1000,
-        description="How many topics have metrics of their own: those with most bytes.",
-    )
     plaintext_accepted: bool = Field(
         False,
         description="Accepts that other hosts reach the HTTP listener unencrypted or without a login.",
@@ -138,11 +132,6 @@ class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
     """Who may connect without TLS, or without an agent."""
 
     plaintext_enable: bool = Field(False, description="Accepts that other hosts reach the peer listener without TLS.")
-    plain_connections_enable: bool = Field(
-        True,
-        description="Whether followers without an agent may connect; they get everything inline. Never with "
-        "remote.wal.agent.ssl.*.",
-    )
     replica_user: UserSetting = Field(
         None,
         description="The broker's user, by name or number: nobody else may connect where the agent poses as another "
@@ -167,7 +156,8 @@ class BypassSettings(Section, alias_generator=keyed("remote.wal.agent.bypass."))
     )
     security_protocol: SecurityProtocol = Field(
         "SSL",
-        description="What these listeners speak. SSL: the agent shows the certificate below. SASL: the local broker "
+        description="What these listeners speak. SSL: the agent shows remote.wal.agent.broker.ssl.*, or else "
+        "remote.wal.agent.ssl.*. SASL: the local broker "
         "logs in, or else the agent as its Kafka client does (PLAIN, SCRAM).",
     )
     plaintext_accepted: bool = Field(
@@ -178,21 +168,6 @@ class BypassSettings(Section, alias_generator=keyed("remote.wal.agent.bypass."))
     after_s: Seconds = Field(
         3000, ge=100, description="How long an agent must not have answered before it is bypassed."
     )
-    return_after_s: Seconds = Field(
-        10_000,
-        ge=100,
-        description="How long an agent must have answered all probes before it is used again; longer if it did not "
-        "stay the last time.",
-    )
-    ssl_certificate_file: Path | None = Field(
-        None, description="PEM certificate for these listeners. Default: remote.wal.agent.ssl.certificate.file."
-    )
-    ssl_key_file: Path | None = Field(None, description="Its private key. Default: remote.wal.agent.ssl.key.file.")
-    ssl_ca_file: Path | None = Field(
-        None,
-        description="The authority of the brokers' certificates, which must name the hosts above. Default: "
-        "remote.wal.agent.ssl.ca.file.",
-    )
 
 
 class BrokerTlsSettings(Section, alias_generator=keyed("remote.wal.agent.broker.ssl.")):
@@ -200,12 +175,13 @@ class BrokerTlsSettings(Section, alias_generator=keyed("remote.wal.agent.broker.
 
     certificate_file: Path | None = Field(
         None,
-        description="PEM certificate that the agent shows its own broker. It must name what brokers advertise. "
+        description="PEM certificate that the agent shows its own broker, and others past their agents. It must name "
+        "what brokers advertise. "
         "Default: the broker's own (ssl.keystore.*, PEM or PKCS12).",
     )
     key_file: Path | None = Field(None, description="Its private key, PEM.")
     ca_file: Path | None = Field(
-        None, description="The authority of the broker's certificate. Default: the broker's ssl.truststore.*."
+        None, description="The authority of brokers' certificates. Default: the broker's ssl.truststore.*."
     )
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.storage_spec import storage_spec
 from kafka_log.broker_files.server_properties import BrokerProperties
-from plugin.loading import settings_under_prefix
+from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
 
 HIDDEN: Final = "(hidden)"
 _STORE_KEYS: Final = frozenset(
@@ -34,10 +34,9 @@ _LOGIN = re.compile(r"//[^/@]*@")
 def shown_configuration(broker: BrokerProperties, settings: AgentSettings) -> dict[str, Any]:
     """Return as JSON each key with its value, and which of them were set."""
     spec = storage_spec(settings.storage, broker)
-    archive = settings.archive.storage_manager_impl_prefix
     stores = {
         **_of_store(spec.impl_prefix, spec.settings),
-        **_of_store(archive, settings_under_prefix(broker.raw, archive)),
+        **_of_store(ARCHIVE_IMPL_PREFIX, settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX)),
     }
     own = {
         str(field.alias): _plain(getattr(section, name))

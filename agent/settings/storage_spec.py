@@ -2,18 +2,17 @@
 
 from agent.settings.upload_settings import StorageSettings
 from kafka_log.broker_files.server_properties import BrokerProperties
-from plugin.loading import settings_under_prefix
+from plugin.loading import IMPL_PREFIX, settings_under_prefix
 from plugin.zones.buckets import StorageSpec
 
 
 def storage_spec(settings: StorageSettings, broker: BrokerProperties) -> StorageSpec:
     """Return it for the agent of this broker: with a bucket for each zone, it writes to that of its own."""
-    prefix = settings.manager_impl_prefix
     return StorageSpec(
         settings.manager_class_name,
         settings.manager_class_path,
-        settings_under_prefix(broker.raw, prefix),
-        prefix,
+        settings_under_prefix(broker.raw),
+        IMPL_PREFIX,
         settings.buckets,
         broker.rack,
     )

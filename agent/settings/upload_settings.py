@@ -6,12 +6,13 @@ from agent.settings.setting_types import BucketsSetting, PatternsSetting, Second
 from metadata_topic.settings.topic_settings import ENABLE_KEY
 from plugin.loading import (
     DEFAULT_ARCHIVE_CLASS_NAME,
-    DEFAULT_ARCHIVE_IMPL_PREFIX,
     DEFAULT_CLASS_NAME,
-    DEFAULT_IMPL_PREFIX,
 )
 from plugin.prices import section_of
 from plugin.zones.buckets import BUCKETS_KEY
+
+ARCHIVE_OBJECT_MAX_BYTES = 64 * 1024 * 1024
+"""The largest archive object, which is held in memory twice. At most 4096 runs fit in an object's record (guessed)."""
 
 
 class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage.")):
@@ -25,9 +26,6 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
     )
     manager_class_path: str | None = Field(
         None, description="A directory to add to the import path for that class (KIP-1176)."
-    )
-    manager_impl_prefix: str = Field(
-        DEFAULT_IMPL_PREFIX, description="The prefix of the storage manager's own keys (KIP-1176)."
     )
     buckets: BucketsSetting = Field(
         alias=BUCKETS_KEY,
@@ -66,23 +64,11 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
 class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
     """RemoteWalLogManager, its RLMWalTasks and its RLMWalCombineTask."""
 
-    thread_pool_size: int = Field(
-        2,
-        ge=1,
-        le=64,
-        description="Threads that read active segments from disk (KIP-1176).",
-    )
     combiner_thread_pool_size: int = Field(
         4,
         ge=1,
         le=64,
         description="Uploads under way at most (KIP-1176).",
-    )
-    combiner_queue_size: int = Field(4096, ge=1, description="Items in remoteSegmentQ at most (KIP-1176).")
-    combiner_queue_bytes: int = Field(
-        64 * 1024 * 1024,
-        ge=1024,
-        description="Bytes in remoteSegmentQ at most, besides those that are being uploaded.",
     )
     combiner_task_interval_s: Seconds = Field(
         25,
@@ -96,19 +82,11 @@ class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.
         le=1024**3,
         description="The largest object (KIP-1176); a larger batch gets an object of its own.",
     )
-    task_interval_s: Seconds = Field(
-        60_000, ge=100, description="How often a partition is looked at without any sign of an append."
-    )
 
 
 class AlarmSettings(Section, alias_generator=keyed("remote.wal.")):
     """Limits from which on an alarm is raised, and the most requests to the store."""
 
-    upload_lag_alarm_s: Seconds = Field(
-        60_000,
-        ge=1000,
-        description="From this age of the oldest record that is not stored, /readyz and the log warn.",
-    )
     store_puts_per_minute: int = Field(
         15_000,
         ge=1,
@@ -121,7 +99,6 @@ class AlarmSettings(Section, alias_generator=keyed("remote.wal.")):
 class QuotaSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
     """Limits on open files and uploads of the write path."""
 
-    open_files: int = Field(1024, ge=16, description="Segment files kept open at most.")
     copy_max_bytes_per_second: int | None = Field(
         None,
         ge=1024,
@@ -156,42 +133,19 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
         "the same name.",
     )
     storage_manager_class_name: str = Field(DEFAULT_ARCHIVE_CLASS_NAME, description="The archive's storage manager.")
-    storage_manager_class_path: str | None = Field(
-        None, description="A directory to add to the import path for that class."
-    )
-    storage_manager_impl_prefix: str = Field(
-        DEFAULT_ARCHIVE_IMPL_PREFIX, description="The prefix of the archive's storage manager's own keys."
-    )
     object_min_bytes: int = Field(
-        16 * 1024 * 1024, ge=1, description="From how many bytes a partition's records become an archive object."
-    )
-    object_max_bytes: int = Field(
-        64 * 1024 * 1024,
-        ge=1024,
-        le=1024**3,
-        description="The largest archive object. One is made at a time, held in memory twice.",
+        16 * 1024 * 1024,
+        ge=1,
+        le=ARCHIVE_OBJECT_MAX_BYTES,
+        description="From how many bytes a partition's records become an archive object.",
     )
     object_max_age_s: Seconds = Field(
         3_600_000, ge=1000, description="The age at which records are archived although they are few."
-    )
-    object_run_bytes: int = Field(
-        1024 * 1024,
-        ge=1024,
-        description="The length of runs in an archive object: what a reader reads and checks at once.",
     )
     bytes_per_second: int = Field(
         32 * 1024 * 1024,
         ge=1024,
         description="What the archive reads and writes together at most.",
-    )
-    task_interval_s: Seconds = Field(
-        60_000, ge=100, description="How often a partition's archive is looked at when there was nothing to do."
-    )
-    prepared_ttl_s: Seconds = Field(
-        3_600_000, ge=1000, description="After this time an archive object that was never committed is deleted."
-    )
-    care_interval_s: Seconds = Field(
-        30_000, ge=100, description="How often the agent looks for archive objects that may go."
     )
     delete_grace_s: Seconds = Field(
         600_000, ge=1000, description="How long an archive object stays after it was marked for deletion."

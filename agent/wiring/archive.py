@@ -1,20 +1,19 @@
 """Puts the archive together: `rlm.archive`, from the settings."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import structlog
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import milliseconds
-from agent.settings.upload_settings import ArchiveSettings
+from agent.settings.upload_settings import ARCHIVE_OBJECT_MAX_BYTES, ArchiveSettings
 from agent.wiring.kafka_following import KafkaFollowing
-from agent.wiring.lifecycle import healing_limits
 from agent.wiring.surroundings import Surroundings
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.topic.topic import MetadataTopicSettings
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
-from plugin.loading import settings_under_prefix
+from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
 from plugin.prices import NEVER_PAYS, Prices
 from rlm.archive.archive_care import CareLimits
 from rlm.archive.archive_plan import ArchiveLimits
@@ -27,8 +26,8 @@ from rlm.write_path.machine import Machine
 
 log = structlog.get_logger(__name__)
 
-_FEW = 10
-"""Archive objects are large and few: so many may be deleted whatever their share is."""
+LOOK_S = 60.0
+"""How often a partition's archive is looked at when there was nothing to do (guessed)."""
 _READERS = 2
 """Combined segments that the archive reads at a time."""
 _RETRY_S, _RETRY_MAX_S = 1.0, 300.0
@@ -50,28 +49,17 @@ def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Pric
 
 
 def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
-    """Return the limits of task, care, and healing, which is stricter than for combined segments."""
-    archive, lifecycle, healing = settings.archive, settings.lifecycle, healing_limits(settings.lifecycle)
-    prepared_ttl_ms = milliseconds(archive.prepared_ttl_s)
+    """Return the limits of task and care."""
+    archive = settings.archive
     return ArchivingLimits(
         ArchiveTaskLimits(
-            ArchiveLimits(archive.object_min_bytes, archive.object_max_bytes, milliseconds(archive.object_max_age_s)),
-            ScheduleIntervals(archive.task_interval_s, _RETRY_S, _RETRY_MAX_S),
+            ArchiveLimits(archive.object_min_bytes, ARCHIVE_OBJECT_MAX_BYTES, milliseconds(archive.object_max_age_s)),
+            ScheduleIntervals(LOOK_S, _RETRY_S, _RETRY_MAX_S),
             archive.bytes_per_second,
             _READERS,
-            prepared_ttl_ms,
-            archive.object_run_bytes,
-            settings.link.takes_digests,
+            digests=settings.link.takes_digests,
         ),
-        CareLimits(
-            milliseconds(archive.delete_grace_s),
-            milliseconds(settings.metadata.topic_retention_s) // 3,
-            prepared_ttl_ms,
-        ),
-        archive.care_interval_s,
-        lifecycle.orphans_interval_s,
-        replace(healing, min_objects=min(_FEW, healing.min_objects)),
-        lifecycle.orphans_heal_enable,
+        CareLimits(milliseconds(archive.delete_grace_s), MetadataTopicSettings().retention_ms // 3),
     )
 
 
@@ -101,13 +89,11 @@ def build_archiving(around: Surroundings, kafka: KafkaFollowing, duties: Callabl
 
 def _load(around: Surroundings) -> ObjectArchiveStorage:
     settings = around.settings.archive
-    prefix = settings.storage_manager_impl_prefix
     storage = load_archive_storage(
         settings.storage_manager_class_name,
-        settings.storage_manager_class_path,
-        settings_under_prefix(around.configuration.broker.raw, prefix),
+        around.settings.storage.manager_class_path,
+        settings_under_prefix(around.configuration.broker.raw, ARCHIVE_IMPL_PREFIX),
         around.storage_context,
-        prefix,
     )
     log.info("archive_storage_ready", manager=settings.storage_manager_class_name)
     return storage

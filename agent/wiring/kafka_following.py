@@ -50,6 +50,8 @@ log = structlog.get_logger(__name__)
 
 _LOOK_S = 2.0
 _LEADERSHIP_LOOK_S = 5.0
+SNAPSHOT_INTERVAL_S = 600.0
+"""How often a changed metadata store is saved to object storage (guessed)."""
 """How often leadership is asked for without any sign of a change."""
 
 
@@ -236,9 +238,7 @@ class KafkaFollowing:
                 tasks.create_task(self.incarnation.run())
                 tasks.create_task(self.lease.run())
                 tasks.create_task(
-                    self.metadata.save_snapshots(
-                        self._settings.metadata.snapshot_interval_s, lambda: self.lease.lost_because is None
-                    )
+                    self.metadata.save_snapshots(SNAPSHOT_INTERVAL_S, lambda: self.lease.lost_because is None)
                 )
 
     def _settings_changed(self) -> None:
@@ -296,11 +296,8 @@ def wal_retention(settings: LifecycleSettings) -> WalRetention:
 
 
 def _topic_plan(settings: AgentSettings, identity: AgentIdentity, client: KafkaClientConfig) -> TopicPlan:
-    wanted = settings.metadata
     return TopicPlan(
-        MetadataTopicSettings(
-            wanted.topic_num_partitions, wanted.topic_replication_factor, milliseconds(wanted.topic_retention_s)
-        ),
+        MetadataTopicSettings(replication_factor=settings.metadata.topic_replication_factor),
         milliseconds(settings.lifecycle.expiration_delete_grace_s),
         lambda: longest_enabled_retention_ms(client, identity.broker_id),
     )

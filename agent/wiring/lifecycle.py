@@ -31,22 +31,15 @@ from rlm.lifecycle.expiration import (
 from rlm.lifecycle.failover import FailoverTask
 from rlm.lifecycle.lifecycle import Lifecycle, LifecycleIntervals, LifecycleTasks
 from rlm.lifecycle.node_care import Caretaking, NodeCare, StoreRegistrations
-from rlm.lifecycle.orphans import HealingLimits, OrphanRounds, OrphanTask, OwnWork
-from rlm.lifecycle.release import LongTermTier, TopicWatch
+from rlm.lifecycle.orphans import OrphanRounds, OrphanTask, OwnWork
+from rlm.lifecycle.release import TOPIC_GONE_MS, LongTermTier, TopicWatch
 
 _UNPUBLISHED_MAX_S = 10.0
 """Nothing is deleted while metadata waits longer than this for publication. It may include the end of an upload, so
 this is far below the time-to-live of uploads with an unknown end."""
-_HEALED_MAX_PERCENT = 5.0
-"""If healing would delete or forget more of a broker's objects, a person must confirm it (guessed)."""
 _DELETE_THREADS = 4
 _DELETES_PER_S = 200
 """More than an agent uploads."""
-
-
-def healing_limits(settings: LifecycleSettings) -> HealingLimits:
-    """Return how many orphans may be healed without confirmation."""
-    return HealingLimits(_HEALED_MAX_PERCENT, settings.orphans_heal_min_objects)
 
 
 def build_lifecycle(
@@ -81,7 +74,7 @@ def build_lifecycle(
 
     metrics.host_clock_ahead.set_function(lambda: kafka.lease.host_is_ahead_ms / 1000)
     metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
-    watch = TopicWatch(milliseconds(settings.expiration_topic_gone_s))
+    watch = TopicWatch(TOPIC_GONE_MS)
     leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
     observer = partial(ClusterObserver, around.configuration.client, broker_id, watch)
     orphans = _build_orphan_task(around, kafka, OwnWork(planner.is_being_deleted, is_under_way))
@@ -90,17 +83,9 @@ def build_lifecycle(
         ClusterWatch(observer, wanted, kafka.topic_settings, wal_retention(settings), observed, wall_ms, threads),
         caretaking,
         _build_expiration(around, kafka, planner, caretaking, is_under_way),
-        OrphanRounds(
-            orphans, around.publisher, caretaking.brokers, settings.orphans_heal_enable, metrics.orphan_search, threads
-        ),
+        OrphanRounds(orphans, around.publisher, caretaking.brokers, metrics.orphan_search, threads),
     )
-    intervals = LifecycleIntervals(
-        settings.failover_check_interval_s,
-        settings.expiration_cluster_interval_s,
-        settings.expiration_task_interval_s,
-        settings.orphans_interval_s,
-    )
-    return Lifecycle(tasks, intervals, metadata.was_read, threads, around.metrics.loops.succeeded)
+    return Lifecycle(tasks, LifecycleIntervals(), metadata.was_read, threads, around.metrics.loops.succeeded)
 
 
 def _build_expiration(
@@ -129,8 +114,7 @@ def _build_orphan_task(around: Surroundings, kafka: KafkaFollowing, own: OwnWork
         milliseconds(settings.uncommitted_ttl_s),
         around.clocks.wall_ms,
         own,
-        healing_limits(settings),
-        metadata.doubt,
+        topic_doubt=metadata.doubt,
     )
 
 

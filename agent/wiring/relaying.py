@@ -333,7 +333,6 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
         watermark_wait_ms=milliseconds(settings.link.watermark_wait_s),
         range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
         stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
-        allow_plain_connections=settings.access.plain_connections_enable,
         share_min_readers=settings.hydration.share_min_readers,
         max_frame_bytes=max_request_bytes(configuration.broker),
         idle_timeout_s=_PEER_IDLE_S,

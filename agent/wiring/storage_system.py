@@ -17,10 +17,9 @@ import structlog
 
 from agent.defects import STARTING
 from agent.metrics.agent_metrics import StateCollector
-from agent.metrics.alarms import Alarms, upload_lag
+from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
 from agent.metrics.topic_metrics import TopicCollector
 from agent.metrics.usage import UsageReport, client_usage, store_counts
-from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
 from agent.wiring.storage_loading import StorageLoading
 from agent.wiring.storage_run import StorageRun
@@ -53,7 +52,6 @@ class StorageSystem:
             relaying.metrics,
             self.publisher,
             around.clocks.wall_ms,
-            milliseconds(settings.metadata.usage_interval_s),
             lambda partition: relaying.write_path.find(partition.topic_id, partition.partition) is not None,
             partial(client_usage, traffic=gateway.traffic, prices=settings.storage.price_section) if gateway else None,
         )
@@ -69,7 +67,7 @@ class StorageSystem:
 
     def _upload_lag(self) -> str | None:
         status = self.current.write_path.status() if self.current is not None else {}
-        return upload_lag(status.values(), milliseconds(self._around.settings.alarms.upload_lag_alarm_s))
+        return upload_lag(status.values(), UPLOAD_LAG_ALARM_MS)
 
     def start(self) -> None:
         """Begin, whether or not Kafka and the store are there."""
@@ -130,7 +128,7 @@ class StorageSystem:
     async def _run_until_fenced(self) -> int:
         """Run. Returns the incarnation above which another one must be taken."""
         settings, cluster_id = self._around.settings, self._around.identity.cluster_id
-        file = StoreFile(settings.process.state_directory, cluster_id, settings.metadata.memory_bytes)
+        file = StoreFile(settings.process.state_directory, cluster_id)
         known = await asyncio.to_thread(KnownMetadata, file)
         try:
             return await self._run_with(known)
@@ -151,7 +149,7 @@ class StorageSystem:
             lambda: run.led_gaps.held_offsets,
         )
         traffic = around.relaying.metrics.traffic
-        topics = TopicCollector(run.write_path.status, lambda: traffic.by_partition, around.settings.http.topics)
+        topics = TopicCollector(run.write_path.status, lambda: traffic.by_partition)
         for one in (collector, topics):
             registry.register(one)
         self.current = run

@@ -7,9 +7,7 @@ from agent.defects import Supervisor
 from agent.identity import AgentIdentity
 from agent.metrics.loop_times import WITHOUT_STORE, Loop, LoopTimes
 from agent.settings.agent_settings import AgentSettings
-from agent.settings.setting_types import milliseconds
 from agent.wiring.relaying import Relaying
-from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.remote_wal_storage_manager import StorageContext
@@ -37,12 +35,10 @@ class Surroundings:
         self.supervisor = supervisor
         self.clocks = clocks
         self.metrics = StorageMetrics(relaying, clocks, Loop if configuration.settings.has_store else WITHOUT_STORE)
-        unpublished_max_ms = milliseconds(configuration.settings.metadata.unpublished_max_s)
         self.publisher = RemoteWalMetadataPublisher(
             configuration.client,
             identity.broker_id,
             lasting_s,
-            PublisherSettings(unpublished_max_ms=unpublished_max_ms),
         )
         self.publication = PublicationWatch(
             self.publisher.stall_reason,

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.descriptors import bounded_open_files
 from agent.settings.agent_settings import AgentSettings
+from agent.settings.memory_shares import QUEUE_BYTES
 from agent.wiring.archive import archive_links
 from agent.wiring.durable_uploads import DurableUploads, KnownTopics, known_topics
 from agent.wiring.kafka_following import KafkaFollowing
@@ -49,6 +50,12 @@ from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
 """The back-off after a failed upload or read: it doubles from the first to the second."""
+_LOOK_S: Final = 60.0
+"""How often a partition is looked at without any sign of an append (guessed)."""
+_READ_THREADS: Final = 2
+"""Threads that read active segments from disk: KIP-1176's remote.wal.log.manager.thread.pool.size."""
+_QUEUE_ITEMS: Final = 4096
+"""Items in remoteSegmentQ at most: KIP-1176's remote.wal.log.manager.combiner.queue.size."""
 _SPACING_LOOK_S: Final = 2.0
 _UPLOAD_TIMEOUT_S: Final = 60.0
 """An upload that takes longer counts as failed (guessed; above the storage managers' `total.timeout.ms`)."""
@@ -64,7 +71,7 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
     if settings.is_shadow:
         archive_interval_s = min(archive_interval_s, _SHADOW_LOOK_S)
     return LogManagerLimits(
-        ScheduleIntervals(limits.task_interval_s, _RETRY_S, _RETRY_MAX_S),
+        ScheduleIntervals(_LOOK_S, _RETRY_S, _RETRY_MAX_S),
         CommitLimits(
             limits.combiner_task_interval_s,
             archive_interval_s,
@@ -74,12 +81,12 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
             _RETRY_MAX_S,
             quotas.copy_max_bytes_per_second,
         ),
-        limits.thread_pool_size,
-        limits.combiner_queue_size,
-        limits.combiner_queue_bytes,
+        _READ_THREADS,
+        _QUEUE_ITEMS,
+        QUEUE_BYTES,
         upload_bytes,
         settings.link.wait_max_s,
-        bounded_open_files(quotas.open_files),
+        bounded_open_files(),
         BacklogLimits(upload_bytes, quotas.backlog_max_bytes_per_second, _RETRY_S, _RETRY_MAX_S),
         settings.is_shadow,
     )

@@ -107,7 +107,7 @@ def report_sources(
     """
     from agent.settings.setting_types import milliseconds
     from agent.settings_file import read_settings_file
-    from plugin.loading import settings_under_prefix
+    from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
     from retention_job.settings import LifeTimes, Sources, StoreListing, StoreSections
 
     if broker_config is None:
@@ -120,7 +120,7 @@ def report_sources(
     )
     sections = StoreSections(settings.storage.price_section, settings.archive.price_section, settings.price_network)
     listing = inventory or StoreListing(
-        settings_under_prefix(broker.raw, settings.storage.manager_impl_prefix),
+        settings_under_prefix(broker.raw),
         cluster_id,
         settings.storage.manager_class_name,
         settings.storage.manager_class_path,
@@ -129,10 +129,10 @@ def report_sources(
     archive: StoreListing | tuple[InventoryFile, ...] | None = archive_inventory
     if archive is None and settings.archive.enable:
         archive = StoreListing(
-            settings_under_prefix(broker.raw, settings.archive.storage_manager_impl_prefix),
+            settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX),
             cluster_id,
             settings.archive.storage_manager_class_name,
-            settings.archive.storage_manager_class_path,
+            settings.storage.manager_class_path,
         )
     return Sources(kafka, state_path, listing, is_incremental, life_times, archive), sections
 

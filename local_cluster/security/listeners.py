@@ -88,7 +88,7 @@ def agents_bypass(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
     files = certificate_files(layout, broker_id)
     return {
         "remote.wal.agent.bypass": listeners,
-        **{f"remote.wal.agent.bypass.{key}": file for key, file in files.items()},
+        **{f"remote.wal.agent.broker.{key}": file for key, file in files.items()},
     }
 
 

@@ -83,8 +83,8 @@ class StoreFile:
 
     directory: Path
     cluster_id: str
-    cache_bytes: int
-    """How much of the file's pages may be in memory."""
+    cache_bytes: int = 64 * 1024 * 1024
+    """How much of the file's pages may be in memory (guessed)."""
 
     @property
     def path(self) -> Path:

@@ -26,7 +26,7 @@ class PublisherSettings:
     max_pending_records: int = 100_000
     max_pending_bytes: int = 64 * 1024 * 1024
     unpublished_max_ms: int = 60_000
-    """`remote.wal.log.metadata.unpublished.max.ms`"""
+    """How long metadata may wait. Then all goes inline and nothing is uploaded until it can be published (guessed)."""
     max_record_bytes: int = 900_000
     """Below the broker's message.max.bytes (1,048,588), so that no record is refused for good."""
     retry_pause_ms: int = 1000

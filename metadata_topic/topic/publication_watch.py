@@ -1,7 +1,7 @@
 """Checks every second whether metadata can be published: while it cannot, nothing is linked or uploaded.
 
 An object whose metadata is never published is an orphan, and nobody knows what is stored of the logs. So if metadata
-cannot be published for longer than `remote.wal.log.metadata.unpublished.max.ms`, bytes go inline, as in stock Kafka.
+cannot be published for longer than `unpublished_max_ms`, bytes go inline, as in stock Kafka.
 The publisher itself then accepts no more records, which ends the uploads; this ends the links, and logs it.
 """
 

@@ -37,13 +37,11 @@ class MetadataTopicSettings:
     """How the metadata topics are created. Existing topics are not changed."""
 
     num_partitions: int = 12
-    """`remote.wal.log.metadata.topic.num.partitions`"""
     replication_factor: int = 3
     """`remote.wal.log.metadata.topic.replication.factor`; of both topics"""
     retention_ms: int = 8 * 24 * 60 * 60 * 1000
-    """`remote.wal.log.metadata.topic.retention.ms`: longer than any topic's local.retention.ms and the grace time
-    before an object is deleted; see `covering` and `topic_requirements`. The default covers Kafka's own of 7 days.
-    -1: without end
+    """Longer than any topic's local.retention.ms and the grace time before an object is deleted; see `covering` and
+    `topic_requirements`. The default covers Kafka's own of 7 days; -1: without end.
     """
 
     @property

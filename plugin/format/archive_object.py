@@ -24,7 +24,8 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import OpenCombinedSegment, SealedCombinedSegment, SegmentHeader
 from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentMetadataEntry
 
-DEFAULT_RUN_BYTES = 1024 * 1024
+RUN_BYTES = 1024 * 1024
+"""The length of runs: what a reader reads and checks at once (guessed)."""
 
 
 class OpenArchiveObject:

@@ -41,8 +41,9 @@ class RouteLimits:
 
     after_s: float
     """How long the agent must fail to answer."""
-    return_after_s: float
-    """How long it must answer until it is used again."""
+    return_after_s: float = 10.0
+    """How long it must answer until it is used again; each change costs the local broker's fetcher a back-off
+    (guessed)."""
     probe_s: float = 1.0
     """Time between two probes; doubled after each unanswered one, up to `probe_max_s`."""
     probe_max_s: float = 15.0

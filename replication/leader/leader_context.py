@@ -49,7 +49,6 @@ class LeaderLimits:
     """If so many agents of a zone read an object, one reads it for all; 0: each reads for itself."""
     stale_after_s: float = 30.0
     """A response later than this is useless: the follower's broker has given up (replica.socket.timeout.ms)."""
-    allow_plain_connections: bool = True
     max_connections: int = 1024
     """The most connections of peers that are not known brokers, for instance those that have not said hello yet."""
     max_connections_of_one: int = 128

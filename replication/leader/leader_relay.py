@@ -27,7 +27,7 @@ from replication.wire.idle_fetch import (
 )
 from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
-from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRefusedError
+from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 from replication.wire.refusals import Refusals
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.uploads.segment_queue import UploadedSegment
@@ -186,8 +186,6 @@ class LeaderRelay:
     async def run(self, first_request: Buffer | None) -> None:
         """Relay until either side ends. `first_request` was read already, from a peer without a hello."""
         if first_request is not None:
-            if not self._context.limits.allow_plain_connections:
-                raise PeerRefusedError("a connection without a hello, where only agents may connect")
             await self._ask(first_request)
         try:
             idle = until_idle((self.peer, self._broker), self._context.limits.idle_timeout_s)

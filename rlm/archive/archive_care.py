@@ -30,6 +30,7 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from plugin.format.archive_object_id import ArchiveObjectId
+from rlm.archive.archive_plan import PREPARED_TTL_MS
 from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError, skipped_because
 from rlm.write_path.metrics import ArchiveMetrics
 
@@ -44,7 +45,7 @@ class CareLimits:
     """Time from the mark until the object is deleted; longer than any read."""
     publish_again_ms: int
     """How old a commit's record becomes before it is published again; below half of the topic's retention."""
-    orphan_age_ms: int
+    orphan_age_ms: int = PREPARED_TTL_MS
     """How old an object without metadata must be, by the store's clock."""
 
 
@@ -194,12 +195,11 @@ class ArchiveOrphanRounds:
     read_to_end: Callable[[], bool]
     topic_doubt: Callable[[], str]
     limits: HealingLimits
-    heals: bool
     metrics: ArchiveMetrics
     wall_ms: Callable[[], int]
 
     def run_once(self) -> bool:
-        """Find orphans, and heal them if that is on. False if the search must be repeated soon."""
+        """Find orphans, and heal them. False if the search must be repeated soon."""
         incarnations, now_ms = self.incarnations(), self.wall_ms()
         if not incarnations:
             return False
@@ -216,7 +216,7 @@ class ArchiveOrphanRounds:
                     reason=doubt or "their writers' registrations are not known either",
                     hint="remote-wal metadata rebuild",
                 )
-            if not doubt and self.heals:
+            if not doubt:
                 self.care.heal(found, now_ms, incarnations)
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
             self.metrics.orphan_rounds_skipped.labels(skipped_because(error)).inc()

@@ -28,6 +28,8 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 
 HIGHEST_OFFSET: Final = 2**62
+PREPARED_TTL_MS: Final = 3_600_000
+"""After this time an archive object that was never committed is deleted (guessed)."""
 
 
 @dataclass(frozen=True, slots=True)

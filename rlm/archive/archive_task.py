@@ -53,12 +53,12 @@ from plugin.errors import (
     RemoteStorageError,
     failure_label,
 )
-from plugin.format.archive_object import DEFAULT_RUN_BYTES, OpenArchiveObject
+from plugin.format.archive_object import RUN_BYTES, OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
-from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart
+from rlm.archive.archive_plan import PREPARED_TTL_MS, ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart
 from rlm.write_path.commit.bandwidth import TokenBucket
 from rlm.write_path.core.partition_schedule import PartitionSchedule, ScheduleIntervals
 from rlm.write_path.machine import Machine
@@ -84,8 +84,8 @@ class ArchiveTaskLimits:
     """Reads and writes together."""
     threads: int
     """How many sources are read at a time."""
-    prepared_ttl_ms: int
-    run_bytes: int = DEFAULT_RUN_BYTES
+    prepared_ttl_ms: int = PREPARED_TTL_MS
+    run_bytes: int = RUN_BYTES
     digests: bool = False
     """Whether runs have a SHA-256 in the metadata."""
 

@@ -17,6 +17,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive.archive_care import ArchiveCare, ArchiveOrphanRounds, CareLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask, log_view
 from rlm.archive.archived_topics import CareDuties
+from rlm.lifecycle.lifecycle import LifecycleIntervals
 from rlm.lifecycle.orphans import HealingLimits, pause_s
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.machine import Machine
@@ -27,6 +28,8 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _STORAGE_RETRY_S = 30.0
+_HEALING = HealingLimits(min_objects=10)
+"""Stricter than for combined segments, as archive objects are large and few (guessed)."""
 _CARE_THREADS = 2
 """One for care, one for the search for orphans."""
 
@@ -37,11 +40,10 @@ class ArchivingLimits:
 
     task: ArchiveTaskLimits
     care: CareLimits
-    care_interval_s: float
-    orphans_interval_s: float
-    healing: HealingLimits
-    heals: bool = True
-    """Whether orphans are healed, or only reported."""
+    care_interval_s: float = 30.0
+    """How often it looks for objects that may be deleted (guessed)."""
+    orphans_interval_s: float = LifecycleIntervals().orphans_s
+    healing: HealingLimits = _HEALING
 
 
 class Archiving:
@@ -156,7 +158,6 @@ class Archiving:
             self._sources.read_to_end,
             self._sources.topic_doubt,
             self._limits.healing,
-            self._limits.heals,
             self._metrics,
             self._machine.clocks.wall_ms,
         )

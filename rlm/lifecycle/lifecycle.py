@@ -25,12 +25,16 @@ _METADATA_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LifecycleIntervals:
-    """Intervals in seconds."""
+    """Intervals in seconds (guessed)."""
 
-    failover_s: float
-    cluster_s: float
-    expiration_s: float
-    orphans_s: float
+    failover_s: float = 10.0
+    """Looks for entries of older leaders that the logs do not have; also at each change of leadership."""
+    cluster_s: float = 30.0
+    """Asks for topics, their retention and log start offsets."""
+    expiration_s: float = 5.0
+    """Looks for objects that may be deleted."""
+    orphans_s: float = 6 * 3600.0
+    """Compares the store's listing with the metadata."""
 
 
 @dataclass(frozen=True, slots=True)

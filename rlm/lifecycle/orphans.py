@@ -113,7 +113,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class HealingLimits:
-    """How much may be deleted or forgotten without confirmation."""
+    """How much may be deleted or forgotten without confirmation (guessed)."""
 
     max_percent: float = 5.0
     min_objects: int = 100
@@ -370,14 +370,12 @@ class OrphanRounds:
         task: OrphanTask,
         publisher: MetadataPublisher[Publishable],
         brokers: Callable[[], Collection[int]],
-        heals: bool,
         metrics: OrphanMetrics,
         threads: Executor,
     ) -> None:
         self._task = task
         self._publisher = publisher
         self._brokers = brokers
-        self._heals = heals
         self._metrics = metrics
         self._threads = threads
 
@@ -388,7 +386,7 @@ class OrphanRounds:
             comparisons = await loop.run_in_executor(self._threads, self._task.compare, brokers)
             still = self._brokers()  # a listing takes time, so the care may have changed
             for comparison in (comparisons[broker_id] for broker_id in comparisons if broker_id in still):
-                if self._heals and comparison.disagreements:
+                if comparison.disagreements:
                     await loop.run_in_executor(self._threads, self._task.heal, comparison, self._publisher)
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
             self._metrics.rounds_skipped.labels(skipped_because(error)).inc()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +135,10 @@ class HiddenTopics:
 
 
 NOTHING_HIDDEN = HiddenTopics()
+
+
+TOPIC_GONE_MS: Final = 300_000
+"""How long a topic must be missing from the cluster before its records may go (guessed)."""
 
 
 class TopicWatch:

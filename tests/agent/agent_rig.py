@@ -22,7 +22,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from plugin.loading import DEFAULT_IMPL_PREFIX
+from plugin.loading import IMPL_PREFIX
 from replication.wire.peer_connection import Address
 from rlm.write_path.assignment import Assignment
 from tests.kafka_log.log_writer import LogWriter
@@ -138,7 +138,7 @@ def write_properties(directory: Path, broker: Address, **changes: str) -> Path:
     format_log_directory(directory)
     path = directory / "server.properties"
     changed = "".join(f"{key.replace('_', '.')}={value}\n" for key, value in changes.items())
-    text = _SERVER_PROPERTIES.format(directory=directory, broker=broker, prefix=DEFAULT_IMPL_PREFIX)
+    text = _SERVER_PROPERTIES.format(directory=directory, broker=broker, prefix=IMPL_PREFIX)
     path.write_text(text + changed)
     return path
 

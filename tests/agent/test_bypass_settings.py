@@ -27,6 +27,7 @@ TLS = {
 }
 SASL = {"listener.security.protocol.map": "WAL:SASL_PLAINTEXT"}
 KEY = "remote.wal.agent.bypass"
+BROKER_TLS = "remote.wal.agent.broker.ssl"
 
 
 def parsed(**keys: str) -> tuple[BrokerProperties, AgentSettings]:
@@ -77,9 +78,9 @@ def test_without_the_key_no_agent_is_bypassed() -> None:
         ({**TLS, "security_protocol": "TLS"}, f"{KEY}.security.protocol: "),
         ({"security_protocol": "PLAINTEXT"}, f"{KEY}.plaintext.accepted: "),
         ({**SASL, "security_protocol": "SASL_PLAINTEXT"}, f"{KEY}.plaintext.accepted: "),
-        ({}, f"{KEY}.ssl.ca.file: "),
-        ({"ssl_ca_file": "/tls/ca.pem"}, f"{KEY}.ssl.certificate.file: "),
-        ({**TLS, "ssl_key_file": "/tls/other.key"}, f"{KEY}.ssl.*: "),
+        ({}, f"{BROKER_TLS}.ca.file: "),
+        ({f"{BROKER_TLS}.ca.file": "/tls/ca.pem"}, f"{BROKER_TLS}.certificate.file: "),
+        ({**TLS, f"{BROKER_TLS}.certificate.file": "/tls/other.crt"}, f"{BROKER_TLS}.*: "),
         ({**TLS, **SASL}, f"{KEY}.security.protocol: "),
     ],
 )
@@ -94,7 +95,7 @@ def test_what_would_not_work_or_open_the_broker_is_refused_with_its_key(keys: di
     [
         {"security_protocol": "PLAINTEXT", "plaintext_accepted": "true"},
         {**SASL, "security_protocol": "SASL_PLAINTEXT", "plaintext_accepted": "true"},
-        {**SASL, "security_protocol": "SASL_SSL", "ssl_ca_file": "/tls/ca.pem"},
+        {**SASL, "security_protocol": "SASL_SSL", f"{BROKER_TLS}.ca.file": "/tls/ca.pem"},
     ],
 )
 def test_what_goes_together_is_taken(keys: dict[str, str]) -> None:
@@ -127,9 +128,8 @@ async def test_the_brokers_certificate_must_name_the_host_that_is_dialled(tmp_pa
     authority = Authority(tmp_path)
     own, other = authority.tls_for("broker-1"), authority.tls_for("broker-2", [named])
     tasks: list[asyncio.Task[None]] = []
-    _, settings = parsed(
-        ssl_certificate_file=str(own.certificate_file), ssl_key_file=str(own.key_file), ssl_ca_file=str(own.ca_file)
-    )
+    files = {"certificate": own.certificate_file, "key": own.key_file, "ca": own.ca_file}
+    _, settings = parsed(**{f"{BROKER_TLS}.{name}.file": str(file) for name, file in files.items()})
     server = await asyncio.get_running_loop().create_server(
         lambda: FramedConnection(on_connected=lambda one: tasks.append(asyncio.create_task(echo(one)))),
         "127.0.0.1",

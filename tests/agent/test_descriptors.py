@@ -28,9 +28,9 @@ def test_the_limit_is_raised_to_what_may_be_had(limits: tuple[int, int]) -> None
 
 def test_segment_files_leave_half_of_all_descriptors_to_others_and_that_is_told() -> None:
     with capture_logs() as told:
-        assert bounded_open_files(1024, 65_536) == 1024
+        assert bounded_open_files(65_536) == 1024
         assert told == []
-        assert bounded_open_files(1024, 1000) == 500
+        assert bounded_open_files(1000) == 500
     assert [event["event"] for event in told] == ["open_files_bounded"]
 
 

@@ -51,7 +51,7 @@ remote.wal.agent.shutdown.timeout.ms=0
 
 @pytest.fixture
 def properties(tmp_path: Path) -> Path:
-    from plugin.loading import DEFAULT_IMPL_PREFIX
+    from plugin.loading import IMPL_PREFIX
 
     (tmp_path / "data").mkdir()
     (tmp_path / "data/meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
@@ -64,7 +64,7 @@ def properties(tmp_path: Path) -> Path:
         f'username="agent" password="{PLANTED}-sasl";\n'
     )
     path = tmp_path / "server.properties"
-    path.write_text(SERVER_PROPERTIES.format(directory=tmp_path, prefix=DEFAULT_IMPL_PREFIX))
+    path.write_text(SERVER_PROPERTIES.format(directory=tmp_path, prefix=IMPL_PREFIX))
     return path
 
 

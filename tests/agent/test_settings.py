@@ -17,7 +17,7 @@ from agent.wiring.write_path import log_manager_limits
 from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
 from metadata_topic.settings.wal_retention import AS_LOCAL, WalRetention
-from plugin.loading import DEFAULT_IMPL_PREFIX
+from plugin.loading import IMPL_PREFIX
 from replication.wire.peer_connection import Address
 
 FILE = Path("/etc/kafka/server.properties")
@@ -44,13 +44,13 @@ def refused(**keys: str) -> str:
 
 def test_all_wrong_keys_are_named_at_once() -> None:
     told = refused(
-        remote_wal_log_manager_thread_pool_size="many",
+        remote_wal_log_manager_combiner_thread_pool_size="many",
         remote_wal_no_such_key="1",
         remote_wal_agent_http_listener="nowhere",
     )
     assert told.startswith(f"{FILE}: ")
     assert "\n" not in told
-    for key in ("log.manager.thread.pool.size", "no.such.key: no such setting", "agent.http.listener"):
+    for key in ("log.manager.combiner.thread.pool.size", "no.such.key: no such setting", "agent.http.listener"):
         assert f"remote.wal.{key}" in told
 
 
@@ -74,29 +74,15 @@ def test_a_brokers_file_without_our_keys_gives_an_agent_that_only_relays() -> No
 
 
 def test_keys_of_the_broker_and_of_the_storage_manager_are_none_of_ours() -> None:
-    found = parsed(
-        remote_log_wal_storage_manager_impl_prefix="rwsm.config.",
-        remote_log_storage_system_enable="true",
-        **{"rwsm.config.bucket": "b"},
-    )
-    assert found.storage.manager_impl_prefix == "rwsm.config."
-    assert parsed(**{DEFAULT_IMPL_PREFIX + "anything.at.all": "x"}) == AgentSettings()
+    assert parsed(remote_log_storage_system_enable="true", **{IMPL_PREFIX + "anything.at.all": "x"}) == AgentSettings()
 
 
 def test_the_archive_has_a_storage_manager_of_its_own() -> None:
     found = parsed(
-        remote_wal_archive_storage_manager_impl_prefix="remote.wal.archive.config.",
-        **{"remote.wal.archive.config.bucket": "cold", "rsm.wal.config.bucket": "warm"},
+        **{"rsm.wal.archive.config.bucket": "cold", "rsm.wal.config.bucket": "warm"},
     )
     assert found.archive.storage_manager_class_name == "plugin.s3.S3WalStorageManager"
     assert not found.archive.enable
-
-
-def test_an_archive_objects_bounds_belong_together() -> None:
-    message = refused(remote_wal_archive_object_min_bytes="2048", remote_wal_archive_object_max_bytes="1024")
-    assert "remote.wal.archive.object.min.bytes" in message
-    message = refused(remote_wal_archive_object_run_bytes="1024")
-    assert "remote.wal.archive.object.run.bytes" in message
 
 
 def test_quotas_reach_what_they_bound() -> None:
@@ -116,13 +102,11 @@ WRONG = [
     ("remote_wal_log_manager_copy_max_bytes_per_second", "0"),
     ("remote_wal_catch_up_fetch_max_bytes_per_second", "0"),
     ("remote_wal_archive_bytes_per_second", "0"),
-    ("remote_wal_archive_object_max_bytes", "9999999999"),
-    ("remote_wal_log_manager_thread_pool_size", "0"),
-    ("remote_wal_log_manager_thread_pool_size", "many"),
-    ("remote_wal_log_manager_combiner_queue_size", "-1"),
+    ("remote_wal_archive_object_min_bytes", "9999999999"),
+    ("remote_wal_log_manager_combiner_thread_pool_size", "0"),
+    ("remote_wal_log_manager_combiner_thread_pool_size", "many"),
     ("remote_wal_log_manager_combiner_task_upload_bytes", "99999999999"),
-    ("remote_wal_log_manager_task_interval_ms", "1.5"),
-    ("remote_wal_log_manager_task_interval_ms", "99"),
+    ("remote_wal_log_manager_combiner_task_interval_ms", "1.5"),
     ("remote_wal_uncommitted_ttl_ms", "999"),
     ("remote_log_wal_storage_system_enable", "maybe"),
     ("remote_wal_agent_peer_listener", "localhost"),
@@ -144,9 +128,9 @@ def test_each_wrong_key_is_named_with_its_file(key: str, value: str) -> None:
 
 
 def test_times_are_milliseconds_in_the_file_and_seconds_inside() -> None:
-    found = parsed(remote_wal_log_manager_task_interval_ms="100", remote_wal_usage_interval_ms="1500")
-    assert (found.log_manager.task_interval_s, found.metadata.usage_interval_s) == (0.1, 1.5)
-    assert (AgentSettings().link.latency_bound_s, AgentSettings().metadata.topic_retention_s) == (0.25, 691_200.0)
+    found = parsed(remote_wal_log_manager_combiner_task_interval_ms="100", remote_wal_node_takeover_ms="1500")
+    assert (found.log_manager.combiner_task_interval_s, found.lifecycle.node_takeover_s) == (0.1, 1.5)
+    assert (AgentSettings().link.latency_bound_s, AgentSettings().lifecycle.retention_s) == (0.25, 3600.0)
 
 
 def test_how_long_the_wal_keeps_objects_is_told_as_kafka_tells_it() -> None:
@@ -285,7 +269,7 @@ def test_every_setting_is_described_with_its_key_type_and_default() -> None:
         assert document.count(f"\n| `{key}` | ") == 1
     assert "\n| `remote.wal.agent.peer.listener` | host:port | `127.0.0.1:19090` | " in document
     assert "\n| `remote.wal.agent.plaintext.enable` | bool | `false` | " in document
-    assert "\n| `remote.wal.upload.lag.alarm.ms` | int, 1000 or more | `60000` | " in document
+    assert "\n| `remote.wal.node.takeover.ms` | int, 1000 or more | `3600000` | " in document
 
 
 @pytest.mark.parametrize(
@@ -325,14 +309,14 @@ def test_secrets_come_by_kafkas_config_providers_and_unknown_ones_are_refused_in
         "config.providers": "dir",
         "config.providers.dir.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
         "remote.wal.agent.memory.bytes": f"${{dir:{tmp_path}:bytes}}",
-        f"{DEFAULT_IMPL_PREFIX}bucket": f"${{dir:{tmp_path}:bucket}}",
+        f"{IMPL_PREFIX}bucket": f"${{dir:{tmp_path}:bucket}}",
         "listener.name.client.ssl.key.password": "${vault:of:the-broker-alone}",
     }
     (tmp_path / "bytes").write_text(str(2**31))
     broker, found = parsed_raw(raw)
     assert found.process.memory_bytes == 2**31
     assert storage_spec(found.storage, broker).settings == {"bucket": "of-a-secret"}
-    for key in ("remote.wal.agent.memory.bytes", f"{DEFAULT_IMPL_PREFIX}bucket", "broker.rack"):
+    for key in ("remote.wal.agent.memory.bytes", f"{IMPL_PREFIX}bucket", "broker.rack"):
         with pytest.raises(BrokerPropertiesError, match=rf"{FILE}: {key}: .*no provider 'vault'"):
             parsed_raw({**raw, key: "${vault:a:b}"})
 

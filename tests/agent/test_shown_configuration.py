@@ -12,7 +12,7 @@ from agent.settings_file import agent_settings
 from kafka_log.broker_files.server_properties import load_broker_properties
 from plugin.azure_blob import AzureBlobSettings
 from plugin.gcs import GcsSettings
-from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX
+from plugin.loading import ARCHIVE_IMPL_PREFIX, IMPL_PREFIX
 from plugin.local_directory import LocalDirectorySettings
 from plugin.s3 import S3Settings
 from replication.wire.peer_connection import Address
@@ -38,13 +38,13 @@ def test_values_are_shown_as_in_the_file_with_defaults_and_what_was_set(tmp_path
     assert settings["remote.wal.agent.peers"] == "1@h:1,2@g:2"
     assert settings["remote.wal.agent.http.listener"] == "127.0.0.1:0"
     assert settings["remote.wal.agent.memory.bytes"] == 1024**3
-    assert settings[f"{DEFAULT_IMPL_PREFIX}directory"] == str(tmp_path / "objects")
+    assert settings[f"{IMPL_PREFIX}directory"] == str(tmp_path / "objects")
     assert isinstance(told["set"], list)
     assert "remote.wal.link.wait.max.ms" in told["set"]
     assert "remote.wal.agent.memory.bytes" not in told["set"]
 
 
-@pytest.mark.parametrize("prefix", [DEFAULT_IMPL_PREFIX, DEFAULT_ARCHIVE_IMPL_PREFIX])
+@pytest.mark.parametrize("prefix", [IMPL_PREFIX, ARCHIVE_IMPL_PREFIX])
 def test_no_secret_is_shown_wherever_it_stands(tmp_path: Path, prefix: str) -> None:
     told = shown(
         tmp_path,
@@ -67,7 +67,7 @@ def test_no_key_of_the_agents_own_holds_a_secret() -> None:
 
 def test_each_key_of_our_own_storage_managers_is_shown(tmp_path: Path) -> None:
     keys = {
-        f"{DEFAULT_IMPL_PREFIX}{name.replace('_', '.')}"
+        f"{IMPL_PREFIX}{name.replace('_', '.')}"
         for model in (LocalDirectorySettings, S3Settings, GcsSettings, AzureBlobSettings)
         for name in model.model_fields
     }

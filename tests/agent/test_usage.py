@@ -62,7 +62,6 @@ class _Parts:
             self.metrics,
             self.publisher,
             lambda: self.now_ms,
-            600_000,
             self.led.__contains__,
             partial(client_usage, traffic=traffic, prices="s3_express") if traffic is not None else None,
         )

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import pytest
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import LocalDirectoryStore
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.script import Script
 from tests.leftover_sockets import LEAVES_SOCKETS
 
@@ -138,9 +139,9 @@ def shared_clusters(
         if name == "agents":
             overrides = {
                 "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
-                "remote.wal.failover.check.interval.ms": "1000",
+                **quick(failover_interval_s=1),
             }
-            agents = AgentsMode(BreakableStore(), overrides)
+            agents = QuickAgents(BreakableStore(), overrides)
         directory = tmp_path_factory.mktemp(name) / "cluster"
         return LocalCluster.create(directory, settings=ClusterSettings(agents, IMPATIENT))
 

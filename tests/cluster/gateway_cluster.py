@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import pytest
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.zones import ZoneGateways
 from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
+from tests.cluster.quick_agent import QuickAgents
 
 THREE_ZONES: Final = {1: "az1", 2: "az2", 3: "az3"}
 BY_OBJECTS: Final = {
@@ -54,7 +55,7 @@ def gateway_cluster(
     apart = {one: {"metadata.log.dir": str(directory / f"controller-{one}")} for one in gateways.zones}
     plugins = {"remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS)}
     settings = ClusterSettings(
-        AgentsMode(store, {**plugins, **(agent_keys or {})}, gateways=gateways, tls=tls, bypass=bypass),
+        QuickAgents(store, {**plugins, **(agent_keys or {})}, gateways=gateways, tls=tls, bypass=bypass),
         {"group.initial.rebalance.delay.ms": "0", **(broker_keys or {})},
         apart if controllers_apart else {},
         heap_mb=heap_mb,

@@ -18,7 +18,7 @@ from local_cluster.workload.ledger import LedgerReport, LedgerWorkload, Producer
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.errors import RemoteResourceNotFoundError
-from plugin.loading import DEFAULT_IMPL_PREFIX, load_storage_manager, settings_under_prefix
+from plugin.loading import IMPL_PREFIX, load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
 from tests.cluster.replica_moves import delete_topic, elect_preferred_leaders
@@ -291,7 +291,7 @@ class Script:
 def expect_whole_objects(cluster: LocalCluster) -> int:
     """Every object that can be seen is whole and describes itself; how many there are."""
     properties = {
-        f"{DEFAULT_IMPL_PREFIX}{key}": value
+        f"{IMPL_PREFIX}{key}": value
         for key, value in {
             "directory": str(cluster.layout.object_store_directory),
             "startup.self.test": "false",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import WaitTimeoutError, wait_until
@@ -19,6 +19,7 @@ from local_cluster.security.listeners import certificate_files, keystore_of
 from replication.wire.peer_connection import PeerTls
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus, queries_of_the_board
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import ask_cluster
 from tests.cluster.script import PLAIN, ZSTD, Script
 from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyFront, FaultyServer
@@ -30,7 +31,7 @@ pytestmark = [
 ]
 
 VICTIM = 2
-BYPASS = {"remote.wal.agent.bypass.after.ms": "1000", "remote.wal.agent.bypass.return.after.ms": "2000"}
+BYPASS = {"remote.wal.agent.bypass.after.ms": "1000", **quick(bypass_return_s=2)}
 EMPTY_WHEN_WELL = {
     "Faults survived": "shows what was counted within the interval alone",
     "Failures": "counters with labels are not there before they count",
@@ -75,7 +76,7 @@ def test_alerts_fire_by_their_causes_and_go_by_the_runbooks_and_the_board_has_da
     # -> an agent is killed, the others go past it -> started again: quiet
     # -> a certificate of ten days -> renewed: quiet
     with FaultyServer(FaultyFront(), [DEFAULT_BUCKET]) as store:
-        agents = AgentsMode(S3Store(store.endpoint_url, DEFAULT_BUCKET), BYPASS, bypass=True, tls=True)
+        agents = QuickAgents(S3Store(store.endpoint_url, DEFAULT_BUCKET), BYPASS, bypass=True, tls=True)
         with LocalCluster.create(tmp_path / "cluster", settings=ClusterSettings(agents, IMPATIENT)) as cluster:
             certificates = Certificates(cluster)
             cluster.start()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED, LINKED_AND_KEPT
 from local_cluster.polling import wait_until
@@ -31,6 +31,7 @@ from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
 from tests.cluster.kafka_settings import set_topic_setting
 from tests.cluster.lost_metadata import lose_metadata_topic, rebuild
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, ROOT, Prometheus, Times
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import run_command
 from tests.cluster.script import Script
 from tests.cluster.stored_log import stored_log
@@ -48,17 +49,12 @@ FEW = ProducerPlan("few", records_per_s=60)
 HASTY = {
     "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
     "remote.wal.agent.bypass.after.ms": "1000",
-    "remote.wal.agent.bypass.return.after.ms": "2000",
-    "remote.wal.log.metadata.unpublished.max.ms": "3000",
-    "remote.wal.orphans.interval.ms": "5000",
-    "remote.wal.orphans.heal.min.objects": "1",
-    "remote.wal.failover.check.interval.ms": "1000",
-    "remote.wal.expiration.cluster.interval.ms": "2000",
-    "remote.wal.expiration.task.interval.ms": "500",
+    **quick(bypass_return_s=2, unpublished_max_ms=3000, orphans_interval_s=5, orphans_min_objects=1),
+    **quick(failover_interval_s=1, cluster_interval_s=2, expiration_interval_s=0.5),
     "remote.wal.expiration.delete.grace.ms": "1000",
-    "remote.wal.log.metadata.snapshot.interval.ms": "2000",
+    **quick(snapshot_interval_s=2),
     # An outage of seconds is to be what one of hours is.
-    "remote.wal.log.manager.combiner.queue.bytes": str(256 * 1024),
+    **quick(queue_bytes=256 * 1024),
     "remote.wal.log.manager.combiner.task.upload.bytes": str(128 * 1024),
     # Few objects: what lists and tells of them shares two cores with all of this.
     "remote.wal.log.manager.combiner.task.interval.ms": "250",
@@ -113,7 +109,7 @@ def unwell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """At its end nothing acknowledged is lost, and replicas are equal."""
     directory = tmp_path_factory.mktemp("alerts")
     brokers = {**IMPATIENT, "log.retention.check.interval.ms": "500"}
-    settings = ClusterSettings(AgentsMode(BreakableStore(), HASTY, bypass=True, tls=True), brokers)
+    settings = ClusterSettings(QuickAgents(BreakableStore(), HASTY, bypass=True, tls=True), brokers)
     with LocalCluster.create(directory / "cluster", settings=settings) as cluster:
         certificates = Certificates(cluster)
         cluster.start()
@@ -364,7 +360,7 @@ def test_links_that_cost_more_than_they_save(watched: Watched, tmp_path: Path) -
     (tmp_path / "prices.toml").write_text(re.sub(r"put_per_1000 = \S+", "put_per_1000 = 2000.0", prices))
     priced = {
         "remote.wal.prices.file": str(tmp_path / "prices.toml"),
-        "remote.wal.orphans.interval.ms": "3600000",  # listings are requests, too
+        **quick(orphans_interval_s=3600),  # listings are requests, too
     }
     try:
         with watched.alerts("RemoteWalLosesMoney"):

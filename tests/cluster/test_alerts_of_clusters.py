@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from cli.exit_code import ExitCode
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.layout import free_port_block
 from local_cluster.polling import wait_until
@@ -34,6 +34,7 @@ from local_cluster.security.listeners import InterBroker
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.script import PLAIN, Script
 from tests.cluster.test_alerts_by_cause import reconfigure
 from tests.cluster.test_daily_report import report
@@ -50,7 +51,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not here (Debian's package of that name)"),
 ]
-JUDGED_SOON = {"remote.wal.uncommitted.ttl.ms": "10000", "remote.wal.orphans.interval.ms": "3600000"}
+JUDGED_SOON = {"remote.wal.uncommitted.ttl.ms": "10000", **quick(orphans_interval_s=3600)}
 HIDING = (ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", AclOperation.DESCRIBE, AclPermissionType.DENY)
 
 
@@ -106,7 +107,7 @@ def test_topics_that_the_agents_may_not_describe(make_cluster: ClusterFactory, t
     settings = settings_for(
         InterBroker("SASL_PLAINTEXT", Authority(tmp_path), "PLAIN"),
         topic,
-        {"remote.wal.expiration.cluster.interval.ms": "1000"},
+        quick(cluster_interval_s=1),
     )
     assert settings.inter_broker is not None
     may = (*settings.inter_broker.clients_may, ("--cluster", "--operation", "All"))
@@ -149,7 +150,7 @@ def node_exporter(directory: Path) -> Iterator[str]:
 @pytest.mark.skipif(NODE_EXPORTER is None, reason="no node exporter (Debian's prometheus-node-exporter)")
 @pytest.mark.usefixtures("spark")
 def test_a_report_with_critical_findings(make_cluster: ClusterFactory, topic: str, tmp_path: Path) -> None:
-    cluster = make_cluster(ClusterSettings(AgentsMode(overrides=JUDGED_SOON), IMPATIENT))
+    cluster = make_cluster(ClusterSettings(QuickAgents(overrides=JUDGED_SOON), IMPATIENT))
     with (
         Script(cluster, topic) as script,
         node_exporter(tmp_path) as host,

@@ -16,17 +16,18 @@ from confluent_kafka import Producer
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
-from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
+from plugin.loading import ARCHIVE_IMPL_PREFIX
 from plugin.remote_wal_storage_manager import StorageContext
 from tests.cluster.agent_views import FAULTS, AgentCounters, Sample, read_metrics
 from tests.cluster.agent_views import RECORD_BYTES as REPLICATED_BYTES
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.replica_moves import delete_topic, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.stored_log import followed_metadata
@@ -65,17 +66,15 @@ def cluster(tmp_path: Path, archive_settings: dict[str, str]) -> Iterator[LocalC
     archive = {
         "remote.wal.archive.enable": "true",
         "remote.wal.archive.storage.manager.class.name": ARCHIVE_CLASS,
-        **{DEFAULT_ARCHIVE_IMPL_PREFIX + key: value for key, value in archive_settings.items()},
+        **{ARCHIVE_IMPL_PREFIX + key: value for key, value in archive_settings.items()},
         "remote.wal.archive.object.min.bytes": "50000",
-        "remote.wal.archive.object.max.bytes": "100000",
-        "remote.wal.archive.object.run.bytes": "20000",
+        **quick(archive_object_max_bytes=100000, archive_run_bytes=20000),
         "remote.wal.archive.object.max.age.ms": "1000",
-        "remote.wal.archive.task.interval.ms": "200",
+        **quick(archive_look_s=0.2),
         "remote.wal.archive.delete.grace.ms": "1000",
-        "remote.wal.archive.care.interval.ms": "500",
-        "remote.wal.log.metadata.snapshot.interval.ms": "1000",
+        **quick(archive_care_s=0.5, snapshot_interval_s=1),
     }
-    settings = ClusterSettings(AgentsMode(overrides={**HASTY_AGENTS, **PATIENT_AGENTS, **archive}))
+    settings = ClusterSettings(QuickAgents(overrides={**HASTY_AGENTS, **PATIENT_AGENTS, **archive}))
     with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
         cluster.start()
         yield cluster
@@ -202,4 +201,4 @@ def _expect_the_logs_bytes(life: Script, storage: ObjectArchiveStorage) -> None:
 
 def _archive_storage(life: Script, settings: dict[str, str]) -> ObjectArchiveStorage:
     context = StorageContext(life.cluster.layout.cluster_id, 1)
-    return load_archive_storage(ARCHIVE_CLASS, None, settings, context, DEFAULT_ARCHIVE_IMPL_PREFIX)
+    return load_archive_storage(ARCHIVE_CLASS, None, settings, context, ARCHIVE_IMPL_PREFIX)

@@ -4,7 +4,7 @@ import gc
 from pathlib import Path
 
 from kafka_cluster.client_config import KafkaClientConfig
-from local_cluster.broker_config import AgentsMode, ClusterSettings, server_properties
+from local_cluster.broker_config import ClusterSettings, server_properties
 from local_cluster.cluster import LocalCluster
 from local_cluster.layout import ClusterLayout
 from local_cluster.polling import wait_until
@@ -12,6 +12,7 @@ from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import PartitionReplicas
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe, read_metrics
 from tests.cluster.conftest import IMPATIENT
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import remote_wal
 from tests.cluster.replica_moves import move_leader
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
@@ -19,7 +20,7 @@ from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 OLD, MOVES, NEW = (1, 2, 3), 3, 4
 FOLLOW_IT = (2, 3)
 BYPASS = "remote.wal.agent.bypass"
-AGENTS = AgentsMode(bypass=True, overrides={f"{BYPASS}.after.ms": "1000", f"{BYPASS}.return.after.ms": "2000"})
+AGENTS = QuickAgents(bypass=True, overrides={f"{BYPASS}.after.ms": "1000", **quick(bypass_return_s=2)})
 
 
 def settings_of(layout: ClusterLayout, moved: dict[str, str]) -> ClusterSettings:

@@ -10,7 +10,7 @@ import pytest
 
 from cli.exit_code import ExitCode
 from kafka_cluster.client_config import KafkaClientConfig
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
@@ -20,6 +20,7 @@ from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.conftest import IMPATIENT
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import run_command
 from tests.cluster.replica_moves import move_leader
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
@@ -31,7 +32,7 @@ BAD = {"lost_object", "unreachable_bucket", "unreadable_object", "wrong_bytes", 
 """Of what `verify` may find."""
 AGENTS = {
     "remote.wal.buckets": ",".join(f"{zone}={name}" for zone, name in BUCKETS.items()),
-    "remote.wal.orphans.interval.ms": "2000",
+    **quick(orphans_interval_s=2),
     "remote.wal.uncommitted.ttl.ms": "20000",
     "remote.wal.node.takeover.ms": "3000",
     "remote.wal.hydration.timeout.ms": "10000",  # a look-alike store in Python, on a machine with other work
@@ -50,7 +51,7 @@ def cluster(store: FaultyServer, monkeypatch: pytest.MonkeyPatch, make_cluster: 
     for name, value in spec.environment().items():
         monkeypatch.setenv(name, value)
     assert callable(make_cluster)
-    made = make_cluster(ClusterSettings(AgentsMode(spec, AGENTS), IMPATIENT))
+    made = make_cluster(ClusterSettings(QuickAgents(spec, AGENTS), IMPATIENT))
     assert isinstance(made, LocalCluster)
     return made
 

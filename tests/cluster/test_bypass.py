@@ -5,19 +5,20 @@ The brokers' listener for that speaks TLS, an authorizer is on, and the agents' 
 
 import pytest
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.security.listeners import certificate_principal
 from tests.cluster.agent_views import FAULTS, AgentCounters, answer_of, describe
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 SETTINGS = ClusterSettings(
-    AgentsMode(
+    QuickAgents(
         bypass=True,
-        overrides={"remote.wal.agent.bypass.after.ms": "1000", "remote.wal.agent.bypass.return.after.ms": "2000"},
+        overrides={"remote.wal.agent.bypass.after.ms": "1000", **quick(bypass_return_s=2)},
     ),
     {
         **IMPATIENT,

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
 from tests.cluster.agent_views import describe, readiness
 from tests.cluster.conftest import ClusterFactory
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import remote_wal
 from tests.cluster.replica_moves import leader_of
 from tests.cluster.script import PATIENCE_S
@@ -18,10 +19,10 @@ from tests.cluster.test_local_loss import produce, values
 
 TOPIC = "orders"
 HASTY = {
-    "remote.wal.orphans.interval.ms": "1000",
+    **quick(orphans_interval_s=1),
     "remote.wal.uncommitted.ttl.ms": "5000",
     "remote.wal.expiration.delete.grace.ms": "1000",
-    "remote.wal.expiration.task.interval.ms": "500",
+    **quick(expiration_interval_s=0.5),
 }
 
 
@@ -31,7 +32,7 @@ def test_an_original_whose_clone_wrote_into_its_bucket_stops_until_a_person_deci
     make_cluster: ClusterFactory, tmp_path: Path
 ) -> None:
     # the snapshot is taken, the clone runs in the original's place; then the disks are again what they were
-    cluster = make_cluster(ClusterSettings(AgentsMode(overrides=HASTY)))
+    cluster = make_cluster(ClusterSettings(QuickAgents(overrides=HASTY)))
     cluster.admin.create_topic(TOPIC, assignment=[[1, 2, 3]])
     set_topics(cluster.bootstrap_servers, [TOPIC], LINKED_AND_KEPT)
     produce(cluster, TOPIC, range(100))

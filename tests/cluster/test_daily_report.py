@@ -14,25 +14,26 @@ from typer.testing import CliRunner, Result
 
 from cli.main import build_app
 from kafka_cluster.client_config import KafkaClientConfig
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.records.usage_record import decode_usage, is_client_usage_key, is_usage_key
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import WORDS
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.spark import spark
 
 __all__ = ["spark"]
 MARKER = WORDS.encode()
-AGENTS = {"remote.wal.usage.interval.ms": "1000", "remote.wal.orphans.interval.ms": "3600000"}
+AGENTS = quick(usage_interval_ms=1000, orphans_interval_s=3600)
 
 
 @pytest.fixture
 def script(tmp_path_factory: pytest.TempPathFactory, topic: str) -> Iterator[Script]:
     directory = tmp_path_factory.mktemp("report") / "cluster"
-    with LocalCluster.create(directory, settings=ClusterSettings(AgentsMode(overrides=AGENTS))) as cluster:
+    with LocalCluster.create(directory, settings=ClusterSettings(QuickAgents(overrides=AGENTS))) as cluster:
         cluster.start()
         with Script(cluster, topic) as script:
             yield script

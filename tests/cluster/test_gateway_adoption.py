@@ -20,7 +20,7 @@ from local_cluster.workload.replica_comparison import compare_replicas
 from local_cluster.zones import ZoneGateways
 from metadata_topic.records.states import FINISHED
 from metadata_topic.settings.topic_settings import TopicSettings
-from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
+from plugin.loading import ARCHIVE_IMPL_PREFIX
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.metadata.metadata_notes import read_metadata
@@ -29,6 +29,7 @@ from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.conftest import BreakableStore
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild
+from tests.cluster.quick_agent import quick
 from tests.cluster.recovery_commands import drilled_recovery
 from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
@@ -50,17 +51,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     agents = {
         **BY_OBJECTS,
         "remote.wal.gateway.produce.adopt.enable": "true",
-        "remote.wal.expiration.task.interval.ms": "500",
+        **quick(expiration_interval_s=0.5),
         "remote.wal.expiration.delete.grace.ms": "1000",
-        "remote.wal.expiration.cluster.interval.ms": "500",
+        **quick(cluster_interval_s=0.5),
         "remote.wal.archive.enable": "true",
         "remote.wal.archive.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
-        f"{DEFAULT_ARCHIVE_IMPL_PREFIX}directory": str(tmp_path_factory.mktemp("archive")),
+        f"{ARCHIVE_IMPL_PREFIX}directory": str(tmp_path_factory.mktemp("archive")),
         "remote.wal.archive.object.min.bytes": "1000000",
-        "remote.wal.archive.object.max.bytes": "4000000",
-        "remote.wal.archive.object.run.bytes": "1000000",
+        **quick(archive_object_max_bytes=4000000, archive_run_bytes=1000000),
         "remote.wal.archive.object.max.age.ms": "1000",
-        "remote.wal.archive.task.interval.ms": "500",
+        **quick(archive_look_s=0.5),
     }
     with gateway_cluster(tmp_path_factory, GATEWAYS, agents, store=BreakableStore(adopted_age_ms=1000)) as made:
         yield made

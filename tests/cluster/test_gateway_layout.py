@@ -20,6 +20,7 @@ from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC, metadata_partition
 from tests.cluster.agent_views import describe
 from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
+from tests.cluster.quick_agent import quick
 from tests.cluster.replica_moves import move_leader
 from tests.cluster.script import PATIENCE_S
 
@@ -28,7 +29,7 @@ LEADER, DEAD, OTHER = 1, 2, 3
 PARTITIONS = 12
 IMPATIENT = {
     "remote.wal.agent.bypass.after.ms": "1000",
-    "remote.wal.agent.bypass.return.after.ms": "2000",
+    **quick(bypass_return_s=2),
 }
 RUN = (sys.executable, "-c", "import remote_wal; remote_wal.main()")
 

@@ -14,12 +14,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from local_cluster.agent_metrics import scrape
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.zones import ZoneGateways
 from plugin.prices import Prices
 from tests.cluster.conftest import cluster_of
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.script import Script
 from tests.cluster.test_daily_report import expect_usage_since, report
 from tests.spark import spark
@@ -34,14 +35,13 @@ TIMEOUT_S = 60.0
 AGENTS = {
     **BY_OBJECTS,
     "remote.wal.gateway.fetch.links.enable": "true",
-    "remote.wal.usage.interval.ms": "1000",
-    "remote.wal.orphans.interval.ms": "3600000",
+    **quick(usage_interval_ms=1000, orphans_interval_s=3600),
 }
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
 
 
-cluster = cluster_of(lambda _: ClusterSettings(AgentsMode(overrides=AGENTS, gateways=GATEWAYS), heap_mb=384))
+cluster = cluster_of(lambda _: ClusterSettings(QuickAgents(overrides=AGENTS, gateways=GATEWAYS), heap_mb=384))
 
 
 def produce(topic: str, bootstrap: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.security.listeners import InterBrokerProtocol
@@ -16,25 +16,24 @@ from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.store import RemoteWalMetadataStore
 from tests.cluster.conftest import cluster_of
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.cluster.stored_log import followed_metadata
 
 HASTY_AGENTS = {
-    "remote.wal.expiration.task.interval.ms": "200",
+    **quick(expiration_interval_s=0.2),
     "remote.wal.expiration.delete.grace.ms": "1000",
-    "remote.wal.expiration.topic.gone.ms": "2000",
-    "remote.wal.expiration.cluster.interval.ms": "500",
+    **quick(topic_gone_ms=2000, cluster_interval_s=0.5),
     "remote.wal.uncommitted.ttl.ms": "20000",
-    "remote.wal.orphans.interval.ms": "2000",
-    "remote.wal.failover.check.interval.ms": "500",
-    "remote.wal.log.metadata.memory.bytes": "0",  # all that is known of entries lies on disk
+    **quick(orphans_interval_s=2, failover_interval_s=0.5),
+    **quick(metadata_memory_bytes=0),  # all that is known of entries lies on disk
 }
 BROKERS = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay.ms": "100"}
 
 
 cluster = cluster_of(
-    lambda _: ClusterSettings(AgentsMode(overrides=HASTY_AGENTS), BROKERS).with_protocol(InterBrokerProtocol.SASL_SSL)
+    lambda _: ClusterSettings(QuickAgents(overrides=HASTY_AGENTS), BROKERS).with_protocol(InterBrokerProtocol.SASL_SSL)
 )
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from kafka_cluster.client_config import KafkaClientConfig
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.records.states import DELETING, FINISHED
@@ -17,21 +17,20 @@ from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.agent_views import FAULTS, AgentCounters, describe, read_metrics
 from tests.cluster.conftest import cluster_of
 from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
 CHECKOUT = Path(__file__).parents[2]
 HASTY = {
     # What nobody knows goes within seconds, if anything lets it.
     "remote.wal.uncommitted.ttl.ms": "1000",
-    "remote.wal.orphans.interval.ms": "1000",
+    **quick(orphans_interval_s=1),
     "remote.wal.expiration.delete.grace.ms": "0",
-    "remote.wal.expiration.task.interval.ms": "500",
-    "remote.wal.expiration.cluster.interval.ms": "1000",
-    "remote.wal.log.metadata.snapshot.interval.ms": "2000",
+    **quick(expiration_interval_s=0.5, cluster_interval_s=1, snapshot_interval_s=2),
 }
 
 
-cluster = cluster_of(lambda _: ClusterSettings(AgentsMode(overrides=HASTY)))
+cluster = cluster_of(lambda _: ClusterSettings(QuickAgents(overrides=HASTY)))
 
 
 def stored(cluster: LocalCluster) -> set[CombinedSegmentId]:

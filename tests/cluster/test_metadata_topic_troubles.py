@@ -7,12 +7,13 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, ResourceType
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from tests.cluster.agent_views import describe, readiness
 from tests.cluster.kafka_settings import set_topic_setting
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
@@ -22,7 +23,7 @@ STALLED = "metadata_publication_stalled"
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """With a metadata topic as a broker makes it for whoever asks: one partition, one replica."""
-    agents = AgentsMode(overrides={"remote.wal.log.metadata.unpublished.max.ms": "3000"})
+    agents = QuickAgents(overrides=quick(unpublished_max_ms=3000))
     directory = tmp_path_factory.mktemp("troubles") / "cluster"
     with LocalCluster.create(directory, settings=ClusterSettings(agents)) as cluster:
         cluster.format()

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -21,6 +21,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.settings import KafkaSource, LifeTimes, Sources, StoreListing
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.spark import spark
 
@@ -28,10 +29,10 @@ pytestmark = pytest.mark.whole_machine
 
 __all__ = ["spark"]
 AGENTS = {
-    "remote.wal.expiration.task.interval.ms": "200",
+    **quick(expiration_interval_s=0.2),
     "remote.wal.expiration.delete.grace.ms": "1000",
     # The job is to find what agents would find in time.
-    "remote.wal.orphans.interval.ms": "3600000",
+    **quick(orphans_interval_s=3600),
 }
 LIFE_TIMES = LifeTimes(delete_grace_ms=1000, uncommitted_ttl_ms=1000)
 UNKNOWN = CombinedSegmentId(1, 1, 7)
@@ -40,7 +41,7 @@ UNKNOWN = CombinedSegmentId(1, 1, 7)
 @pytest.fixture
 def script(tmp_path_factory: pytest.TempPathFactory, topic: str) -> Iterator[Script]:
     directory = tmp_path_factory.mktemp("report") / "cluster"
-    with LocalCluster.create(directory, settings=ClusterSettings(AgentsMode(overrides=AGENTS))) as cluster:
+    with LocalCluster.create(directory, settings=ClusterSettings(QuickAgents(overrides=AGENTS))) as cluster:
         cluster.start()
         with Script(cluster, topic) as script:
             yield script

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from jvm.java import QUICK_JVM_OPTIONS
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.zones import ZoneHosts, hosts_where_allowed
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.script import PLAIN, ZSTD, Script
 from tests.cluster.spark_cluster import CHECKOUT, PYTHON_HOME, SparkCluster, alone
 from tests.cluster.test_daily_report import expect_usage_since
@@ -34,8 +35,7 @@ WORKERS = (11, 12)
 HOSTS = ZoneHosts("10.231", (1, 2, 3, *WORKERS))
 UNCOMMITTED_S = 5
 AGENTS = {
-    "remote.wal.usage.interval.ms": "1000",
-    "remote.wal.orphans.interval.ms": "3600000",
+    **quick(usage_interval_ms=1000, orphans_interval_s=3600),
     "remote.wal.uncommitted.ttl.ms": str(UNCOMMITTED_S * 1000),
 }
 _OF_TOPICS = ("topic", "upload_bytes", "linked_bytes", "inline_bytes", "stock_usd")
@@ -63,7 +63,7 @@ def store(hosts: ZoneHosts, front: FaultyFront) -> Iterator[S3Store]:
 
 @pytest.fixture
 def script(hosts: ZoneHosts, store: S3Store, tmp_path: Path, topic: str) -> Iterator[Script]:
-    settings = ClusterSettings(AgentsMode(store, AGENTS), hosts=hosts, heap_mb=384)
+    settings = ClusterSettings(QuickAgents(store, AGENTS), hosts=hosts, heap_mb=384)
     with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
         cluster.start()
         with Script(cluster, topic) as script:

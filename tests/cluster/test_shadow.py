@@ -8,7 +8,7 @@ import pytest
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import LATEST, KafkaCluster
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
@@ -16,6 +16,7 @@ from local_cluster.workload.ledger import ProducerPlan
 from metadata_topic.topic.topic import METADATA_TOPIC, MetadataTopicSettings
 from tests.cluster.agent_views import describe
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import ask_cluster
 from tests.cluster.script import PATIENCE_S, Script, expect_whole_objects
 
@@ -25,9 +26,9 @@ SHADOW = {
     "remote.wal.agent.mode": "shadow",
     "remote.wal.retention.ms": "3000",
     "remote.wal.retention.lagging.max.ms": "3000",
-    "remote.wal.expiration.task.interval.ms": "200",
+    **quick(expiration_interval_s=0.2),
     "remote.wal.expiration.delete.grace.ms": "1000",
-    "remote.wal.expiration.cluster.interval.ms": "500",
+    **quick(cluster_interval_s=0.5),
 }
 UPLOADS = SHADOW | {"remote.wal.agent.shadow.upload.enable": "true"}
 
@@ -79,7 +80,7 @@ def test_agents_in_shadow_tell_what_links_would_do_and_nobody_misses_them(
 ) -> None:
     # stock listeners, agents in shadow -> a share, nothing stored -> killed -> in shadow with uploads -> a share, a
     # time, objects come and go -> killed -> all records there, no replica was out of sync
-    cluster = make_cluster(ClusterSettings(AgentsMode(overrides=SHADOW), IMPATIENT))
+    cluster = make_cluster(ClusterSettings(QuickAgents(overrides=SHADOW), IMPATIENT))
     with Script(cluster, topic) as script:
         script.create_topic(assignment=[[1, 2, 3], [2, 3, 1]], linked=False)
         set_topics(cluster.bootstrap_servers, [topic])
@@ -97,7 +98,7 @@ def test_agents_in_shadow_tell_what_links_would_do_and_nobody_misses_them(
 
             kill_agents(cluster)
             script.expect_records_to_flow()
-            cluster.configure(AgentsMode(overrides=UPLOADS))
+            cluster.configure(QuickAgents(overrides=UPLOADS))
             for one in cluster.broker_ids:
                 cluster.start_agent(one, wait=False)
             cluster.wait_until_ready()

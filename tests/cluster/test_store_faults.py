@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.exit_code import ExitCode
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import S3_EXPRESS_BACKEND, S3Store
 from local_cluster.polling import wait_until
@@ -18,6 +18,7 @@ from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.offset_ranges import ranges_missing
 from tests.cluster.agent_views import FAULTS, UPLOAD_FAILURES
 from tests.cluster.conftest import IMPATIENT
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import planned_recovery
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 from tests.cluster.stored_log import stored_log
@@ -29,7 +30,7 @@ THOROUGH = pytest.mark.thorough
 STORE_LATENCY_S = 0.003
 SMALL = {
     # An outage of seconds is to be what one of hours is.
-    "remote.wal.log.manager.combiner.queue.bytes": str(256 * 1024),
+    **quick(queue_bytes=256 * 1024),
     "remote.wal.log.manager.combiner.task.upload.bytes": str(128 * 1024),
     "remote.wal.log.manager.backlog.max.bytes.per.second": str(2 * 1024 * 1024),
 }
@@ -48,7 +49,7 @@ def store() -> Iterator[FaultyServer]:
 
 @pytest.fixture(scope="module")
 def s3_cluster(store: FaultyServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = AgentsMode(S3Store(store.endpoint_url, DEFAULT_BUCKET), SMALL)
+    agents = QuickAgents(S3Store(store.endpoint_url, DEFAULT_BUCKET), SMALL)
     directory = tmp_path_factory.mktemp("s3") / "cluster"
     brokers = {**IMPATIENT, "log.retention.check.interval.ms": "500"}
     with LocalCluster.create(directory, settings=ClusterSettings(agents, brokers)) as cluster:
@@ -123,7 +124,7 @@ def test_sessions_of_s3_express_end_while_records_flow(tmp_path: Path, topic: st
     front = FaultyFront(put_latency=STORE_LATENCY_S, get_latency=STORE_LATENCY_S)
     with FaultyServer(front, [DEFAULT_DIRECTORY_BUCKET]) as store:
         express = S3Store(store.endpoint_url, DEFAULT_DIRECTORY_BUCKET, S3_EXPRESS_BACKEND)
-        settings = ClusterSettings(AgentsMode(express, SMALL), IMPATIENT)
+        settings = ClusterSettings(QuickAgents(express, SMALL), IMPATIENT)
         with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
             cluster.start()
             with Script(cluster, topic) as script:

@@ -11,11 +11,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 import remote_wal
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
-from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
+from plugin.loading import ARCHIVE_IMPL_PREFIX
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.script import PATIENCE_S, Script
 from tests.spark import spark
 from topic_reader.read import IsolationLevel
@@ -30,14 +31,13 @@ ARCHIVING = {
     "remote.wal.archive.enable": "true",
     "remote.wal.archive.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
     "remote.wal.archive.object.min.bytes": "20000",
-    "remote.wal.archive.object.max.bytes": "50000",
-    "remote.wal.archive.object.run.bytes": "10000",
+    **quick(archive_object_max_bytes=50000, archive_run_bytes=10000),
     "remote.wal.archive.object.max.age.ms": "1000",
-    "remote.wal.archive.task.interval.ms": "200",
+    **quick(archive_look_s=0.2),
     "remote.wal.archive.delete.grace.ms": "1000",
-    "remote.wal.expiration.task.interval.ms": "200",
+    **quick(expiration_interval_s=0.2),
     "remote.wal.expiration.delete.grace.ms": "1000",
-    "remote.wal.log.metadata.snapshot.interval.ms": "1000",
+    **quick(snapshot_interval_s=1),
     "remote.wal.log.metadata.topic.replication.factor": "1",
 }
 
@@ -157,8 +157,8 @@ def test_every_codec_and_transactions_are_read_from_objects_while_brokers_run(ag
 
 @pytest.fixture
 def archiving_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    archive = {**ARCHIVING, f"{DEFAULT_ARCHIVE_IMPL_PREFIX}directory": str(tmp_path / "archive")}
-    settings = ClusterSettings(AgentsMode(overrides=archive), {"log.cleaner.min.cleanable.ratio": "0.01"})
+    archive = {**ARCHIVING, f"{ARCHIVE_IMPL_PREFIX}directory": str(tmp_path / "archive")}
+    settings = ClusterSettings(QuickAgents(overrides=archive), {"log.cleaner.min.cleanable.ratio": "0.01"})
     with LocalCluster.create(tmp_path / "cluster", brokers=1, settings=settings) as cluster:
         cluster.start()
         yield cluster

@@ -24,7 +24,7 @@ MOVED_BYTES = 20_000
 API_VERSIONS, FETCH = 18, 1
 FETCH_VERSIONS = {"3.9": 17, "4.0": 17, "4.1": 18, "4.2": 18, "4.3": 18, "4.4": 18}
 """Of followers, where the metadata version is that of the release."""
-WRONG = {"remote.wal.log.manager.thread.pool.size": "many", "remote.wal.no.such.key": "1"}
+WRONG = {"remote.wal.log.manager.combiner.thread.pool.size": "many", "remote.wal.no.such.key": "1"}
 
 
 def test_an_agent_that_cannot_start_names_what_is_wrong(agent_script: Script, tmp_path: Path) -> None:

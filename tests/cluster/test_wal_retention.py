@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED
 from local_cluster.polling import wait_until
@@ -14,6 +14,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.wall_clock import wall_ms
 from tests.cluster.agent_views import read_metrics
 from tests.cluster.conftest import cluster_of
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.cluster.stored_log import followed_metadata
@@ -23,13 +24,13 @@ RETENTION_MS, LAGGING_MAX_MS = 5_000, 30_000
 AGENTS = {
     "remote.wal.retention.ms": str(RETENTION_MS),
     "remote.wal.retention.lagging.max.ms": str(LAGGING_MAX_MS),
-    "remote.wal.expiration.task.interval.ms": "200",
+    **quick(expiration_interval_s=0.2),
     "remote.wal.expiration.delete.grace.ms": "1000",
-    "remote.wal.expiration.cluster.interval.ms": "500",
+    **quick(cluster_interval_s=0.5),
 }
 
 
-cluster = cluster_of(lambda _: ClusterSettings(AgentsMode(overrides=AGENTS)))
+cluster = cluster_of(lambda _: ClusterSettings(QuickAgents(overrides=AGENTS)))
 
 
 @pytest.fixture

@@ -10,15 +10,16 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode, ClusterSettings
+from local_cluster.broker_config import BACKEND_PREFIX, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
+from plugin.loading import ARCHIVE_IMPL_PREFIX
 from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore, cluster_of
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import run_command
 from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, Script, expect_whole_objects
@@ -63,7 +64,7 @@ def settings(directory: Path) -> ClusterSettings:
     """The archive stands beside the cluster's directory."""
     (directory / "archive").mkdir()
     return ClusterSettings(
-        AgentsMode(BreakableStore(), _agents(directory / "archive", directory / "cluster" / ARCHIVE_SWITCHES)),
+        QuickAgents(BreakableStore(), _agents(directory / "archive", directory / "cluster" / ARCHIVE_SWITCHES)),
         {"log.segment.delete.delay.ms": "100", "broker.session.timeout.ms": "4000"},
         tiered_storage=True,
     )
@@ -82,21 +83,18 @@ def _agents(archive_directory: Path, archive_switches: Path) -> Mapping[str, str
         **HASTY_AGENTS,
         "remote.wal.node.takeover.ms": str(GONE_FOR_GOOD_MS),
         "remote.wal.uncommitted.ttl.ms": "12000",
-        "remote.wal.expiration.task.interval.ms": "500",
+        **quick(expiration_interval_s=0.5),
         "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
         f"{BACKEND_PREFIX}startup.self.test": "false",
         "remote.wal.archive.enable": "true",
         "remote.wal.archive.storage.manager.class.name": BreakableStore().class_name,
-        "remote.wal.archive.storage.manager.class.path": str(STORAGE_PLUGINS),
-        **{DEFAULT_ARCHIVE_IMPL_PREFIX + key: value for key, value in archive.items()},
+        **{ARCHIVE_IMPL_PREFIX + key: value for key, value in archive.items()},
         "remote.wal.archive.object.min.bytes": "20000",
-        "remote.wal.archive.object.max.bytes": "100000",
-        "remote.wal.archive.object.run.bytes": "20000",
+        **quick(archive_object_max_bytes=100000, archive_run_bytes=20000),
         "remote.wal.archive.object.max.age.ms": "1000",
-        "remote.wal.archive.task.interval.ms": "200",
-        "remote.wal.archive.prepared.ttl.ms": "5000",
+        **quick(archive_look_s=0.2, archive_prepared_ttl_ms=5000),
         "remote.wal.archive.delete.grace.ms": "1000",
-        "remote.wal.archive.care.interval.ms": "500",
+        **quick(archive_care_s=0.5),
     }
 
 

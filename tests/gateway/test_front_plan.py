@@ -65,7 +65,6 @@ def test_the_agent_takes_its_lines() -> None:
         "log.dirs": "/data/kafka",
         "remote.log.wal.storage.system.enable": "true",
         "remote.log.wal.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
-        "remote.log.wal.storage.manager.impl.prefix": "rsm.wal.config.",
         "rsm.wal.config.directory": "/data/objects",
         "remote.wal.agent.state.directory": "/data/agent",
         "inter.broker.listener.name": "REPLICATION",

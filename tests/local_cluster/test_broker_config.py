@@ -146,9 +146,8 @@ def test_overrides_win_the_brokers_own_over_the_common(layout: ClusterLayout) ->
 def test_the_store_is_written_under_its_prefix(layout: ClusterLayout) -> None:
     store = LocalDirectoryStore(put_latency_ms=7)
     properties = server_properties(layout, 1, ClusterSettings(AgentsMode(store)))
-    prefix = properties["remote.log.wal.storage.manager.impl.prefix"]
-    assert properties[prefix + "put.latency.ms"] == "7"
-    assert properties[prefix + "directory"] == str(layout.object_store_directory)
+    assert properties["rsm.wal.config.put.latency.ms"] == "7"
+    assert properties["rsm.wal.config.directory"] == str(layout.object_store_directory)
 
 
 def test_credentials_reach_neither_files_nor_text(layout: ClusterLayout) -> None:

@@ -31,14 +31,6 @@ async def test_a_peer_without_a_hello_gets_everything_inline() -> None:
         assert agents.linked_responses == 0
 
 
-async def test_a_peer_without_a_hello_is_refused_where_only_agents_may_connect() -> None:
-    async with two_agents(allow_plain_connections=False) as agents:
-        plain = await agents.connect(agents.leader_address)
-        assert await plain.fetch({0: 0}) is None
-        assert agents.broker.requests == []
-        assert agents.leader_faults("peer_refused") == 1
-
-
 async def test_an_agent_of_another_version_gets_everything_inline() -> None:
     async with two_agents(follower_hello=Hello("cluster", 2, 22, version=2)) as agents:
         raw = batches(2, 0)

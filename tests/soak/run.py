@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from local_cluster.agent_metrics import scrape_all
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.native import start_native_store
 from local_cluster.object_store.store_spec import S3Store
@@ -22,6 +22,7 @@ from local_cluster.processes import ProcessStartError
 from local_cluster.workload.ledger import LedgerWorkloadError
 from local_cluster.zones import ZoneGateways
 from plugin.wall_clock import wall_ms
+from tests.cluster.quick_agent import QuickAgents, quick
 from tests.faulty_store import DEFAULT_BUCKET, start_faulty_store
 from tests.soak.changed_topics import COMPARABLE, REPLICATED
 from tests.soak.fault_plan import FaultKind, Step, plan_faults
@@ -44,12 +45,11 @@ _AGENTS = {
     # So that one machine bears it: some ten objects a second and agent.
     "remote.wal.log.manager.combiner.task.interval.ms": "100",
     # What takes hours elsewhere comes often enough to be struck.
-    "remote.wal.expiration.task.interval.ms": "5000",
+    **quick(expiration_interval_s=5),
     "remote.wal.expiration.delete.grace.ms": "15000",
-    "remote.wal.expiration.cluster.interval.ms": "5000",
+    **quick(cluster_interval_s=5),
     "remote.wal.uncommitted.ttl.ms": "60000",
-    "remote.wal.orphans.interval.ms": "30000",
-    "remote.wal.failover.check.interval.ms": "5000",
+    **quick(orphans_interval_s=30, failover_interval_s=5),
 }
 
 
@@ -154,9 +154,9 @@ def soak_settings(options: SoakOptions, store: S3Store | None) -> ClusterSetting
     if store is None:
         return ClusterSettings(None, _BROKERS)
     if options.gateway is None:
-        return ClusterSettings(AgentsMode(store, _AGENTS), _BROKERS)
+        return ClusterSettings(QuickAgents(store, _AGENTS), _BROKERS)
     zones = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, durable=options.gateway is ByGateway.OBJECTS)
-    agents = AgentsMode(store, _AGENTS | _GATEWAYS[options.gateway], gateways=zones)
+    agents = QuickAgents(store, _AGENTS | _GATEWAYS[options.gateway], gateways=zones)
     return ClusterSettings(agents, _BROKERS | _BROKERS_OF_ZONES)
 
 
