@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connection import BootstrapServer, CommandConfig, Connection, Json
+from cli.connection import Connection
+from cli.costs.report_job import RunOptions, SourceOptions, run_report
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.option_groups import grouped
@@ -16,60 +16,6 @@ from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
     from retention_job.page.report_data import ReportData
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The sources of a report."""
-
-    bootstrap_server: BootstrapServer
-    command_config: CommandConfig = None
-    broker_config: Annotated[
-        Path | None,
-        typer.Option(
-            help="A broker's server.properties: the store and life times of its agent. The store is listed.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None
-    inventory: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An S3 Inventory in the place of a listing: its manifest.json, or where its files are. Once for each "
-            "bucket."
-        ),
-    ] = None
-    archive_inventory: Annotated[
-        list[str] | None,
-        typer.Option(help="The same of archive objects; may be the same ones, where they share buckets."),
-    ] = None
-    inventory_format: Annotated[Literal["parquet", "csv"], typer.Option(help="What an inventory is written in.")] = (
-        "parquet"
-    )
-    inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of a run and of its output."""
-
-    output: Annotated[str, typer.Option(help="Where the page and the tables go: a directory, hdfs:// or s3a://.")] = (
-        "remote-wal-report"
-    )
-    incremental: Annotated[
-        bool, typer.Option("--incremental", help="Read what is new since the last run that wrote to --output.")
-    ] = False
-    apply: Annotated[
-        bool, typer.Option("--apply/--dry-run", help="Hand safe deletions to the agents, or only count them.")
-    ] = False
-    prices: Annotated[
-        Path | None,
-        typer.Option(help="A price file in the place of the one that comes along.", exists=True, dir_okay=False),
-    ] = None
-    json: Json = False
-    textfile: Annotated[
-        Path | None, typer.Option(help="Write figures for Prometheus' textfile collector to this file.")
-    ] = None
 
 
 @grouped
@@ -89,8 +35,6 @@ def report(
     if not re.fullmatch(r"\d+[kmgt]?", memory):
         raise typer.BadParameter(f"{memory!r} is no size as 2560m or 3g", param_hint="--memory")
     Connection(sources.bootstrap_server, sources.command_config).client_config()
-    from cli.costs.report_job import run_report
-
     raise typer.Exit(_show(run_report(sources, run, master, memory), run))
 
 

@@ -1,9 +1,13 @@
 """Makes the report of `remote-wal report`: its sources, by the options, then session, engine, report, output."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import typer
+
+from cli.connection import BootstrapServer, CommandConfig, Json
 from cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -11,7 +15,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cli.costs.report import RunOptions, SourceOptions
     from kafka_cluster.client_config import KafkaClientConfig
     from plugin.prices import PriceTable
     from retention_job.page.report_data import ReportData
@@ -20,7 +23,61 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 30.0
 
 
-def run_report(given: "SourceOptions", options: "RunOptions", master: str | None, memory: str) -> "ReportData":
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The sources of a report."""
+
+    bootstrap_server: BootstrapServer
+    command_config: CommandConfig = None
+    broker_config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A broker's server.properties: the store and life times of its agent. The store is listed.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None
+    inventory: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An S3 Inventory in the place of a listing: its manifest.json, or where its files are. Once for each "
+            "bucket."
+        ),
+    ] = None
+    archive_inventory: Annotated[
+        list[str] | None,
+        typer.Option(help="The same of archive objects; may be the same ones, where they share buckets."),
+    ] = None
+    inventory_format: Annotated[Literal["parquet", "csv"], typer.Option(help="What an inventory is written in.")] = (
+        "parquet"
+    )
+    inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run and of its output."""
+
+    output: Annotated[str, typer.Option(help="Where the page and the tables go: a directory, hdfs:// or s3a://.")] = (
+        "remote-wal-report"
+    )
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Read what is new since the last run that wrote to --output.")
+    ] = False
+    apply: Annotated[
+        bool, typer.Option("--apply/--dry-run", help="Hand safe deletions to the agents, or only count them.")
+    ] = False
+    prices: Annotated[
+        Path | None,
+        typer.Option(help="A price file in the place of the one that comes along.", exists=True, dir_okay=False),
+    ] = None
+    json: Json = False
+    textfile: Annotated[
+        Path | None, typer.Option(help="Write figures for Prometheus' textfile collector to this file.")
+    ] = None
+
+
+def run_report(given: SourceOptions, options: RunOptions, master: str | None, memory: str) -> "ReportData":
     """Run the job.
 
     Raises RetentionJobError, PriceError: a source, a price or the output is missing; nothing is committed.
@@ -63,7 +120,7 @@ def run_report(given: "SourceOptions", options: "RunOptions", master: str | None
 def _run(
     sources: "Sources",
     sections: "StoreSections",
-    options: "RunOptions",
+    options: RunOptions,
     cluster_id: str,
     prices: "PriceTable",
     spark: "SparkSession",

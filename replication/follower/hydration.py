@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
 from plugin.format.archive_object_id import StoredObjectId
@@ -34,8 +34,22 @@ from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import StageTimes
 
-if TYPE_CHECKING:
-    from replication.follower.neighbours import Neighbours
+
+class Neighbours(Protocol):
+    """The agents of the own zone that read objects for each other: `replication.follower.neighbours`."""
+
+    @property
+    def own_id(self) -> int:
+        """The own broker's id."""
+
+    def reader(self, zone: ZoneReading) -> int | None:
+        """Return the first reader that may be asked, which may be our own broker; None if there is none."""
+
+    async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
+        """Return the range; None if it must be read from the store. Errors are counted, not raised."""
+
+    def record_wrong_bytes(self, neighbour: int) -> None:
+        """Record that a neighbour gave bytes that differ from the leader's."""
 
 
 class HydrationError(Exception):
@@ -212,9 +226,7 @@ class HydrationCache:
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _asked(
-        self, neighbours: "Neighbours", neighbour: int, wanted: CachedRange, read: tuple[int, int]
-    ) -> None:
+    async def _asked(self, neighbours: Neighbours, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> None:
         started_s = self._clock()
         try:
             data = await neighbours.ask(neighbour, wanted, read)

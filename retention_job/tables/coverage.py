@@ -31,11 +31,10 @@ from metadata_topic.records.declared_gaps import GapReason
 from retention_job.schemas import DECLARED, EPOCH_KEY, SEGMENT_KEY
 from retention_job.sources.decoding import GAP_ROW
 from retention_job.spark.joins import of_segments, small_side, union
+from retention_job.tables.history import History
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, WindowSpec
-
-    from retention_job.tables.history import History
 
 _ROWS_AT_ONCE: Final = 400_000
 _COLUMNS: Final = ("topic_id", "partition", "leader_epoch", "first_offset", "last_offset", "event_timestamp_ms")
@@ -227,10 +226,11 @@ class Chains:
     """Entries that reach beyond their epoch's end: ENTRIES without the time, with `epoch_end` and `succeeded_ms`."""
 
 
-def chains_of(history: "History") -> Chains:
+def chains_of(history: History) -> Chains:
     """Compute the chains and write them beside the run's tables: several findings and the next run read
     them.
     """
+    declared = history.keep("declared", _declared_of(history))
     ranges = ranges_of(history.entries)
     if history.last is not None:
         ranges = union(ranges, history.table("chains", run_id=history.last.run_id).select(*RANGE_COLUMNS))
@@ -246,11 +246,11 @@ def chains_of(history: "History") -> Chains:
     )
     archived = history.keep("archived_ranges", joined_ranges(spans))
     held = known if archived.isEmpty() else with_epoch_ends(joined_ranges(known, archived))
-    accounted = held if history.declared.isEmpty() else union(held, no_loss_within(held, history.declared))
+    accounted = held if declared.isEmpty() else union(held, no_loss_within(held, declared))
     return Chains(known, chains.filter("is_twice"), gaps(accounted), archived, dead)
 
 
-def known_ranges(history: "History") -> "DataFrame":
+def known_ranges(history: History) -> "DataFrame":
     """Return the ranges that objects hold by this run and those before it, and the archive's. Call after `chains_of`.
 
     They have the columns of `Chains.covered`. An epoch's end is known for combined segments only.
@@ -258,7 +258,7 @@ def known_ranges(history: "History") -> "DataFrame":
     return union(history.table("chains").filter("NOT is_twice"), history.table("archived_ranges", RANGES_SCHEMA))
 
 
-def _dead(history: "History", covered: "DataFrame") -> "DataFrame":
+def _dead(history: History, covered: "DataFrame") -> "DataFrame":
     ends = small_side(
         covered.filter("last_offset >= epoch_end").select(*EPOCH_KEY, "epoch_end", "succeeded_ms").distinct()
     ).frame
@@ -286,7 +286,7 @@ def _reaching_beyond(entries: "DataFrame", ends: "DataFrame") -> "DataFrame":
 # Declarations.
 
 
-def declared_of(history: "History") -> "DataFrame":
+def _declared_of(history: History) -> "DataFrame":
     """Return DECLARED of this run and those before it."""
     found = history.staged(GAP_ROW).filter(f"reason NOT IN ({_LEFT_OUT})")
     found = found.withColumnRenamed("event_timestamp_ms", "first_event_ms").select(*DECLARED.fieldNames())
@@ -306,7 +306,7 @@ def declared_of(history: "History") -> "DataFrame":
     return union(_in_logs(history, not_wanted), bounds).select(*DECLARED.fieldNames())
 
 
-def _in_logs(history: "History", declared: "DataFrame") -> "DataFrame":
+def _in_logs(history: History, declared: "DataFrame") -> "DataFrame":
     """Add `log_start_offset`, and drop rows that are in no log any more."""
     starts = history.partitions.select(
         "topic_id", "partition", fn.coalesce("log_start_offset", fn.lit(0)).alias("log_start_offset")
@@ -352,7 +352,7 @@ def no_loss(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
     )
 
 
-def not_wanted_offsets(history: "History") -> int:
+def not_wanted_offsets(history: History) -> int:
     """Return how many of the offsets in logs were declared as not wanted in objects."""
     declared = history.declared.filter(_NOT_WANTED).withColumn("leader_epoch", fn.lit(0))
     found = _in_logs(history, joined_ranges(declared)).selectExpr(

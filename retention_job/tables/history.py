@@ -49,7 +49,6 @@ from retention_job.sources.release_facts import ReleaseFacts
 from retention_job.spark.file_system import FileSystem
 from retention_job.spark.joins import small_side, union
 from retention_job.tables import tier
-from retention_job.tables.coverage import declared_of
 from retention_job.tables.fences import REGISTRATIONS, registrations_of, with_refusals
 from retention_job.tables.inventories import Inventories
 from retention_job.tables.objects import (
@@ -295,7 +294,6 @@ def load(
         read = replace(plan, inventory_ms=inventories.known_ms)
         history = History(spark, state, run_id, cluster, read, from_last, tier_events, layers, inventories.read)
         _write_objects(history, inventories)
-        history.keep("declared", declared_of(history))
     except PySparkException as error:
         raise SourceError("read", "sources", one_line(error)) from error
     return history
