@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 from obstore.store import AzureStore
 from pydantic import Field
 
-from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.backend_settings import ObjectBackendSettings, RemoteBackendSettings
 from plugin.clients.object_store import ObjectStore
 from plugin.clients.obstore_store import (
     ObstoreObjectStore,
-    ObstoreSettings,
     client_options,
     one_attempt,
     opened,
@@ -37,7 +36,7 @@ PERMISSIONS: Final = {
 _PAGE_OBJECTS: Final = 5000
 
 
-class AzureBlobSettings(ObstoreSettings):
+class AzureBlobSettings(RemoteBackendSettings):
     """Settings of AzureBlobWalStorageManager."""
 
     account: str = Field(pattern="^[a-z0-9]{3,24}$", description="The storage account's name.")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from obstore.store import GCSStore
 from pydantic import Field
 
-from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.backend_settings import ObjectBackendSettings, RemoteBackendSettings
 from plugin.clients.object_store import ObjectStore
-from plugin.clients.obstore_store import ObstoreObjectStore, ObstoreSettings, client_options, one_attempt, opened
+from plugin.clients.obstore_store import ObstoreObjectStore, client_options, one_attempt, opened
 from plugin.errors import RemoteStorageConfigError
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 
@@ -29,7 +29,7 @@ PERMISSIONS: Final = {
 _PAGE_OBJECTS: Final = 1000
 
 
-class GcsSettings(ObstoreSettings):
+class GcsSettings(RemoteBackendSettings):
     """Settings of GcsWalStorageManager."""
 
     bucket: str = Field(min_length=3, description="The bucket's name.")

@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import boto3
 import botocore.session
@@ -27,10 +27,10 @@ from botocore.credentials import (
     SharedCredentialProvider,
 )
 from botocore.exceptions import BotoCoreError
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from kafka_log.crc32c import crc32c
-from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint, state_of
+from plugin.clients.backend_settings import ObjectBackendSettings, RemoteBackendSettings, check_endpoint, state_of
 from plugin.clients.loop_connections import RequestLimits
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.clients.s3_direct import S3Direct
@@ -58,45 +58,26 @@ PERMISSIONS: Final = {
 }
 
 
-class S3Settings(ObjectBackendSettings):
+class S3Settings(RemoteBackendSettings):
     """Settings of S3WalStorageManager."""
 
     bucket: str = Field(min_length=3, description="The bucket's name.")
     region: str | None = Field(default=None, description="Default: what the AWS chain says.")
-    endpoint_url: str | None = Field(default=None, description="For stores other than AWS.")
-    allow_http: bool = Field(
-        default=False, description="Permit an http:// endpoint: record data then crosses in the clear."
-    )
     addressing_style: Literal["auto", "path", "virtual"] = Field(
         default="auto", description="Where the bucket's name stands in the URL."
     )
-    connect_timeout_ms: int = Field(default=500, ge=1, description="To open a connection.")
-    read_timeout_ms: int | None = Field(
-        default=None, ge=1, description="To wait for bytes. Default: attempt.timeout.ms less connect.timeout.ms."
-    )
-    max_pool_connections: int = Field(default=32, ge=1, description="Connections that are kept open.")
+    max_pool_connections: ClassVar[int] = 32
+    """Connections that are kept open (guessed)."""
     credentials_file: Path | None = Field(
         default=None,
         description="A file like ~/.aws/credentials, read anew when it changes. Default: the AWS credential chain.",
     )
     credentials_profile: str = Field(default="default", description="The profile in credentials.file.")
-    tls_ca_file: Path | None = Field(default=None, description="Certificates to trust instead of the system's.")
     client: Literal["direct", "boto3"] = Field(
         default="direct",
         description="What sends PUTs and reads of up to 1 MiB. direct: connections of our own; boto3 takes twice the "
         "CPU and more. Everything else goes by boto3.",
     )
-
-    @model_validator(mode="after")
-    def _the_parts_of_an_attempt_fit(self) -> "S3Settings":
-        if self.connect_timeout_ms + (self.read_timeout_ms or 1) > self.attempt_timeout_ms:
-            raise ValueError("connect.timeout.ms and read.timeout.ms together must not exceed attempt.timeout.ms")
-        return self
-
-    @property
-    def read_timeout_seconds(self) -> float:
-        """The rest of an attempt once it is connected, unless set."""
-        return (self.read_timeout_ms or self.attempt_timeout_ms - self.connect_timeout_ms) / 1000
 
 
 class S3WalStorageManager(ObjectWalStorageManager):

@@ -24,7 +24,7 @@ from metadata_topic.settings.topic_settings import (
     TopicSettings,
 )
 from plugin.azure_blob import AzureBlobSettings
-from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.backend_settings import ObjectBackendSettings, RemoteBackendSettings
 from plugin.gcs import GcsSettings
 from plugin.loading import ARCHIVE_IMPL_PREFIX, IMPL_PREFIX
 from plugin.local_directory import LocalDirectorySettings
@@ -88,16 +88,17 @@ of its own [inherits](operations.md#on-for-all-topics) those of a pattern, or of
 
 def configuration_document() -> str:
     """Return the whole file."""
-    shared = tuple(ObjectBackendSettings.model_fields)
+    shared, remote = tuple(ObjectBackendSettings.model_fields), tuple(RemoteBackendSettings.model_fields)
     backends = (
         ("Every storage manager", _model_rows(ObjectBackendSettings)),
         ("`plugin.local_directory.LocalWalStorageManager`", _model_rows(LocalDirectorySettings, shared)),
+        ("S3, Google Cloud Storage, Azure", _model_rows(RemoteBackendSettings, shared)),
         (
             "`plugin.s3.S3WalStorageManager` and `plugin.s3_express.S3ExpressWalStorageManager`",
-            _model_rows(S3Settings, shared),
+            _model_rows(S3Settings, remote),
         ),
-        ("`plugin.gcs.GcsWalStorageManager`", _model_rows(GcsSettings, shared)),
-        ("`plugin.azure_blob.AzureBlobWalStorageManager`", _model_rows(AzureBlobSettings, shared)),
+        ("`plugin.gcs.GcsWalStorageManager`", _model_rows(GcsSettings, remote)),
+        ("`plugin.azure_blob.AzureBlobWalStorageManager`", _model_rows(AzureBlobSettings, remote)),
     )
     parts = [_INTRODUCTION, "## Agent\n", table(_HEADER, _rows(AgentSettings.documented())), _BACKENDS]
     for title, rows in backends:

@@ -44,10 +44,31 @@ class ObjectBackendSettings(BaseModel):
         return self
 
 
+class RemoteBackendSettings(ObjectBackendSettings):
+    """Settings of the stores that are reached over a network."""
+
+    endpoint_url: str | None = Field(default=None, description="For stores other than the provider's own.")
+    allow_http: bool = Field(
+        default=False, description="Permit an http:// endpoint: record data then crosses in the clear."
+    )
+    tls_ca_file: Path | None = Field(
+        default=None, description="Certificates to trust besides the system's; for S3 instead of them."
+    )
+
+    @property
+    def connect_timeout_ms(self) -> int:
+        """How long a connection may take to open: a part of an attempt (guessed)."""
+        return min(_CONNECT_MAX_MS, max(self.attempt_timeout_ms // 4, 1))
+
+    @property
+    def read_timeout_seconds(self) -> float:
+        """The rest of an attempt once it is connected."""
+        return max(self.attempt_timeout_ms - self.connect_timeout_ms, 1) / 1000
+
+
+_CONNECT_MAX_MS: Final = 5_000
 _UNHURRIED_ATTEMPT_MS: Final = 30_000
 _UNHURRIED_TOTAL_MS: Final = 60_000
-_UNHURRIED_CONNECT_MS: Final = 5_000
-_ATTEMPT_KEYS: Final = ("attempt.timeout.ms", "connect.timeout.ms", "read.timeout.ms")
 _TOTAL_KEY: Final = "total.timeout.ms"
 
 
@@ -55,18 +76,15 @@ def unhurried(model: type[ObjectBackendSettings], settings: Mapping[str, str]) -
     """Add long time-outs for unset ones: for a program that can wait.
 
     The defaults of `model` are an agent's, which rather sends bytes inline than waits. Explicit settings keep their
-    meaning: a key of an attempt stands for all of these, and with only a total, an attempt is a quarter at most.
+    meaning; with only a total, an attempt is a quarter at most.
     """
     added: dict[str, str] = {}
     if _TOTAL_KEY not in settings:
         added[_TOTAL_KEY] = str(max(_UNHURRIED_TOTAL_MS, _milliseconds(settings, "attempt.timeout.ms")))
-    if not any(key in settings for key in _ATTEMPT_KEYS):
+    if "attempt.timeout.ms" not in settings:
         shortest_ms = int(model.model_fields["attempt_timeout_ms"].default)
         longest_ms = _milliseconds(settings, _TOTAL_KEY) // 4 or _UNHURRIED_ATTEMPT_MS
-        attempt_ms = max(shortest_ms, min(_UNHURRIED_ATTEMPT_MS, longest_ms))
-        added["attempt.timeout.ms"] = str(attempt_ms)
-        if "connect_timeout_ms" in model.model_fields:
-            added["connect.timeout.ms"] = str(min(_UNHURRIED_CONNECT_MS, attempt_ms // 4))
+        added["attempt.timeout.ms"] = str(max(shortest_ms, min(_UNHURRIED_ATTEMPT_MS, longest_ms)))
     return {**settings, **added}
 
 

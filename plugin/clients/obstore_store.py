@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import obstore
 import structlog
 from obstore.exceptions import BaseError
-from pydantic import Field, model_validator
 
 from kafka_log.crc32c import crc32c
 from plugin.clients.answer_errors import Permissions, error_of_answer
-from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint, state_of
+from plugin.clients.backend_settings import RemoteBackendSettings, check_endpoint, state_of
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead
 from plugin.errors import (
     ObjectExistsError,
@@ -55,24 +54,7 @@ _NO_OBJECT: Final = "no-such-object"
 """No key of ours ends like this."""
 
 
-class ObstoreSettings(ObjectBackendSettings):
-    """Settings of both stores."""
-
-    endpoint_url: str | None = Field(default=None, description="For stores other than the provider's own.")
-    allow_http: bool = Field(
-        default=False, description="Permit an http:// endpoint: record data then crosses in the clear."
-    )
-    connect_timeout_ms: int = Field(default=500, ge=1, description="To open a connection.")
-    tls_ca_file: Path | None = Field(default=None, description="Certificates to trust besides the system's.")
-
-    @model_validator(mode="after")
-    def _the_parts_of_an_attempt_fit(self) -> "ObstoreSettings":
-        if self.connect_timeout_ms > self.attempt_timeout_ms:
-            raise ValueError("connect.timeout.ms must not exceed attempt.timeout.ms")
-        return self
-
-
-def client_options(settings: ObstoreSettings) -> "ClientConfig":
+def client_options(settings: RemoteBackendSettings) -> "ClientConfig":
     """Return the options of obstore's HTTP client. Raises RemoteStorageConfigError."""
     check_endpoint(settings.endpoint_url, settings.allow_http)
     options: ClientConfig = {
@@ -92,7 +74,7 @@ def client_options(settings: ObstoreSettings) -> "ClientConfig":
     return options
 
 
-def one_attempt(settings: ObstoreSettings) -> "RetryConfig":
+def one_attempt(settings: RemoteBackendSettings) -> "RetryConfig":
     return {
         "max_retries": 0,
         "retry_timeout": datetime.timedelta(milliseconds=settings.attempt_timeout_ms),

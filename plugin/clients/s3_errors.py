@@ -79,7 +79,7 @@ def _without_connection(operation: str, key: str, error: Exception) -> RemoteSto
         )
     if isinstance(cause, EmptyPoolError):
         return RemoteStorageUnreachableError(
-            operation, key, "no connection became free", "raise max.pool.connections", "pool"
+            operation, key, "no connection became free", "32 are kept open; see what the host does", "pool"
         )
     if any(isinstance(one, OSError) and one.errno in _NO_DESCRIPTOR for one in _chain(error)):
         return RemoteStorageUnreachableError(

@@ -41,7 +41,7 @@ def spec(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
     monkeypatch.setattr(storage_loading, "RETRY_S", 0.05)
     settings = {"endpoint.url": server.endpoint_url, "allow.http": "true", "region": "us-east-1",
-                "total.timeout.ms": "1000", "attempt.timeout.ms": "1000", "connect.timeout.ms": "300"}  # fmt: skip
+                "total.timeout.ms": "1000", "attempt.timeout.ms": "1000"}  # fmt: skip
     buckets = {"az1": "bucket-one", "az2": "bucket-two"}
     return StorageSpec("plugin.s3.S3WalStorageManager", None, settings, "rsm.", buckets, "az1")
 

@@ -189,8 +189,7 @@ def test_nothing_that_is_secret_is_in_errors_or_logs(
 
 
 def test_a_store_that_hangs_is_a_time_out_after_one_attempt(by_obstore: Backend, server: FaultyServer) -> None:
-    store = by_obstore.manager(startup_self_test="false", attempt_timeout_ms="300", connect_timeout_ms="100",
-                               total_timeout_ms="300")  # fmt: skip
+    store = by_obstore.manager(startup_self_test="false", attempt_timeout_ms="300", total_timeout_ms="300")
     server.faults.add(by_obstore.its(Fault("hang", ("GET",))))
     with pytest.raises(RemoteStorageTimeoutError):
         store.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
@@ -203,7 +202,6 @@ def test_a_host_that_nobody_knows_is_told(by_obstore: Backend) -> None:
             VirtualTime(),
             endpoint_url="http://no-such-store.localhost.invalid",
             attempt_timeout_ms="20000",  # a busy machine's resolver takes its time
-            connect_timeout_ms="20000",
             total_timeout_ms="30000",
         )
     assert caught.value.label == "dns"

@@ -114,7 +114,7 @@ def test_an_error_of_the_store_names_its_bucket(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     settings = {
         "bucket": "wal-bucket", "region": "us-east-1", "endpoint.url": "http://127.0.0.1:1", "allow.http": "true",
-        "attempt.timeout.ms": "100", "total.timeout.ms": "100", "connect.timeout.ms": "50", "read.timeout.ms": "50",
+        "attempt.timeout.ms": "100", "total.timeout.ms": "100",
     }  # fmt: skip
     manager = S3WalStorageManager()
     with pytest.raises(RemoteStorageUnreachableError, match="s3://wal-bucket/"):

@@ -15,7 +15,7 @@ from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3Settings
 
 BUCKET = {"bucket": "wal-of-orders"}
-KEYS = ("attempt.timeout.ms", "total.timeout.ms", "connect.timeout.ms", "read.timeout.ms")
+KEYS = ("attempt.timeout.ms", "total.timeout.ms")
 
 
 def _limits(settings: dict[str, str]) -> tuple[int, int, int, float]:
@@ -28,13 +28,12 @@ def _limits(settings: dict[str, str]) -> tuple[int, int, int, float]:
     ("told", "limits"),
     [
         ({}, (30_000, 60_000, 5_000, 25.0)),
-        ({"attempt.timeout.ms": "3000"}, (3_000, 60_000, 500, 2.5)),
-        ({"attempt.timeout.ms": "90000"}, (90_000, 90_000, 500, 89.5)),
+        ({"attempt.timeout.ms": "3000"}, (3_000, 60_000, 750, 2.25)),
+        ({"attempt.timeout.ms": "90000"}, (90_000, 90_000, 5_000, 85.0)),
         ({"total.timeout.ms": "20000"}, (5_000, 20_000, 1_250, 3.75)),
         ({"total.timeout.ms": "3000"}, (2_000, 3_000, 500, 1.5)),
         ({"total.timeout.ms": "600000"}, (30_000, 600_000, 5_000, 25.0)),
-        ({"read.timeout.ms": "1000"}, (2_000, 60_000, 500, 1.0)),
-        ({"attempt.timeout.ms": "4000", "total.timeout.ms": "8000"}, (4_000, 8_000, 500, 3.5)),
+        ({"attempt.timeout.ms": "4000", "total.timeout.ms": "8000"}, (4_000, 8_000, 1_000, 3.0)),
     ],
 )
 def test_what_is_set_stays_and_all_else_is_long(told: dict[str, str], limits: tuple[int, int, int, float]) -> None:
