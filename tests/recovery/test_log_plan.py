@@ -60,15 +60,6 @@ def test_what_is_lost_ends_the_log_before_the_first_offset_that_nothing_holds(
         assert plan.gap is None
 
 
-def test_the_kips_failover_cuts_what_the_old_leader_uploaded_beyond_the_new_ones_log() -> None:
-    old_leader = run(0, 0, 10, 1, dead_from=5)
-
-    plan = LogRuns([old_leader], known_starts=[EpochStart(1, 5)]).plan(NO_RULES)
-
-    assert (plan.start_offset, plan.end_offset, plan.gap) == (0, 5, None)
-    assert plan.leader_epochs == (EpochStart(0, 0), EpochStart(1, 5)), "the new leader wrote nothing yet"
-
-
 def test_an_epoch_without_records_is_none_of_the_logs_where_an_older_one_was_brought_back() -> None:
     # Epoch 1 was declared to begin at 5; the leader of epoch 2, unclean, had more of epoch 0 and uploaded it anew.
     brought_back = [run(0, 0, 9, 1, dead_from=5), run(0, 5, 9, 2), run(2, 10, 14, 3)]
@@ -83,24 +74,6 @@ def test_without_the_metadata_topic_the_new_leaders_first_upload_cuts_the_old_on
     plan = LogRuns([run(0, 0, 10, 1), run(1, 5, 7, 2)]).plan(NO_RULES)
 
     assert [(extent.first_offset, extent.last_offset) for extent in plan.extents] == [(0, 4), (5, 7)]
-
-
-def test_a_stale_leaders_late_upload_is_not_taken() -> None:
-    plan = LogRuns([run(3, 0, 9, 1), run(4, 6, 8, 2), run(3, 10, 20, 3)]).plan(NO_RULES)
-
-    assert [(extent.first_offset, extent.last_offset) for extent in plan.extents] == [(0, 5), (6, 8)]
-
-
-def test_an_epoch_that_was_overwritten_as_a_whole_is_not_in_the_checkpoint() -> None:
-    plan = LogRuns([run(1, 0, 9, 1), run(2, 10, 14, 2), run(5, 4, 20, 3)]).plan(NO_RULES)
-
-    assert plan.leader_epochs == (EpochStart(1, 0), EpochStart(5, 4))
-
-
-def test_of_a_run_that_begins_dead_nothing_is_taken() -> None:
-    plan = LogRuns([run(1, 0, 9, 1), run(1, 10, 14, 2, dead_from=10)]).plan(NO_RULES)
-
-    assert plan.end_offset == 10
 
 
 def test_leftovers_older_than_the_retention_do_not_end_the_log() -> None:
@@ -121,12 +94,6 @@ def test_a_compacted_log_may_have_holes() -> None:
     plan = LogRuns([run(1, 0, 9, 1), run(1, 30, 39, 2)]).plan(PlanRules(may_have_holes=True))
 
     assert (plan.start_offset, plan.end_offset, plan.gap) == (0, 40, None)
-
-
-def test_a_lost_tail_is_told_with_its_offsets() -> None:
-    plan = LogRuns([run(1, 0, 9, 1)], lost=[run(1, 10, 19, 2)]).plan(NO_RULES)
-
-    assert (plan.end_offset, plan.gap) == (10, Gap(10, 20))
 
 
 def test_the_checkpoint_begins_with_the_log() -> None:

@@ -12,14 +12,12 @@ from kafka_log.open_files import OpenFiles
 from kafka_log.segment_tail import SegmentTail
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import RemoteLogSegmentState
-from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.reading.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Listener, Rig, partition, running
-from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -100,116 +98,6 @@ async def test_the_object_and_its_metadata_hold_what_the_listener_was_told(tmp_p
     ]
 
 
-async def test_uploads_that_fail_before_or_after_their_effect_are_done_anew_under_new_names(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.storage.copy_faults = [FAIL_BEFORE, FAIL_AFTER, None, FAIL_AFTER, FAIL_BEFORE, FAIL_BEFORE]
-        rig.assign(0)
-        for _ in range(30):
-            rig.log().append(1, payload=b"p" * 200)
-            await asyncio.sleep(0.001)
-        await rig.all_stored()
-        await rig.until(lambda: not rig.storage.copy_faults)
-        told = rig.listener.stored(partition(0))
-        assert sorted(told) == sorted(batch.raw for batch in rig.log().batches)
-        assert metric_value(rig.metrics.upload_failures.labels("timeout")) == 5
-        assert rig.publisher.sequences(FINISHED) == [
-            segment.combined_segment_id.sequence for segment in rig.listener.uploaded
-        ]
-
-
-async def test_an_item_that_is_under_way_does_not_count_as_uploaded(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.storage.hold_copies(0)
-        held = rig.storage.copies_held
-        assert held is not None
-        rig.log().append(5)
-        rig.assign(0)
-        assert await asyncio.to_thread(rig.storage.copy_begun[0].wait, 10)
-        rig.log().append(5, payload=b"later")
-        await rig.until(lambda: len(rig.listener.uploaded) == 1)  # the second object is stored, the first is not
-        assert rig.manager.status()[partition(0)].uploaded_offset == 0
-        assert rig.manager.upload_expected(partition(0), 0)
-        held[0].set()
-        await rig.all_stored()
-        assert rig.manager.status()[partition(0)].uploaded_offset == 10
-        assert not rig.manager.upload_expected(partition(0), 9)
-
-
-async def test_truncation_voids_what_was_read_but_is_not_stored_and_tells_the_listeners(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.storage.copies_fail = True
-        log = rig.log()
-        kept = [log.append(1, payload=b"kept" * 9) for _ in range(3)]
-        void = [log.append(1, payload=b"void" * 9) for _ in range(3)]
-        rig.assign(0)
-        await _queued(rig, 6)
-        log.truncate_to(3)
-        new = [log.append(2, leader_epoch=1, payload=b"new") for _ in range(2)]
-        await rig.until(lambda: bool(rig.listener.truncated))
-        assert rig.listener.truncated == [(partition(0), 3)]
-        rig.storage.copies_fail = False
-        await rig.all_stored()
-        told = rig.listener.stored(partition(0))
-        assert sorted(told) == sorted(batch.raw for batch in kept + new)
-        assert not set(told) & {batch.raw for batch in void}
-        await rig.until(lambda: rig.manager.status()[partition(0)].lag_bytes == 0)
-
-
-async def test_truncation_during_an_upload_keeps_the_part_below_it_and_no_more(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.storage.hold_copies(0)
-        held = rig.storage.copies_held
-        assert held is not None
-        log = rig.log()
-        kept = [log.append(1, payload=b"kept" * 9) for _ in range(3)]
-        for _ in range(3):
-            log.append(1, payload=b"void" * 9)
-        rig.assign(0)
-        assert await asyncio.to_thread(rig.storage.copy_begun[0].wait, 10)
-        log.truncate_to(3)
-        new = log.append(1, leader_epoch=1, payload=b"new")
-        await rig.until(lambda: bool(rig.listener.truncated))
-        held[0].set()
-        await rig.until(lambda: len(rig.listener.stored(partition(0))) == 4)
-        assert sorted(rig.listener.stored(partition(0))) == sorted(batch.raw for batch in [*kept, new])
-        assert rig.manager.status()[partition(0)].uploaded_offset == 4
-
-
-async def test_released_partitions_are_dropped_from_the_queue_and_not_uploaded_any_more(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.storage.copies_fail = True
-        rig.log(0).append()
-        rig.log(1).append()
-        rig.assign(0, 1)
-        await _queued(rig, 1, 0)
-        await _queued(rig, 1, 1)
-        rig.assign(1)
-        assert rig.listener.released == [partition(0)]
-        assert rig.manager.mode_of(partition(0)) is LinkMode.OFF
-        rig.storage.copies_fail = False
-        await rig.all_stored(1)
-        assert rig.listener.stored(partition(0)) == []
-
-
-async def test_leadership_that_comes_back_during_an_upload_is_told_each_batch_once(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.storage.hold_copies(0)
-        held = rig.storage.copies_held
-        assert held is not None
-        for _ in range(3):
-            rig.log().append()
-        rig.assign(0)
-        assert await asyncio.to_thread(rig.storage.copy_begun[0].wait, 10)
-        rig.assign()
-        rig.assign(0)
-        await rig.all_stored()
-        held[0].set()
-        rig.log().append()
-        await rig.all_stored()
-        await rig.until(lambda: rig.publisher.sequences(FINISHED)[:2] == [0, 1])
-        assert rig.listener.stored(partition(0)) == [batch.raw for batch in rig.log().batches]
-
-
 async def test_a_run_that_was_begun_for_a_former_assignment_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,21 +173,6 @@ async def test_nothing_is_expected_of_a_manager_that_stops(tmp_path: Path) -> No
         await rig.all_stored()
         assert rig.manager.upload_expected(partition(0), 3)
     assert not rig.manager.upload_expected(partition(0), 3)
-
-
-async def test_one_log_that_cannot_be_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.log(0).append()
-        rig.log(1).append()
-        rig.log(1).roll()
-        (rig.log(0).path / "leader-epoch-checkpoint").write_text("not a checkpoint\n")
-        rig.assign(0, 1)
-        await rig.all_stored(1)
-        await rig.until(lambda: bool(metric_value(rig.metrics.read_failures)))
-        assert not rig.manager.upload_expected(partition(0), 0)
-        rig.log(0).write_checkpoint()
-        await rig.all_stored(0)
-        assert rig.manager.upload_expected(partition(0), rig.log(0).log_end_offset)
 
 
 async def test_what_was_read_survives_a_disk_that_fails_right_after(
@@ -407,21 +280,6 @@ async def test_a_graceful_stop_uploads_all_that_was_read(tmp_path: Path) -> None
         assert rig.storage.objects == {}, "one is under way, and the others wait for it"
         asyncio.get_running_loop().call_later(0.02, held[0].set)
     assert len(rig.storage.objects) == 5
-
-
-async def test_an_unknown_partition_is_reported_once_and_not_with_every_fetch(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        asked: list[None] = []
-        rig.owner.look_again = lambda: asked.append(None)
-        for _ in range(50):
-            assert rig.manager.mode_of(partition(9)) is LinkMode.OFF
-        assert len(asked) == 1
-        rig.log(9).append()
-        rig.assign(9)
-        assert rig.manager.mode_of(partition(9)) is LinkMode.LINK
-        rig.assign()
-        rig.manager.mode_of(partition(9))
-        assert len(asked) == 2
 
 
 async def test_led_partitions_are_found_by_id_and_number_alone(tmp_path: Path) -> None:
