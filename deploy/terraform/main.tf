@@ -39,6 +39,33 @@ resource "aws_s3_directory_bucket" "wal" {
 resource "aws_s3_bucket" "wal" {
   count  = local.kind == "s3" ? 1 : 0
   bucket = var.name
+  tags   = var.tags
+}
+
+resource "aws_s3_bucket_public_access_block" "wal" {
+  count                   = length(aws_s3_bucket.wal)
+  bucket                  = aws_s3_bucket.wal[0].bucket
+  block_public_acls       = true
+  block_public_policy     = true
+  ignore_public_acls      = true
+  restrict_public_buckets = true
+}
+
+# Directory buckets are never public, and are asked over TLS alone.
+resource "aws_s3_bucket_policy" "tls" {
+  count  = length(aws_s3_bucket.wal)
+  bucket = aws_s3_bucket.wal[0].bucket
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Sid       = "OnlyByTls"
+      Effect    = "Deny"
+      Principal = "*"
+      Action    = "s3:*"
+      Resource  = [local.arns[0], "${local.arns[0]}/*"]
+      Condition = { Bool = { "aws:SecureTransport" = "false" } }
+    }]
+  })
 }
 
 resource "aws_s3_bucket_server_side_encryption_configuration" "wal" {
@@ -56,6 +83,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "wal" {
 resource "aws_iam_policy" "role" {
   for_each = toset(local.roles)
   name     = "${var.name}-${each.key}"
+  tags     = var.tags
   policy = jsonencode({
     Version = "2012-10-17"
     Statement = [
@@ -71,4 +99,5 @@ resource "aws_vpc_endpoint" "wal" {
   service_name      = "com.amazonaws.${var.region}.${local.kind}"
   vpc_endpoint_type = "Gateway"
   route_table_ids   = var.route_table_ids
+  tags              = var.tags
 }

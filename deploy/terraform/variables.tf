@@ -28,3 +28,9 @@ variable "route_table_ids" {
   description = "Route tables of the brokers' subnets."
   type        = set(string)
 }
+
+variable "tags" {
+  description = "Of the standard bucket, the policies and the endpoint."
+  type        = map(string)
+  default     = {}
+}

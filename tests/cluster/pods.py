@@ -6,6 +6,7 @@ machine's Kafka, `/opt/remote-wal` is this checkout. Secrets and the store are t
 the scheduler, and controllers: the test says when a pod starts and ends.
 """
 
+import base64
 import json
 import os
 import re
@@ -64,7 +65,7 @@ class Node:
         authority = Authority.kept(self.directory / "authority")
         for one in of_kind(self.manifests, "Certificate").values():
             first, *others = one["spec"]["dnsNames"]
-            files = authority.tls_for(first, also=others)
+            files = authority.tls_for(first, one["spec"]["ipAddresses"], also=others)
             secret = self.directory / "secrets" / one["spec"]["secretName"]
             secret.mkdir(parents=True)
             for name, file in (
@@ -74,6 +75,11 @@ class Node:
             ):
                 shutil.copy(file, secret / name)
             self.secrets[secret.name] = secret
+        for name, one in of_kind(self.manifests, "Secret").items():
+            self.secrets[name] = self.directory / "secrets" / name
+            self.secrets[name].mkdir()
+            for key, value in one["data"].items():
+                (self.secrets[name] / key).write_bytes(base64.b64decode(value))
 
     def _write_kafka(self, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -208,8 +214,10 @@ class Pod:
 
     def _get(self, asked: Mapping[str, Any], container: Mapping[str, Any], timeout_s: float = 5) -> tuple[int, str]:
         url = f"http://{self.address}:{self._port(asked['port'], container)}{asked['path']}"
+        token = (self.node.secrets[f"{RELEASE}-agents-http"] / "token").read_text()
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
         try:
-            with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -25,6 +25,13 @@ pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1900)]
 HOSTS = ZoneHosts("10.237", (1, 2, 3, 4, 5))
 PODS = {"kafka-az1-0": 1, "kafka-az2-0": 2, "kafka-az3-0": 3, "kafka-az1-1": 4}
 CLIENT = 5
+PLAIN_TEXT_FOR_THE_CLIENT = {
+    "listeners": "@CONTROLLER@CLIENT://:9092,TEST://:9192,WAL://127.0.0.1:@WAL_PORT@",
+    "advertised.listeners": "CLIENT://@POD@.kafka.streams.svc:9092,TEST://@POD@.kafka.streams.svc:9192,"
+    "WAL://127.0.0.1:@WAL_PORT@",
+    "listener.security.protocol.map": "CLIENT:SSL,CONTROLLER:SSL,WAL:PLAINTEXT,TEST:PLAINTEXT",
+}
+"""Agents, controllers and commands use the chart's listeners, under TLS; the workload one of its own."""
 NEW_BROKER = "1"
 """The id of the second pod of zone az1."""
 
@@ -41,6 +48,7 @@ def manifests(az1: int) -> list[dict[str, Any]]:
             },
             settings={
                 **IMPATIENT,
+                **PLAIN_TEXT_FOR_THE_CLIENT,
                 "offsets.topic.num.partitions": "3",
                 "transaction.state.log.num.partitions": "3",
                 "log.cleaner.dedupe.buffer.size": "16777216",
@@ -101,7 +109,7 @@ def test_a_zone_that_is_scaled_out_and_in_loses_no_request(node: Node, pods: dic
     for pod in pods.values():
         pod.wait_until_ready()
         pod.wait_for_agent()
-    client = Client(node, CLIENT, f"{pods['kafka-az1-0'].address}:9092,{pods['kafka-az2-0'].address}:9092", "orders")
+    client = Client(node, CLIENT, f"{pods['kafka-az1-0'].address}:9192,{pods['kafka-az2-0'].address}:9192", "orders")
     try:
         client.expect_records_to_flow()
 

@@ -77,7 +77,9 @@ def environment(container: Mapping[str, Any], pod: str, address: str) -> dict[st
     }
 
 
-def write_configuration(manifests: list[dict[str, Any]], zone: str, ordinal: int, directory: Path) -> Path:
+def write_configuration(
+    manifests: list[dict[str, Any]], zone: str, ordinal: int, directory: Path, certificates: Path | None = None
+) -> Path:
     """Have the pod's own init container write its server.properties; return that."""
     name = f"{RELEASE}-{zone}"
     for file, text in of_kind(manifests, "ConfigMap")[name]["data"].items():
@@ -87,8 +89,16 @@ def write_configuration(manifests: list[dict[str, Any]], zone: str, ordinal: int
     written = directory / "written"
     written.mkdir(exist_ok=True)
     places["/etc/kafka"] = written
+    if certificates is None:
+        certificates = directory / "certificates"
+        certificates.mkdir(exist_ok=True)
+        for file in ("tls.key", "tls.crt", "ca.crt"):
+            (certificates / file).touch()
     words = [
-        str(places[word.rpartition("/")[0]] / Path(word).name) if "/" in word else word for word in configure["command"]
+        str(certificates)
+        if word == "/etc/remote-wal"
+        else (str(places[word.rpartition("/")[0]] / Path(word).name) if "/" in word else word)
+        for word in configure["command"]
     ]
     subprocess.run(words, env=environment(configure, f"{name}-{ordinal}", "10.0.0.7"), check=True)
     return written / "server.properties"

@@ -46,8 +46,19 @@ ALL = values(
     imagePullSecrets=[{"name": "registry"}],
     serviceAccount={"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/agents"}},
     kafka={"storage": {"size": "10Gi", "storageClassName": "fast"}},
+    scheduling={
+        "nodeSelector": {"disk": "fast"},
+        "tolerations": [{"key": "kafka", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+    },
+    networkPolicy={"clients": [{"namespaceSelector": {}}], "monitoring": [{"podSelector": {}}]},
 )
 NONE = values(
+    tls=False,
+    scheduling={"spread": ""},
+    networkPolicy={"enabled": False},
+    agent={"tokenSecret": "their-token"},
     podDisruptionBudget={"enabled": False},
     store={"class": "plugin.s3.S3WalStorageManager", "environmentSecret": "keys"},
 )
@@ -114,6 +125,8 @@ def test_the_oldest_kubernetes_is_one_that_has_native_sidecars() -> None:
         ),
         ({"zones": zones(11, 1, 1)}, "az1 has more brokers"),
         ({"drainOnScaleIn": True}, "drainOnScaleIn needs at least 180"),
+        ({"images": {"agent": ""}}, "agent"),
+        ({"scheduling": {"spread": "always"}}, "spread"),
     ],
 )
 def test_wrong_values_are_refused_by_their_name(more: dict[str, Any], told: str) -> None:
@@ -178,7 +191,8 @@ def test_a_pod_is_ready_when_its_broker_is() -> None:
         assert agent["restartPolicy"] == scaling["restartPolicy"] == "Always"
         assert "readinessProbe" not in agent
         assert "readinessProbe" not in scaling
-        assert kafka["readinessProbe"] == {"tcpSocket": {"port": "clients"}}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert kafka[probe]["tcpSocket"] == {"port": "clients"}
         assert {agent[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe")} == {"/livez"}
         assert made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 600
 
@@ -284,7 +298,56 @@ def certificate_names() -> Iterator[str]:
 
 def test_certificates_name_every_broker_that_a_zone_may_have_and_each_in_one_zone() -> None:
     names = [*certificate_names()]
-    assert sorted(names) == sorted(f"broker-{number}" for number in range(30))
+    assert sorted(name for name in names if name.startswith("broker-")) == sorted(f"broker-{id_}" for id_ in range(30))
+    for zone in ZONES:
+        assert f"{RELEASE}-{zone}-0.kafka.streams.svc" in names
+
+
+def test_clients_and_controllers_are_under_tls_unless_it_is_switched_off(tmp_path: Path) -> None:
+    for tls, protocol in ((True, "SSL"), (False, "PLAINTEXT")):
+        made = rendered(values(tls=tls))
+        (tmp_path / protocol).mkdir()
+        certificates = tmp_path / protocol / "etc-remote-wal"
+        certificates.mkdir()
+        for name in ("tls.key", "tls.crt", "ca.crt"):
+            (certificates / name).write_text(f"{name}\n")
+        file = write_configuration(made, "az1", 0, tmp_path / protocol, certificates)
+        raw = load_broker_properties(file).raw
+        assert raw["listener.security.protocol.map"] == f"CLIENT:{protocol},CONTROLLER:{protocol},WAL:PLAINTEXT"
+        assert raw.get("listener.name.controller.ssl.client.auth") == ("required" if tls else None)
+        store = file.with_name("keystore.pem")
+        assert (store.read_text() if store.exists() else None) == ("tls.key\ntls.crt\n" if tls else None)
+
+
+def test_pods_are_scheduled_as_the_operator_says_and_brokers_of_a_zone_apart() -> None:
+    for zone, one in zip(VALUES["zones"], of_kind(rendered(ALL), "StatefulSet").values(), strict=True):
+        spec = one["spec"]["template"]["spec"]
+        assert spec["nodeSelector"] == {"topology.kubernetes.io/zone": zone["topologyZone"], "disk": "fast"}
+        assert (spec["priorityClassName"], spec["tolerations"][0]["key"]) == ("high", "kafka")
+        [spread] = spec["topologySpreadConstraints"]
+        assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "DoNotSchedule")
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
+        assert spread["labelSelector"]["matchLabels"]["zone"] == zone["name"]
+
+
+def test_strangers_reach_the_clients_port_alone() -> None:
+    [policy] = of_kind(rendered(VALUES), "NetworkPolicy").values()
+    own, clients = policy["spec"]["ingress"]
+    assert own == {"from": [{"podSelector": policy["spec"]["podSelector"]}]}
+    assert clients == {"ports": [{"port": 9092}]}
+    assert [rule.get("from") for rule in of_kind(rendered(ALL), "NetworkPolicy")["kafka"]["spec"]["ingress"][1:]] == [
+        [{"namespaceSelector": {}}],
+        [{"podSelector": {}}],
+    ]
+
+
+def test_agents_ask_for_a_token_over_http() -> None:
+    made = rendered(VALUES)
+    assert len(of_kind(made, "Secret")["kafka-agents-http"]["data"]["token"]) > 40
+    for one in of_kind(made, "StatefulSet").values():
+        assert "http-token" in mounts(containers(one)["agent"])
+    assert not of_kind(rendered(NONE), "Secret")
 
 
 def test_the_alerts_are_those_of_deploy_and_the_job_is_theirs() -> None:

@@ -36,6 +36,7 @@ variables {
   region          = "us-east-1"
   vpc_id          = "vpc-1"
   route_table_ids = ["rtb-1"]
+  tags            = { team = "streams" }
 }
 """
 RUN = """
@@ -98,6 +99,18 @@ def test_roles_have_the_policies_of_deploy_aws(made: dict[str, dict[str, Any]]) 
     without_key = json.loads(_resources(made["zones"], "aws_iam_policy")["agent"]["policy"])["Statement"]
     assert [statement["Sid"] for statement in without_key] == ["Sessions"]
     assert len(without_key[0]["Resource"]) == 3
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_a_standard_bucket_is_never_public_and_is_asked_by_tls_alone(made: dict[str, dict[str, Any]]) -> None:
+    [block] = _resources(made["s3"], "aws_s3_bucket_public_access_block").values()
+    assert all(block[key] for key in block if key.startswith(("block_", "ignore_", "restrict_")))
+    [policy] = _resources(made["s3"], "aws_s3_bucket_policy").values()
+    [statement] = json.loads(policy["policy"])["Statement"]
+    assert (statement["Effect"], statement["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+    for kind in ("aws_s3_bucket", "aws_iam_policy", "aws_vpc_endpoint"):
+        assert all(values["tags"] == {"team": "streams"} for values in _resources(made["s3"], kind).values())
 
 
 @pytest.mark.thorough

@@ -15,6 +15,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Release.Name }}.{{ .Release.Namespace }}.svc
 {{- end }}
 
+{{- define "protocol" -}}
+{{ ternary "SSL" "PLAINTEXT" .Values.tls }}
+{{- end }}
+
+{{/* How agents reach the brokers' client listener. */}}
+{{- define "clientConfig" -}}
+{{ ternary "/etc/remote-wal-client/client.properties" "/etc/kafka/client.properties" (ne .Values.clientSecret "") }}
+{{- end }}
+
+{{- define "tokenSecret" -}}
+{{ default (printf "%s-agents-http" .Release.Name) .Values.agent.tokenSecret }}
+{{- end }}
+
 {{/* The first pods of all zones, as ID@HOST:PORT. */}}
 {{- define "voters" -}}
 {{- $voters := list -}}
@@ -53,7 +66,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   "inter.broker.listener.name" "WAL"
   "listeners" "@CONTROLLER@CLIENT://:9092,WAL://127.0.0.1:@WAL_PORT@"
   "advertised.listeners" (printf "CLIENT://@POD@.%s:9092,WAL://127.0.0.1:@WAL_PORT@" (include "domain" $))
-  "listener.security.protocol.map" "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT,WAL:PLAINTEXT"
+  "listener.security.protocol.map" (printf "CLIENT:%s,CONTROLLER:%s,WAL:PLAINTEXT" (include "protocol" $) (include "protocol" $))
   "remote.log.wal.storage.system.enable" "true"
   "remote.wal.agent.replica.port.base" "19900"
   "remote.wal.agent.peer.listener" "@POD_IP@:19090"
@@ -62,11 +75,21 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   "remote.wal.agent.ssl.ca.file" "/etc/remote-wal/ca.crt"
   "remote.wal.agent.http.listener" "@POD_IP@:19095"
   "remote.wal.agent.http.plaintext.accepted" "true"
+  "remote.wal.agent.http.token.file" "/etc/remote-wal-http/token"
   "remote.wal.agent.memory.bytes" "1073741824"
   "remote.log.wal.storage.manager.class.name" $.Values.store.class
 -}}
-{{- if $.Values.clientSecret -}}
-{{- $_ := set $lines "remote.wal.agent.client.config" "/etc/remote-wal-client/client.properties" -}}
+{{- if or $.Values.tls $.Values.clientSecret -}}
+{{- $_ := set $lines "remote.wal.agent.client.config" (include "clientConfig" $) -}}
+{{- end -}}
+{{- if $.Values.tls -}}
+{{- $_ := merge $lines (dict
+  "ssl.keystore.type" "PEM"
+  "ssl.keystore.location" "/etc/kafka/keystore.pem"
+  "ssl.truststore.type" "PEM"
+  "ssl.truststore.location" "/etc/kafka/ca.crt"
+  "listener.name.controller.ssl.client.auth" "required"
+) -}}
 {{- end -}}
 {{- $buckets := list -}}
 {{- range $.Values.zones -}}
