@@ -1,4 +1,7 @@
-"""Standard output that is closed, full or absent: the command says so once, and exits with 3."""
+"""Standard output that is closed, full or absent: the command says so once, and exits with 3.
+
+What standard error does not take is dropped: progress and log lines never end the work.
+"""
 
 import io
 import os
@@ -28,6 +31,16 @@ class _Output(io.FileIO):
             raise StandardOutputError from None
 
 
+class _Telling(io.FileIO):
+    """Standard error: what it does not take is dropped."""
+
+    def write(self, data: object, /) -> int:
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except OSError:
+            return memoryview(data).nbytes  # type: ignore[arg-type]
+
+
 def fill_descriptors() -> None:
     """Open each of the standard descriptors that is absent, as else the next file or socket would become it.
 
@@ -49,6 +62,10 @@ def checked_output() -> Iterator[None]:
         return
     fill_descriptors()
     raw = _Output(1, "w", closefd=False)
+    if sys.stderr is sys.__stderr__:
+        encoding_of_told = sys.stderr.encoding if sys.stderr is not None else "utf-8"
+        telling = io.BufferedWriter(_Telling(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(telling, encoding_of_told, "backslashreplace", line_buffering=True)
     encoding, errors = (before.encoding, before.errors) if before is not None else ("utf-8", None)
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=raw.isatty())
     try:
@@ -59,6 +76,5 @@ def checked_output() -> Iterator[None]:
         with suppress(StandardOutputError):
             sys.stdout.flush()
         if raw.error:
-            with suppress(OSError, AttributeError):  # nor may standard error be there
-                sys.stderr.write(f"remote-wal: standard output: {raw.error}\n")
+            sys.stderr.write(f"remote-wal: standard output: {raw.error}\n")
             sys.exit(ExitCode.UNKNOWN)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from kafka_log.errors import LogDirectoryError
+from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.plain_records import PlainFile
 from kafka_log.segment_files import list_segments, log_file_name
 from metadata_topic.settings.settings_memory import SettingsMemory
@@ -15,11 +15,10 @@ _DIRECTORY: Final = f"{SETTINGS_TOPIC}-0"
 
 
 def read_settings_log(log_dir: Path) -> SettingsTable | None:
-    """Return the log's content up to its end, or to its first damaged batch; None if the topic is not in this
-    directory.
+    """Return the log's content; None if the topic is not in this directory.
 
     Records at its end may not be committed. Raises LogDirectoryError when it cannot be read, MalformedFileError when it
-    is not understood.
+    is not understood, or damaged: what came behind may be a longer retention.
     """
     directory = log_dir / _DIRECTORY
     if not directory.is_dir():
@@ -27,11 +26,12 @@ def read_settings_log(log_dir: Path) -> SettingsTable | None:
     content = SettingsMemory()
     try:
         for base_offset in list_segments(directory):
-            file = PlainFile(directory / log_file_name(base_offset))
+            file_path = directory / log_file_name(base_offset)
+            file = PlainFile(file_path)
             for batch in file.batches:
                 content.apply_all([TopicRecord(0, *record[:3]) for record in file.records(batch)])
             if file.damaged is not None:
-                break
+                raise MalformedFileError(file_path, 0, f"the batch at offset {file.damaged.base_offset} is damaged")
     except OSError as error:
         raise LogDirectoryError(directory, str(error)) from error
     return content.table(is_read=True)

@@ -50,6 +50,7 @@ from metadata_topic.settings.topic_settings import (
     TopicSettings,
     check_pattern,
     check_topic,
+    is_topic_name,
     settings_of,
 )
 
@@ -57,6 +58,8 @@ N = TypeVar("N", bound=Hashable)
 V = TypeVar("V")
 
 FORMAT_VERSION: Final = 1
+_MOST_NAMES: Final = 10_000
+"""So many names' settings are remembered, which others than brokers may ask for."""
 _PAUSED_KINDS: Final = frozenset({"broker", "zone", "topic"})
 
 
@@ -220,9 +223,11 @@ class SettingsTable:
         the longest.
         """
         found = settings_of(self.topics, topic, topic_id)
-        if found is not None or topic in INTERNAL_TOPICS:
+        if found is not None or not self.patterns or topic in INTERNAL_TOPICS or not is_topic_name(topic):
             return found
         if topic not in self._by_pattern:
+            if len(self._by_pattern) >= _MOST_NAMES:  # clients ask for names that are no topic's
+                return self._strictest(topic)
             self._by_pattern[topic] = self._strictest(topic)
         return self._by_pattern[topic]
 

@@ -173,9 +173,14 @@ class AgentRegistration:
     """Whether nobody replicates through it (`remote.wal.agent.mode=shadow`)."""
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka allows a topic of this name."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
 def check_topic(topic: str) -> None:
     """Raise TopicSettingsError if the feature cannot be set on this topic."""
-    if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
+    if not is_topic_name(topic):
         raise TopicSettingsError("set topic settings", topic, "not a topic name that Kafka allows")
     if topic in INTERNAL_TOPICS:
         raise TopicSettingsError(

@@ -65,6 +65,28 @@ def test_a_command_whose_answer_cannot_be_written_says_so_once(kind: str) -> Non
     assert int(count) > 50
 
 
+WORK = """
+import structlog
+from cli.log_lines import show_log
+from cli.progress import shown_progress
+from cli.standard_output import checked_output
+with checked_output():
+    show_log(verbose=True)
+    with shown_progress("begun") as progress:
+        for step in range(3):
+            progress.update(f"step {step}")
+            structlog.get_logger().warning("seen", step=step)
+    print("{}")
+"""
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", "2> >(true)"])
+def test_a_command_whose_progress_cannot_be_written_does_its_work(redirection: str) -> None:
+    words = ["bash", "-c", f'exec "$0" -c "$1" {redirection}', sys.executable, WORK]
+    answer = subprocess.run(words, stdout=subprocess.PIPE, check=False)
+    assert (answer.returncode, answer.stdout) == (0, b"{}\n")
+
+
 def test_an_agent_without_standard_output_gets_no_socket_in_its_place() -> None:
     code = "import os; from cli.standard_output import fill_descriptors; fill_descriptors(); print(os.open('.', 0))"
     answer = subprocess.run(

@@ -14,6 +14,7 @@ from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_P
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
+from metadata_topic.settings import settings_table
 from metadata_topic.settings.setting_keys import FIELDS, changed_settings, text_of
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import (
@@ -333,3 +334,16 @@ def test_a_write_that_is_not_acknowledged_is_an_error(producer: FakeProducer) ->
     writer = SettingsWriter(NOWHERE, producer_factory=lambda _config: producer)
     with pytest.raises(MetadataTopicError, match="topic:orders"):
         writer.put(TOPICS, {"orders": ON})
+
+
+def test_names_that_clients_ask_for_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    matched: list[str] = []
+    monkeypatch.setattr(settings_table, "is_match", lambda _pattern, name: matched.append(name) is None)
+    table = SettingsTable(patterns={".*": DURABLE})
+    for name in ("x" * 250, "y" * 5_000_000, "a topic", "."):
+        assert table.of(name, None) is None
+    assert not matched
+    for number in (*range(10_100), *range(10_100)):
+        assert table.of(f"t{number}", None) == DURABLE
+    assert len(matched) == 10_200, "the last hundred are asked for again"
+    assert SettingsTable({"orders": DURABLE}).of("t", None) is None
