@@ -152,8 +152,15 @@ def _columns(text: str) -> tuple[str, ...]:
     return names
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"{max(found, key=[name for name, _ in pairs].count)} stands twice")
+    return found
+
+
 def _object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
+    found = json.loads(text, object_pairs_hook=_without_repeats)
     if not isinstance(found, dict) or not found:
         raise ValueError(f"{text!r} is no JSON object")
     return found
@@ -164,6 +171,8 @@ def _assigned(text: str) -> dict[str, list[int]]:
     for numbers in found.values():
         if not isinstance(numbers, list) or not numbers or not all(type(one) is int and one >= 0 for one in numbers):
             raise ValueError(f"{numbers!r} is no list of partitions, as in {{'topic': [0, 1]}}")
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(f"{numbers!r} has a partition twice")
     return found
 
 

@@ -138,18 +138,21 @@ class OpenTopics:
         return from_metadata(noted, archived, storage, archive, patience=patience, topic_ids=wanted)
 
     def check_complete(self, *, fail_on_data_loss: bool) -> None:
-        """Raise UnknownClusterError if nothing is stored.
-
-        Raise DataLossError, or log it, if there are buckets or objects whose content is not known.
-        """
+        """Raise UnknownClusterError if nothing is stored, and what `check_readable` does."""
         inventory = self._looked()
         if not inventory.objects and not inventory.lost_objects and not inventory.unanswered:
             cluster_id, hint = self.topics.stores.context.cluster_id, "are bucket, prefix and cluster id right?"
             raise UnknownClusterError("read topics", f"cluster {cluster_id}", "the store has no records of it", hint)
+        self.check_readable(fail_on_data_loss=fail_on_data_loss)
+
+    def check_readable(self, *, fail_on_data_loss: bool) -> bool:
+        """Raise DataLossError, or log it and return False, if buckets or objects have a content that is not known."""
+        inventory = self._looked()
         unreadable = (one.key for one in inventory.unreadable if not one.is_gone)
         if unknown := [*sorted(inventory.unanswered), *unreadable]:
             what = f"{len(unknown)} buckets or objects cannot be read and may hold records: {', '.join(unknown[:3])}"
             report("topics", what, fail_on_data_loss=fail_on_data_loss)
+        return not unknown
 
     def partitions(self, topic: str) -> list[int]:
         """Return the topic's partitions, as the cluster knows them and as they are stored; either may be older."""

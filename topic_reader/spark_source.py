@@ -221,6 +221,8 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         """Ends that Spark was given, in this run or the one before."""
         self._resumed: StreamOffsets = {}
         """The newest end of the checkpoint, if Spark told it."""
+        self._is_readable = True
+        """Whether all that may hold records could be read in the last look."""
         self._open: tuple[ExitStack, OpenTopics] | None = None
 
     @_in_one_sentence()
@@ -234,6 +236,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         self._topics = StoredTopics.find(self._options.source, self._options.topics)
         self._opened().topics = self._topics
         self._opened().look()
+        self._is_readable = self._opened().check_readable(fail_on_data_loss=self._fails)
         self._look()
         return to_json(self._latest)
 
@@ -300,11 +303,11 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         return self._start
 
     def _end(self, log: StoredLog, name: LogName, before: ReadTo | None) -> int:
-        """Return up to where the stream may read: less than before only if the log is shorter."""
+        """Return up to where the stream may read: less than before only if the log is known to be shorter."""
         begin, end = log.bounds()
         if before is not None and end < before.offset:
-            if before.leader_epoch == UNKNOWN_EPOCH:
-                return before.offset  # the options name a start that is not stored yet
+            if before.leader_epoch == UNKNOWN_EPOCH or not self._is_readable:
+                return before.offset  # the options name a start that is not stored yet, or objects cannot be read now
             begin, stored_end = self._log(name).bounds()  # with what is not settled
             return min(stored_end, before.offset) if begin < stored_end else before.offset
         if self._options.is_committed:

@@ -289,7 +289,10 @@ def load_scenario(name: str, overrides: Sequence[str] = (), prices_file: Path | 
     Raises ScenarioError for an unknown name, parameter or value, PriceError for a price file without a date.
     """
     tables = _read()
-    changed = dict(_split(override) for override in overrides)
+    pairs = [_split(override) for override in overrides]
+    changed = dict(pairs)
+    if len(changed) < len(pairs):
+        raise ScenarioError(f"scenario {name}: a parameter is set twice: {', '.join(overrides)}")
     raw = {**_with_bases(name, tables["scenarios"]), **changed}
     prices = _prices(str(raw.get("prices", CURRENT_PRICES)), tables["prices"], prices_file)
     try:
@@ -376,4 +379,6 @@ def _prices(name: str, tables: Mapping[str, Any], prices_file: Path | None) -> P
         return PriceTable.load(prices_file)
     if name not in tables:
         raise ScenarioError(f"prices {name}: unknown; there are: {', '.join((CURRENT_PRICES, *tables))}")
+    if prices_file is not None:
+        raise ScenarioError(f"prices {name}: they come with the scenario; prices={CURRENT_PRICES} takes {prices_file}")
     return PriceTable.of(tables[name], f"{_FILE} [prices.{name}]")

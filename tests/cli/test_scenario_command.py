@@ -74,6 +74,8 @@ def test_the_text_tells_of_the_parameters_and_what_the_percentage_contains() -> 
     [
         (("kip-1177",), ScenarioError),
         (("today", "--set", "colour=red"), ScenarioError),
+        (("today", "--set", "zones=3", "--set", "zones=4"), ScenarioError),
+        (("kip-1176", "--prices", "plugin/prices.toml"), ScenarioError),
     ],
 )
 def test_errors_are_ours_and_so_one_line(arguments: tuple[str, ...], error: type[Exception]) -> None:

@@ -312,6 +312,21 @@ def test_a_log_that_is_shorter_or_was_replaced_is_a_loss(ruins: Ruins) -> None:
             path.unlink()
 
 
+def test_what_cannot_be_read_now_is_a_loss_and_moves_no_end_back(ruins: Ruins) -> None:
+    first = ruins.upload(0, (ORDERS, 0, 0, batch(0, 10)))
+    last = ruins.upload(1, (ORDERS, 0, 10, batch(10, 10)))
+    whole = {file: file.read_bytes() for file in (first, last)}
+    for file, content in whole.items():
+        file.write_bytes(b"x" * len(content))
+        with pytest.raises(DataLossError, match="1 buckets or objects cannot be read"):
+            stream(ruins, startingOffsets="earliest").latestOffset()
+        reader, now = resumed(ruins, at(20), failOnDataLoss="false")
+        assert now == at(20)
+        reader.stop()
+        file.write_bytes(content)
+    assert resumed(ruins, at(20))[1] == at(20)
+
+
 def test_new_partitions_are_read_with_the_next_trigger(ruins: Ruins) -> None:
     ruins.upload(1, (ORDERS, 0, 0, batch(0, 50)))
     reader = stream(ruins)
@@ -381,6 +396,9 @@ def test_an_option_with_a_misspelt_name_or_value_is_refused_and_says_what_is_mea
         ({"subscribe": "order"}, "no topic of this name"),
         ({"commandConfig": "client.properties"}, "bootstrap servers"),
         ({"settledMs": "1"}, "no effect"),
+        ({"assign": '{"orders": [0, 0]}'}, "has a partition twice"),
+        ({"assign": '{"orders": [0], "orders": [1]}'}, "orders stands twice"),
+        ({"startingOffsets": '{"orders": {"0": 1, "0": 2}}'}, "0 stands twice"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused(ruins: Ruins, more: dict[str, str], said: str) -> None:
