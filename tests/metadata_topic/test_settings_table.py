@@ -338,7 +338,12 @@ def test_a_write_that_is_not_acknowledged_is_an_error(producer: FakeProducer) ->
 
 def test_names_that_clients_ask_for_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     matched: list[str] = []
-    monkeypatch.setattr(settings_table, "is_match", lambda _pattern, name: matched.append(name) is None)
+
+    def is_match(_pattern: str, name: str) -> bool:
+        matched.append(name)
+        return True
+
+    monkeypatch.setattr(settings_table, "is_match", is_match)
     table = SettingsTable(patterns={".*": DURABLE})
     for name in ("x" * 250, "y" * 5_000_000, "a topic", "."):
         assert table.of(name, None) is None
