@@ -64,7 +64,7 @@ class DoublingPause:
         return now_s >= self.until_s
 
 
-class FetchPatience:
+class FetchMinBytesTuner:
     """Decides how much, and for how long, the broker should gather before it answers a follower.
 
     A broker answers a follower's fetch as soon as it has a single batch (replica.fetch.min.bytes is 1). If producers

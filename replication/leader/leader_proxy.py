@@ -1,8 +1,8 @@
 """The listener that other agents dial; behind it is the local broker's own listener.
 
 Requests go to the broker unchanged, except how long and for how much a replica fetch waits while much is uploaded
-(`FetchPatience`). Responses come back unchanged, except Fetch responses to a replica on a connection that began with a
-hello: there `LinkPlanner` replaces record bytes that are in object storage by links.
+(`FetchMinBytesTuner`). Responses come back unchanged, except Fetch responses to a replica on a connection that began
+with a hello: there `LinkPlanner` replaces record bytes that are in object storage by links.
 
 A connection without a hello (a follower without an agent) is relayed unchanged if that is permitted, and never under
 TLS: a certificate counts for what its owner says it is. Connections for other purposes go to `LeaderContext.doors`.

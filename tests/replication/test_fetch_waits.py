@@ -4,23 +4,23 @@ only shortly where the follower has more than the high watermark that it was tol
 
 import pytest
 
-from replication.leader.fetch_waits import BULK_BYTES, IN_VAIN, FetchPatience, OwedWatermarks
+from replication.leader.fetch_waits import BULK_BYTES, IN_VAIN, FetchMinBytesTuner, OwedWatermarks
 from tests.replication.fetch_frames import partition
 
 ROUND = 2 * BULK_BYTES
 NOW_S = 100.0
 
 
-def follower_in_step(round_bytes: int = ROUND, wait_max_ms: int = 25) -> FetchPatience:
+def follower_in_step(round_bytes: int = ROUND, wait_max_ms: int = 25) -> FetchMinBytesTuner:
     """A follower that has all of the last upload."""
-    patience = FetchPatience(wait_max_ms)
+    patience = FetchMinBytesTuner(wait_max_ms)
     patience.uploaded({partition(0): 10, partition(1): 20}, round_bytes, NOW_S)
     patience.fetched(partition(0), 10)
     patience.fetched(partition(1), 20)
     return patience
 
 
-def asked(patience: FetchPatience, max_wait_ms: int = 500, min_bytes: int = 1) -> tuple[int, int] | None:
+def asked(patience: FetchMinBytesTuner, max_wait_ms: int = 500, min_bytes: int = 1) -> tuple[int, int] | None:
     return patience.wait(max_wait_ms, min_bytes, NOW_S + 0.01)
 
 
