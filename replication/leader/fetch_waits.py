@@ -140,7 +140,7 @@ twice.
 """
 
 
-class OwedWatermarks:
+class PendingHighWatermarks:
     """Decides how long a follower that has not seen the latest high watermark may wait at the broker.
 
     A consumer at a follower gets records below the high watermark that this follower knows. The leader sends it with

@@ -21,7 +21,7 @@ from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.inline_reason import InlineReason
-from replication.leader.fetch_waits import READ_AGAIN_BYTES, FetchMinBytesTuner, OwedWatermarks
+from replication.leader.fetch_waits import READ_AGAIN_BYTES, FetchMinBytesTuner, PendingHighWatermarks
 from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import SendLinked, WaitForUploads
@@ -113,7 +113,7 @@ class RelayCore:
         self._defects = LinkDefects(context.metrics, context.clock)
         self._links = ResponseLinks(context, self._defects, self._capabilities, read_ahead)
         self.patience = FetchMinBytesTuner(context.limits.gather_max_ms)
-        self._owed = OwedWatermarks(context.limits.watermark_wait_ms)
+        self._owed = PendingHighWatermarks(context.limits.watermark_wait_ms)
         self._idle: IdleRequest | None = None
         """The request without partitions that is under way."""
         self._idle_number, self._idle_since_s = 0, 0.0
@@ -350,7 +350,7 @@ class RelayCore:
         uses the follower's offsets ends.
         """
         self.patience = FetchMinBytesTuner(wait_max_ms=0)
-        self._owed = OwedWatermarks(wait_ms=0)
+        self._owed = PendingHighWatermarks(wait_ms=0)
         self._watermarks.drop_follower(self.follower_id)
 
     # Responses, from the broker to the follower.

@@ -4,7 +4,7 @@ only shortly where the follower has more than the high watermark that it was tol
 
 import pytest
 
-from replication.leader.fetch_waits import BULK_BYTES, IN_VAIN, FetchMinBytesTuner, OwedWatermarks
+from replication.leader.fetch_waits import BULK_BYTES, IN_VAIN, FetchMinBytesTuner, PendingHighWatermarks
 from tests.replication.fetch_frames import partition
 
 ROUND = 2 * BULK_BYTES
@@ -106,9 +106,9 @@ FIRST, SECOND = partition(0), partition(1)
 MAX_MS, SHORT_MS = 500, 2
 
 
-def owed(*, wait_ms: int = SHORT_MS) -> OwedWatermarks:
+def owed(*, wait_ms: int = SHORT_MS) -> PendingHighWatermarks:
     """The follower has a record more than it was told of."""
-    made = OwedWatermarks(wait_ms)
+    made = PendingHighWatermarks(wait_ms)
     for one in (FIRST, SECOND):
         made.fetched(one, 10)
         made.note_watermark(one, 10)
@@ -132,7 +132,7 @@ def test_a_follower_that_is_behind_waits_as_it_asks() -> None:
 
 
 def test_what_was_never_told_of_is_not_owed_yet() -> None:
-    made = OwedWatermarks(SHORT_MS)
+    made = PendingHighWatermarks(SHORT_MS)
     made.fetched(FIRST, 10)
     assert made.wait_ms(MAX_MS) is None
     made.note_watermark(FIRST, 9)
