@@ -11,11 +11,10 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.snapshots.store_snapshots import TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.topic import METADATA_TOPIC
-from metadata_topic.topic.topic_session import TopicSession
+from metadata_topic.topic.topic_session import TopicSession, newest_snapshot
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.wall_clock import wall_ms
 from plugin.zones.bucket_loading import load_storage
@@ -35,9 +34,8 @@ class OrphanCheck:
         context = StorageContext(cluster_id, broker.node_id, can_wait=True)
         self._storage = load_storage(storage_spec(settings.storage, broker), context)
         blobs = blobs_of(self._storage, "read", "metadata snapshots")
-        if (image := SnapshotKeeper(blobs, cluster_id, broker.node_id, 0).load()) is not None:
-            store.restore(image)
-        self._session = TopicSession(client, broker.node_id, time.monotonic, broker.rack, store)
+        load = newest_snapshot(blobs, cluster_id)
+        self._session = TopicSession(client, broker.node_id, time.monotonic, broker.rack, store, load)
         self._task = OrphanTask(
             self._storage,
             store,

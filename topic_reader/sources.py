@@ -19,6 +19,7 @@ from agent.stores import StoreSettings
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
 from metadata_topic.store.archive.archive_recovery import record_from_object
+from metadata_topic.topic.topic_session import newest_snapshot, read_metadata
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
@@ -28,12 +29,10 @@ from recovery.logs.log_directory_target import identity_in
 from recovery.logs.log_plan import LogRuns
 from recovery.logs.run_reader import RunReader
 from recovery.metadata.inventory import Inventory, from_metadata, from_objects, look_until_steady
-from recovery.metadata.metadata_notes import NotedMetadata, read_metadata
 from recovery.metadata.topic_rebuild import read_snapshots
 from recovery.patience import Patience
 from topic_reader.stored_log import KnownLog, StoredLog, report
 
-_METADATA_TIMEOUT_S = 300.0
 _PATIENCE_S = 300.0
 _FOOTERS_KEPT = 100_000
 
@@ -53,7 +52,7 @@ class Source:
     cluster_id: str | None = None
     """Needed where nothing else says it."""
     from_objects: bool = False
-    """Whether to do without snapshots too: the footers of all objects are read."""
+    """Whether the footers of all objects are read, and of snapshots only what leaders declared."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what would have no effect."""
@@ -121,21 +120,21 @@ class OpenTopics:
     def _taken(self) -> Inventory:
         wanted = frozenset(view.topic_id for view in self.topics.topics.values()) | self._others
         topics, storage, archive, patience = self.topics, self._storage, self._archive, self._patience
+        load = newest_snapshot(storage.blobs, topics.stores.context.cluster_id)
         if topics.client is not None:
-            noted, archived = read_metadata(topics.client, _METADATA_TIMEOUT_S)
+            store, archived = read_metadata(topics.client, load)
         elif topics.from_objects:
-            return from_objects(storage, archive, patience=patience, topic_ids=wanted)
+            return from_objects(storage, archive, patience=patience, topic_ids=wanted, snapshot=load())
         else:
             remembered = read_snapshots(storage, topics.stores.context.cluster_id)
-            noted, archived = NotedMetadata(), remembered.archive
-            noted.store = remembered.store
+            store, archived = remembered.store, remembered.archive
             for stored in archive.list() if archive is not None else ():
                 if archive is not None and archived.state_of(stored.object_id) is None:
                     try:
                         archived.apply(record_from_object(archive, stored))
                     except (RemoteSegmentCorruptError, RemoteResourceNotFoundError):
                         continue  # a log that needs it has a gap
-        return from_metadata(noted, archived, storage, archive, patience=patience, topic_ids=wanted)
+        return from_metadata(store, archived, storage, archive, patience=patience, topic_ids=wanted)
 
     def check_complete(self, *, fail_on_data_loss: bool) -> None:
         """Raise UnknownClusterError if nothing is stored, and what `check_readable` does."""

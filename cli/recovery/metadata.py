@@ -64,7 +64,7 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
             tell(f"the snapshots of {remembered.refused} brokers cannot be read, and are done without")
         tell("reading the metadata topic")
         broker = stores.broker
-        with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack) as session:
+        with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, tell=tell) as session:
             run = Rebuild(storage, archive, remembered, wall_ms, progress_to(tell), patience_of(tell))
             tell("listing objects")
             plan = run.plan(Known(session.store, session.archive))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
     from kafka_log.broker_files.server_properties import BrokerProperties
     from metadata_topic.kip405.tiered_offsets import TieredOffsets
+    from metadata_topic.store.store_image import StoreImage
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.archive_storage import ObjectArchiveStorage
     from plugin.remote_wal_storage_manager import RemoteWalStorageManager
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from recovery.logs.run_reader import RunReader
     from recovery.metadata.inventory import Inventory
     from recovery.patience import Patience
-
-METADATA_TIMEOUT_S = 300.0
 
 Tell = Callable[[str], None]
 
@@ -59,7 +58,11 @@ class StoredLogs(BrokersCluster):
     ] = None
     cluster_id: Annotated[str | None, typer.Option(help="The cluster's id, where nothing else tells it.")] = None
     from_objects: Annotated[
-        bool, typer.Option("--from-objects", help="Do without the metadata topic: read the footers of all objects.")
+        bool,
+        typer.Option(
+            "--from-objects",
+            help="Do without the metadata topic: read all objects' footers, and by a snapshot what was declared.",
+        ),
     ] = False
     topic: Annotated[
         list[str] | None,
@@ -98,6 +101,8 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     """Open all inputs; the stores are open inside the block. Raises errors of our rooms."""
     from agent.settings_file import read_settings_file
     from agent.stores import StoreSettings
+    from metadata_topic.topic.consumer import STALLED_S
+    from metadata_topic.topic.topic_session import newest_snapshot
     from plugin.errors import meant
     from plugin.wall_clock import wall_ms
     from recovery.cluster_view import read_tier
@@ -114,14 +119,18 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
 
         def take_inventory() -> "Inventory":
             tell("listing objects")
+            load = newest_snapshot(storage.blobs, cluster_id)
             if where.from_objects or where.cluster_metadata is not None:
-                return look_until_steady(lambda: from_objects(storage, archive, progress_to(tell), patience_of(tell)))
+                snapshot, progress, patience = load(), progress_to(tell), patience_of(tell)
+                if snapshot is None:
+                    tell("no snapshot of the metadata was read: what leaders declared is not known")
+                return look_until_steady(lambda: from_objects(storage, archive, progress, patience, None, snapshot))
             client = client_of(broker, settings, where)
-            return look_until_steady(lambda: _by_metadata(client, storage, archive, tell))
+            return look_until_steady(lambda: _by_metadata(client, load, storage, archive, tell))
 
         def read_tiered() -> "TieredOffsets | None":
             tell("reading the tier's metadata")
-            return read_tier(client_of(broker, settings, where), METADATA_TIMEOUT_S)
+            return read_tier(client_of(broker, settings, where), STALLED_S)
 
         reader = RunReader(storage, archive, patience_of(tell))
         inventory = take_inventory()
@@ -225,14 +234,17 @@ def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: Brok
 
 
 def _by_metadata(
-    client: "KafkaClientConfig", storage: "RemoteWalStorageManager", archive: "ObjectArchiveStorage | None", tell: Tell
+    client: "KafkaClientConfig",
+    load_snapshot: "Callable[[], StoreImage | None]",
+    storage: "RemoteWalStorageManager",
+    archive: "ObjectArchiveStorage | None",
+    tell: Tell,
 ) -> "Inventory":
+    from metadata_topic.topic.topic_session import read_metadata
     from recovery.metadata.inventory import from_metadata
-    from recovery.metadata.metadata_notes import read_metadata
 
-    tell("reading the metadata topic")
-    noted, archived = read_metadata(client, METADATA_TIMEOUT_S)
-    return from_metadata(noted, archived, storage, archive, progress_to(tell), patience_of(tell))
+    store, archived = read_metadata(client, load_snapshot, tell)
+    return from_metadata(store, archived, storage, archive, progress_to(tell), patience_of(tell))
 
 
 def patience_of(tell: Tell) -> "Patience":
@@ -277,20 +289,13 @@ def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
 
 @contextmanager
 def open_metadata(stores: OpenStores) -> Iterator["TopicSession"]:
-    """Read the metadata topic on top of a snapshot, for the block. Raises errors of our rooms.
-
-    The topic alone lacks what its retention removed, such as the registrations of agents that have run for long.
-    """
+    """Read the metadata topic on top of the newest snapshot, for the block. Raises errors of our rooms."""
     import time
 
-    from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-    from metadata_topic.store.store import RemoteWalMetadataStore
-    from metadata_topic.topic.topic_session import TopicSession
+    from metadata_topic.topic.topic_session import TopicSession, newest_snapshot
     from plugin.remote_wal_storage_manager import blobs_of
 
-    broker, store = stores.broker, RemoteWalMetadataStore()
-    blobs = blobs_of(stores.storage, "read", "metadata snapshots")
-    if (image := SnapshotKeeper(blobs, stores.cluster_id, broker.node_id, 0).load()) is not None:
-        store.restore(image)
-    with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, store) as session:
+    broker, blobs = stores.broker, blobs_of(stores.storage, "read", "metadata snapshots")
+    load = newest_snapshot(blobs, stores.cluster_id)
+    with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, load_snapshot=load) as session:
         yield session

@@ -138,7 +138,7 @@ class PartitionLookups:
         """Return where logs begin as their leaders' agents told it, by leader epoch."""
         found: defaultdict[TopicIdPartition, dict[int, int]] = defaultdict(dict)
         with self._lock:
-            for partition, epoch, offset in self._state.log_starts.all():
+            for partition, epoch, offset, _ in self._state.log_starts.all():
                 found[partition][epoch] = offset
         return found
 

@@ -49,6 +49,7 @@ from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
     MetadataRecord,
     PublishedSegment,
+    RemoteWalLogSegmentMetadataUpdate,
     RemoteWalNodeRegistration,
     RemoteWalTopicRebuilt,
 )
@@ -253,6 +254,8 @@ class RemoteWalMetadataStore(PartitionLookups):
             for record, source in records:
                 if record is not None:
                     self._state.apply(record, source)
+                if isinstance(record, RemoteWalGapDeclaration):
+                    self._note_losses(record)
                 if source is not None:
                     self._read_beyond(source)
                 if isinstance(record, RemoteWalTopicRebuilt):
@@ -262,6 +265,14 @@ class RemoteWalMetadataStore(PartitionLookups):
         if self._file is not None:
             with self._lost_if_damaged():
                 self._state.table.checkpoint()
+
+    def _note_losses(self, record: RemoteWalGapDeclaration) -> None:
+        """Keep where older epochs end by what a log lost locally: records that are held but not the log's."""
+        for loss in record.gaps:
+            for run in self.held_runs(loss.topic_id_partition) if loss.reason is GapReason.LOST_LOCALLY else ():
+                if run.entry.leader_epoch < loss.leader_epoch:
+                    about = (run.combined_segment_id, (run.entry,), record.broker_id, loss.leader_epoch)
+                    self._state.note_ends(RemoteWalLogSegmentMetadataUpdate(*about, record.event_timestamp_ms))
 
     def declares(self, record: RemoteWalGapDeclaration) -> None:
         """Record gaps that this process has just declared. Snapshots leave them out until the topic tells of them."""

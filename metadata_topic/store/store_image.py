@@ -7,6 +7,7 @@ from typing import Protocol
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.records import PublishedSegment
+from metadata_topic.store.declared_ends import DeclaredEnd
 from metadata_topic.store.fencing import PlacedRegistration
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.segment_metadata import CombinedSegmentId
@@ -59,5 +60,7 @@ class StoreImage:
     log_starts: Sequence[ReleasedUpTo] = ()
     """Where logs begin, as the leaders of those epochs told."""
     gaps: Sequence[DeclaredGap] = ()
+    ends: Sequence[DeclaredEnd] = ()
+    """Where epochs end, as leaders declared it."""
     extras: Mapping[str, bytes] = field(default_factory=dict)
     """What other readers of the same records know at the same point, by a name of their own."""

@@ -5,7 +5,7 @@ Not thread-safe: the store calls it under its lock.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from metadata_topic.records.records import (
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store import released_offsets
 from metadata_topic.store.dead_tails import DeadTails
+from metadata_topic.store.declared_ends import DeclaredEnd, DeclaredEnds
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.held_records import HeldRecords
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
@@ -38,7 +39,7 @@ from plugin.format.adoption_note import split_note
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 
-_KEY_FIELDS: Final = {"writers": 2, "registrations": 0, "dead": 1, "released": 3, "log_starts": 3, "gaps": 2}
+_KEY_FIELDS: Final = {"writers": 2, "registrations": 0, "dead": 1, "released": 3, "log_starts": 3, "gaps": 2, "ends": 2}
 """By kind of fact, how many of the first fields of an image's row make the key."""
 _PENDING_MAX: Final = 500
 
@@ -109,6 +110,7 @@ class StoreState:
         """The offsets below which logs have no records, whoever stored them."""
         self.gaps = DeclaredGaps()
         self.held = HeldRecords()
+        self._ends = DeclaredEnds()
         self.adopted = AdoptedSources()
         self._writers: dict[tuple[int, int], Writer] = {}
         self._touched: dict[str, set[Any]] = {kind: set() for kind in _KEY_FIELDS}
@@ -155,6 +157,7 @@ class StoreState:
             released=self._released.take_changed(),
             log_starts=self.log_starts.take_changed(),
             gaps=gaps,
+            ends=[end for partition in touched["ends"] for end in self._ends.of(partition)],
         )
         fields = state_fields(changed)
         for kind, count in _KEY_FIELDS.items():
@@ -234,6 +237,7 @@ class StoreState:
             released=self.take_in_released().all(),
             log_starts=self.log_starts.all(),
             gaps=[*self.gaps, *self.held],
+            ends=self._ends.all(),
         )
 
     def restore(self, image: StoreImage) -> None:
@@ -250,6 +254,7 @@ class StoreState:
         self._released.know(image.released)
         self._add_gaps(image.gaps)
         self.log_starts.know(image.log_starts)
+        self.add_ends(image.ends)
         for placed in image.registrations:
             self.registrations.add(*placed)
         self._touched["registrations"].add("")
@@ -284,6 +289,7 @@ class StoreState:
             self.flush_if_many()
         self._released.know(image.released)
         self.log_starts.know(image.log_starts)
+        self.add_ends(image.ends)
         self._add_gaps(image.gaps)
 
     def begin_anew(self) -> None:
@@ -334,10 +340,7 @@ class StoreState:
         known = self.table.find(segment_id)
         is_fenceable = record.state in (STARTED, FINISHED) and not record.is_rebuilt
         if is_fenceable and self.registrations.fences(broker_id, incarnation, source):
-            self.counters["fenced"] += 1
-            if known is None:
-                writer.fenced.add(sequence)
-                self._touched["writers"].add((broker_id, incarnation))
+            self._refuse(record, known is None)
             return
         what = step(known.state if known else None, record.state)
         self.counters[f"step_{what.value}"] += 1
@@ -355,6 +358,16 @@ class StoreState:
             self._insert(record)
         else:
             self._merge(known, record, what)
+
+    def _refuse(self, record: PublishedSegment, is_unknown: bool) -> None:
+        """Note a record of a fenced writer. Its log did have those records: in doubt more is kept."""
+        self.counters["fenced"] += 1
+        if record.state is FINISHED:
+            self._note_uploads(record.entry_block, record.event_timestamp_ms)
+        if is_unknown:
+            broker_id, incarnation, sequence = record.combined_segment_id
+            self.writer(broker_id, incarnation).fenced.add(sequence)
+            self._touched["writers"].add((broker_id, incarnation))
 
     def _insert(self, record: PublishedSegment) -> None:
         segment = Segment(
@@ -377,6 +390,8 @@ class StoreState:
             self.index.add(segment.number, entry_block)
 
     def _remove(self, segment: Segment) -> None:
+        if segment.state is FINISHED:
+            self._note_uploads(self.table.entry_block(segment), segment.event_timestamp_ms)
         if segment.number:
             self.index.forget(segment.number, segment.entries)
         self.adopted.remove(segment.segment_id, segment.custom_metadata)
@@ -405,6 +420,7 @@ class StoreState:
 
     def _apply_dead_entries(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:
         segment_id = record.combined_segment_id
+        self.note_ends(record)
         writer = self.find_writer(segment_id)
         if writer is not None and segment_id.sequence in writer.deleted:
             self.counters["after_deletion"] += 1
@@ -419,6 +435,26 @@ class StoreState:
             self.dead_tails.note_told(
                 DeadTail(segment_id, entry.topic_id_partition, entry.leader_epoch, entry.first_offset)
             )
+
+    def note_ends(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:
+        """Keep where the record's leader says that older epochs end, whether or not the segment is known."""
+        named = self.table.find(record.combined_segment_id)
+        entries = entry_columns.decode(self.table.entry_block(named)) if named is not None and named.number else ()
+        for entry in record.entries:
+            if entry.leader_epoch < record.leader_epoch:
+                key, end = (entry.topic_id_partition, entry.leader_epoch), entry.first_offset
+                is_exact = any(
+                    (one.topic_id_partition, one.leader_epoch) == key and one.first_offset < end <= one.last_offset + 1
+                    for one in entries
+                )
+                self.add_ends(
+                    [DeclaredEnd(key[0], record.leader_epoch, key[1], end, record.event_timestamp_ms, is_exact)]
+                )
+
+    def add_ends(self, ends: Sequence[DeclaredEnd]) -> None:
+        """Add declared ends of epochs."""
+        self._ends.add(ends)
+        self._touched["ends"].update(end.topic_id_partition for end in ends)
 
     def _apply_gaps(self, record: RemoteWalGapDeclaration) -> None:
         up_to = {GapReason.RELEASED: self._released, GapReason.LOG_START: self.log_starts}
@@ -437,8 +473,8 @@ class StoreState:
 
         They wait, because decoding many together takes a tenth of the time.
         """
-        for entry_block in self.table.take_released():
-            self._released.add(entry_block)
+        for entry_block, written_ms in self.table.take_released():
+            self._released.add(entry_block, written_ms)
         self._released_entries = 0
         return self._released
 
@@ -455,13 +491,20 @@ class StoreState:
             return
         entry_block = self.table.entry_block(segment)
         if not dead:
-            self._released.add(entry_block)
+            self._released.add(entry_block, segment.event_timestamp_ms)
             return
+        self._note_uploads(entry_block, segment.event_timestamp_ms)
         for entry in entry_columns.decode(entry_block):
             key = (entry.topic_id_partition, entry.leader_epoch)
             end = min(entry.last_offset + 1, dead.get(key, entry.last_offset + 1))
             if end > entry.first_offset:
                 self._released.know([ReleasedUpTo(*key, end)])
+
+    def _note_uploads(self, entry_block: bytes, written_ms: int) -> None:
+        """Keep how far an upload reached, without a word on what is wanted of it."""
+        for entry in entry_columns.decode(entry_block) if entry_block else ():
+            uploads = ((written_ms, entry.last_offset),)
+            self._released.know([ReleasedUpTo(entry.topic_id_partition, entry.leader_epoch, 0, uploads)])
 
 
 def _longer(raw: bytes) -> tuple[int, bytes]:

@@ -24,7 +24,7 @@ import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records import archive_records
-from metadata_topic.records.errors import SnapshotError
+from metadata_topic.records.errors import MetadataTopicError, SnapshotError
 from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalNodeRegistration, UnknownRecord
 from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.states import FINISHED
@@ -47,6 +47,9 @@ log = structlog.get_logger(__name__)
 
 
 WINDOW_S: Final = 5.0
+STALLED_S: Final = 60.0
+"""A command gives up when nothing more comes for so long: guessed."""
+_TOLD_EACH_S: Final = 5.0
 
 
 class ObjectRates:
@@ -122,6 +125,35 @@ class RemoteWalMetadataConsumer(TopicReader):
         False when time ran out, or the brokers do not say where the topic ends.
         """
         return self._follower.read_to_end(timeout_s)
+
+    def read_whole(
+        self,
+        tell: Callable[[str], None] = lambda _text: None,
+        clock: Callable[[], float] = time.monotonic,
+        stalled_s: float = STALLED_S,
+    ) -> None:
+        """Begin with the newest snapshot, and wait until everything that is in the topic now was read: for a command.
+
+        `tell` gets the progress. Raises MetadataTopicError when nothing more comes for `stalled_s`, however long the
+        whole takes.
+        """
+        tell("reading the newest snapshot of the metadata")
+        self._prepare()
+        began_s = moved_s = told_s = clock()
+        reached: Mapping[int, int] = {}
+        self.start()
+        while not self.wait_until_ready(min(1.0, stalled_s)):
+            now_s, positions, records = clock(), self._follower.positions, self.counters.get("records", 0)
+            if positions != reached:
+                moved_s, reached = now_s, positions
+            if self.failure is not None or now_s - moved_s >= stalled_s:
+                what = f"nothing came for {stalled_s:.0f} s" if self.failure is None else str(self.failure)
+                hint = "are the brokers up? recover and verify do without the topic with --from-objects"
+                raise MetadataTopicError("read", METADATA_TOPIC, f"{what}, after {records:,} records", hint)
+            if now_s - told_s >= _TOLD_EACH_S:
+                told_s, per_s = now_s, records / (now_s - began_s)
+                rest = f"; {self._follower.left / per_s:,.0f} s left" if per_s else ""
+                tell(f"reading the metadata topic: {records:,} records, {per_s:,.0f} a second{rest}")
 
     @property
     def ready(self) -> bool:

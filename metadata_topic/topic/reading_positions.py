@@ -146,6 +146,11 @@ class ReadingPositions:
             raise MetadataTopicError("follow", self._topic, "the topic is gone", "an agent makes it when it starts")
         return consumer.end_offsets(self._topic, range(count), timeout_s)
 
+    @property
+    def left(self) -> int:
+        """How many offsets are missing up to the ends of the start; 0 while these are unknown."""
+        return sum(max(goal - self.positions.get(partition, 0), 0) for partition, goal in (self._goals or {}).items())
+
     def moved(self, ends: Mapping[int, int]) -> None:
         """Record that everything below these offsets was taken, by partition."""
         self.positions.update(ends)

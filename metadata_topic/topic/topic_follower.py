@@ -304,6 +304,11 @@ class TopicFollower:
         return dict(self._reading.positions)
 
     @property
+    def left(self) -> int:
+        """How many offsets are to be read until it has caught up; 0 while no broker has said so."""
+        return self._reading.left
+
+    @property
     def counters(self) -> dict[str, int]:
         """`records`, `batches`, `errors`, `consumer_restarts`, `stalls`; `gaps` and `gap_records` that retention
         removed unread, `started_over` when the topic was another one.

@@ -1,4 +1,8 @@
-"""A command's own access to the metadata topic: it is read completely, and records may be added. Blocks."""
+"""A command's own access to the metadata topic: it is read completely, and records may be added. Blocks.
+
+Reading begins at the newest snapshot, as for agents: the topic alone lacks what its retention removed, such as the
+registrations of agents that have run for long.
+"""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -8,17 +12,45 @@ from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.store.store_image import StoreImage
+from metadata_topic.topic.consumer import STALLED_S, RemoteWalMetadataConsumer
 from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
 from metadata_topic.topic.topic_follower import ONE_LOOK
+from plugin.blob_storage import BlobStorage
 
-READ_TIMEOUT_S = 300.0
+_PUBLISHED_WITHIN_S = 300.0
 _ADMIN_TIMEOUT_S = 30.0
-_SETTINGS = PublisherSettings(unpublished_max_ms=int(READ_TIMEOUT_S * 1000))
+_SETTINGS = PublisherSettings(unpublished_max_ms=int(_PUBLISHED_WITHIN_S * 1000))
 """A command waits for everything that it publishes."""
+
+Tell = Callable[[str], None]
+"""Gets the progress."""
+
+
+def newest_snapshot(blobs: BlobStorage | None, cluster_id: str) -> Callable[[], StoreImage | None]:
+    """Return how to load the newest snapshot; `blobs`: None if the store keeps none."""
+    return SnapshotKeeper(blobs, cluster_id, -1, 0).load if blobs is not None else lambda: None
+
+
+def read_metadata(
+    client: KafkaClientConfig,
+    load_snapshot: Callable[[], StoreImage | None] = lambda: None,
+    tell: Tell = lambda _text: None,
+) -> tuple[RemoteWalMetadataStore, ArchiveStore]:
+    """Return all that is known by the newest snapshot and the topic. Raises MetadataTopicError when nothing comes."""
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    consumer = RemoteWalMetadataConsumer(client, store, ONE_LOOK, load_snapshot=load_snapshot, archive=archive)
+    try:
+        consumer.read_whole(tell)
+    finally:
+        consumer.close()
+    for doubt, found in store.topic.doubts.items():
+        tell(f"metadata topic {doubt}: {found}; what leaders declared may be missing")
+    return store, archive
 
 
 class TopicSession:
@@ -31,8 +63,10 @@ class TopicSession:
         clock: Callable[[], float],
         rack: str | None = None,
         store: RemoteWalMetadataStore | None = None,
+        load_snapshot: Callable[[], StoreImage | None] = lambda: None,
+        tell: Tell = lambda _text: None,
     ) -> None:
-        """`clock` is monotonic, in seconds; `store` may already have content.
+        """`clock` is monotonic, in seconds. Without `load_snapshot` only what the topic itself tells is known.
 
         Raises MetadataTopicError without a topic.
         """
@@ -41,17 +75,19 @@ class TopicSession:
         self.store = store or RemoteWalMetadataStore()
         self.archive = ArchiveStore()
         self.publisher = RemoteWalMetadataPublisher(client, broker_id, clock, _SETTINGS)
-        self._consumer = RemoteWalMetadataConsumer(client, self.store, ONE_LOOK, rack, archive=self.archive)
+        self._tell = tell
+        self._consumer = RemoteWalMetadataConsumer(
+            client, self.store, ONE_LOOK, rack, load_snapshot=load_snapshot, archive=self.archive
+        )
 
     def __enter__(self) -> Self:
-        """Read the topic. Raises MetadataTopicError when its end is not reached in time."""
-        self._consumer.start()
+        """Read the topic. Raises MetadataTopicError when nothing comes for a while."""
         self.publisher.start()
-        if not self._consumer.wait_until_ready(READ_TIMEOUT_S):
+        try:
+            self._consumer.read_whole(self._tell)
+        except BaseException:
             self.close()
-            raise MetadataTopicError(
-                "read", METADATA_TOPIC, f"not read to its end within {READ_TIMEOUT_S:.0f} s", "are the brokers up?"
-            )
+            raise
         return self
 
     def __exit__(
@@ -60,8 +96,11 @@ class TopicSession:
         self.close()
 
     def read_to_end(self) -> bool:
-        """Wait until the stores hold everything that is in the topic now; False if that fails. Blocks."""
-        return self._consumer.read_to_end(READ_TIMEOUT_S)
+        """Wait until the stores hold all that is in the topic now; False if nothing comes for a while. Blocks."""
+        before: dict[int, int] | None = None
+        while not (is_read := self._consumer.read_to_end(STALLED_S)) and before != self.store.progress:
+            before = self.store.progress
+        return is_read
 
     def publish(self, record: Publishable) -> None:
         """Queue a record. Raises PublicationBacklogFullError."""
@@ -69,7 +108,7 @@ class TopicSession:
 
     def published(self) -> None:
         """Wait until everything is acknowledged. Raises MetadataTopicError."""
-        if not self.publisher.flush(READ_TIMEOUT_S):
+        if not self.publisher.flush(_PUBLISHED_WITHIN_S):
             raise MetadataTopicError("publish", METADATA_TOPIC, "not acknowledged in time", "run it again")
 
     def close(self) -> None:

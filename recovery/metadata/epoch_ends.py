@@ -28,45 +28,25 @@ which of them begins there, and nothing is concluded. Epochs do lie between when
 the meantime, because KRaft counts that as an epoch too: for instance with each partition of one replica. (Leaders
 before the newest one do not matter: an epoch without records has no place in a log that a later one follows.)
 
-Declarations outlive the unpublished objects, because the topic keeps its records longer than any object lives. Archive
-objects live longer than that; the effect of a declaration that the topic has forgotten is unknown. It is also unknown
+Declarations outlive the objects, because the metadata store and its snapshots keep them. The effect is unknown only of
+a declaration that no snapshot kept and the topic has forgotten. It is also unknown
 for an epoch that was abandoned when no combined segment beyond its end was left to be named: what archive and
 unpublished objects hold of it counts as the log's, up to where a newer epoch begins.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
-from plugin.format.entry_columns import decode_columns
-from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.store.declared_ends import DeclaredEnd
+from metadata_topic.store.released_offsets import ReleasedUpTo, Uploads
 from recovery.logs.log_plan import EpochStart
 from recovery.logs.stored_run import StoredRun
-
-
-class _Declaration(NamedTuple):
-    """Everything that one leader said of one older epoch: its own log's leader epochs do not change while it leads."""
-
-    end_offset: int
-    """The epoch ends there, or before."""
-    declared_ms: int
-    """The last time of the declaration."""
-    is_exact: bool
-    """Whether the epoch ends exactly at that offset."""
-
-
-class _Reach(NamedTuple):
-    """A finished segment, written at this time, reaches up to this offset, inclusive."""
-
-    written_ms: int
-    last_offset: int
 
 
 class StandingEnds:
     """One partition's valid declarations."""
 
-    def __init__(self, by_epoch: Mapping[int, Sequence[_Declaration]]) -> None:
+    def __init__(self, by_epoch: Mapping[int, Sequence[DeclaredEnd]]) -> None:
         self._by_epoch = by_epoch
 
     def end_of(self, leader_epoch: int, written_ms: int) -> int | None:
@@ -86,60 +66,18 @@ class StandingEnds:
 
 
 class EpochEnds:
-    """Filled by one thread, then read."""
+    """Judges the declarations that a metadata store keeps."""
 
-    def __init__(self) -> None:
-        self._declared: dict[TopicIdPartition, dict[int, dict[int, _Declaration]]] = {}
+    def __init__(self, declared: Iterable[DeclaredEnd] = (), gone: Iterable[ReleasedUpTo] = ()) -> None:
+        """`gone` says how far the uploads reached that are not stored any more."""
+        self._declared: dict[TopicIdPartition, dict[int, dict[int, DeclaredEnd]]] = {}
         """By the declarer's epoch, then by the epoch that ends."""
-        self._uploaded: dict[tuple[TopicIdPartition, int], list[_Reach]] = {}
-        """By partition and epoch, without those for which a younger one reaches at least as far."""
-
-    def add(
-        self, record: RemoteWalLogSegmentMetadataUpdate, named: Iterable[RemoteLogSegmentMetadataEntry] = ()
-    ) -> None:
-        """Add a leader's declaration, in any order. It cannot be about its own epoch or a newer one.
-
-        `named` are the segment's entries, as far as they are known.
-        """
-        of_segment = list(named)
-        for entry in record.entries:
-            if entry.leader_epoch >= record.leader_epoch:
-                continue
-            end = entry.first_offset
-            is_exact = any(
-                (one.topic_id_partition, one.leader_epoch) == (entry.topic_id_partition, entry.leader_epoch)
-                and one.first_offset < end <= one.last_offset + 1
-                for one in of_segment
-            )
-            new = _Declaration(end, record.event_timestamp_ms, is_exact)
-            by_declarer = self._declared.setdefault(entry.topic_id_partition, {})
-            ends = by_declarer.setdefault(record.leader_epoch, {})
-            known = ends.get(entry.leader_epoch, new)
-            ends[entry.leader_epoch] = _Declaration(
-                min(known.end_offset, new.end_offset),
-                max(known.declared_ms, new.declared_ms),
-                min(known, new, key=_tightest).is_exact,
-            )
-
-    def uploaded(self, entry_block: bytes, written_ms: int) -> None:
-        """Add what a finished segment holds, in any order; entries as `plugin.format.entry_columns` encodes them.
-
-        The topic has many more segments than exist, so complete entries are not made of them.
-        """
-        if not entry_block:
-            return
-        columns = decode_columns(entry_block)
-        topics = [TopicId(topic_id.tobytes()) for topic_id in columns["topic_ids"]]
-        names = ("topic_index", "partition", "leader_epoch", "last_offset")
-        for topic, partition, epoch, last in zip(*(columns[name].tolist() for name in names), strict=True):
-            new = _Reach(written_ms, last)
-            key = (TopicIdPartition(topics[topic], partition), epoch)
-            known = self._uploaded.get(key)
-            if known is None:
-                self._uploaded[key] = [new]
-            elif not any(one.written_ms >= written_ms and one.last_offset >= last for one in known):
-                known[:] = [one for one in known if one.written_ms > written_ms or one.last_offset > last]
-                known.append(new)
+        for one in declared:
+            by_declarer = self._declared.setdefault(one.topic_id_partition, {})
+            by_declarer.setdefault(one.declarer_epoch, {})[one.leader_epoch] = one
+        self._gone: dict[tuple[TopicIdPartition, int], Uploads] = {
+            one[:2]: one.uploads for one in gone if one.topic_id_partition in self._declared
+        }
 
     def partitions(self) -> list[TopicIdPartition]:
         """Return the partitions with any declaration."""
@@ -153,7 +91,7 @@ class EpochEnds:
         `named` are the living parts of finished segments' runs, and `unnamed` the complete runs of other objects.
         """
         by_declarer = self._declared.get(partition, {})
-        standing: dict[int, list[_Declaration]] = {}
+        standing: dict[int, list[DeclaredEnd]] = {}
         for declarer in sorted(by_declarer, reverse=True):
             ends = StandingEnds(standing)
             runs = sorted([*named, *map(ends.cut, unnamed)], key=lambda run: run.first_offset)
@@ -163,7 +101,7 @@ class EpochEnds:
                 (epoch, declared)
                 for epoch, declared in by_declarer[declarer].items()
                 if not self._is_overtaken(partition, declarer, declared.end_offset)
-                and not self._was_uploaded_anew(partition, epoch, declared, unnamed)
+                and not self._was_uploaded_anew(declared, [*named, *unnamed])
                 and not _goes_on(declared.end_offset, older, newer)
             ]
             for epoch, declared in said:
@@ -185,19 +123,12 @@ class EpochEnds:
         said = (ends.get(declarer) for ends in self._declared[partition].values())
         return any(own is not None and own.end_offset <= end_offset for own in said)
 
-    def _was_uploaded_anew(
-        self, partition: TopicIdPartition, leader_epoch: int, declared: _Declaration, unnamed: Iterable[StoredRun]
-    ) -> bool:
+    def _was_uploaded_anew(self, declared: DeclaredEnd, runs: Iterable[StoredRun]) -> bool:
         """Whether anything of the epoch beyond that end was written after the declaration."""
-        reaches = [*self._uploaded.get((partition, leader_epoch), ())]
-        reaches += [
-            _Reach(run.stored_in.written_ms, run.last_offset) for run in unnamed if run.leader_epoch == leader_epoch
-        ]
-        return any(one.written_ms > declared.declared_ms and one.last_offset >= declared.end_offset for one in reaches)
-
-
-def _tightest(declaration: _Declaration) -> tuple[int, bool]:
-    return declaration.end_offset, not declaration.is_exact
+        of_epoch = (run for run in runs if run.leader_epoch == declared.leader_epoch)
+        gone = self._gone.get((declared.topic_id_partition, declared.leader_epoch), ())
+        uploads = [*gone, *((run.stored_in.written_ms, run.last_offset) for run in of_epoch)]
+        return any(ms > declared.declared_ms and last >= declared.end_offset for ms, last in uploads)
 
 
 def _lives(run: StoredRun) -> bool:

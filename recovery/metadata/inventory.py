@@ -12,10 +12,12 @@ beyond its declared end is dead too, if nothing contradicts it (`recovery.metada
 What a log lost without an election is left out of finished and unpublished objects alike.
 
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is reported.
+What leaders declared, and no object shows, is taken from the newest snapshot.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -23,8 +25,9 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.states import FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.held_records import lost_from
+from metadata_topic.store.held_records import HeldRecords, lost_from
 from metadata_topic.store.released_offsets import ReleasedUpTo
+from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import IncompleteListingError
@@ -35,7 +38,6 @@ from recovery.logs.log_plan import EpochStart, LogRuns, PlanRules
 from recovery.logs.stored_run import StoredObject, StoredRun
 from recovery.metadata.epoch_ends import EpochEnds
 from recovery.metadata.footers import Progress, UnreadableObject, read_footers
-from recovery.metadata.metadata_notes import NotedMetadata
 from recovery.patience import IMPATIENT, Patience
 
 DeadTails = Mapping[tuple[CombinedSegmentId, TopicIdPartition, int], int]
@@ -142,20 +144,38 @@ def from_objects(
     progress: Progress = lambda _what, _done: None,
     patience: Patience = IMPATIENT,
     topic_ids: frozenset[TopicId] | None = None,
+    snapshot: StoreImage | None = None,
 ) -> Inventory:
-    """Return what the objects themselves contain. Raises RemoteStorageError when the store fails."""
-    inventory = Inventory(topic_ids)
-    _add_footers(inventory, storage, _listed(inventory, storage).values(), progress, patience)
+    """Return what the objects themselves contain, but for what leaders had declared by the time of the snapshot.
+
+    Raises RemoteStorageError when the store fails.
+    """
+    image = snapshot or StoreImage({}, (), (), (), ())
+    ends = EpochEnds(image.ends, image.released)
+    inventory = Inventory(topic_ids, known_starts=ends.starts())
+    _add_declared(inventory, image)
+    held = HeldRecords()
+    held.add(gap for gap in image.gaps if gap.reason is GapReason.LOST_LOCALLY)
+    dead = _dead_tails(image)
+
+    def dead_from(segment_id: CombinedSegmentId, entry: RemoteLogSegmentMetadataEntry) -> int | None:
+        told = dead.get((segment_id, entry.topic_id_partition, entry.leader_epoch))
+        found = [offset for offset in (told, lost_from(entry, held.losses)) if offset is not None]
+        return min(found, default=None)
+
+    _add_footers(inventory, storage, _listed(inventory, storage).values(), progress, patience, dead_from)
     if archive is not None:
         for record in records_from_objects(archive):
             stored = StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms)
             _add_entries(inventory, stored, record.runs)
     inventory.foreign_objects = storage.request_counts.foreign_objects
+    known = (segment.combined_segment_id for segment in image.segments if segment.state is FINISHED)
+    _end_epochs(inventory, ends, frozenset(known if image.ends else ()).__contains__)
     return inventory
 
 
 def from_metadata(
-    noted: NotedMetadata,
+    store: RemoteWalMetadataStore,
     archived: ArchiveStore,
     storage: RemoteWalStorageManager,
     archive: ArchiveStorage | None,
@@ -166,17 +186,16 @@ def from_metadata(
     """Return the metadata topic's content, compared with the listing. Raises RemoteStorageError when the store
     fails.
     """
-    inventory = Inventory(topic_ids, known_starts=noted.epoch_ends.starts())
+    image = store.image()
+    ends = EpochEnds(image.ends, image.released)
+    inventory = Inventory(topic_ids, known_starts=ends.starts())
     listed = _listed(inventory, storage)
     inventory.foreign_objects = storage.request_counts.foreign_objects
-    image = noted.store.image()
     _add_declared(inventory, image)
-    dead = {
-        (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
-    }
-    losses = noted.store.local_losses()
+    dead = _dead_tails(image)
+    losses = store.local_losses()
     for partition in losses:  # held, and not the log's any more
-        for run in noted.store.held_runs(partition):
+        for run in store.held_runs(partition):
             inventory.held[partition] = inventory.held.get(partition, 0) + 1
             key = (run.combined_segment_id, partition, run.entry.leader_epoch)
             dead[key] = min(run.entry.first_offset, dead.get(key, run.entry.first_offset))
@@ -198,12 +217,19 @@ def from_metadata(
             listed.pop(segment.combined_segment_id, None)
         if done % 1000 == 0:
             progress("metadata", done)
-    unpublished += [stored for segment_id, stored in listed.items() if noted.store.state_of(segment_id) is None]
+    unpublished += [stored for segment_id, stored in listed.items() if store.state_of(segment_id) is None]
     inventory.unpublished_objects = len(unpublished)
-    _add_footers(inventory, storage, unpublished, progress, patience, lambda entry: lost_from(entry, losses))
+    _add_footers(inventory, storage, unpublished, progress, patience, lambda _, entry: lost_from(entry, losses))
     _add_archive(inventory, archived, archive)
-    _end_epochs(inventory, noted.epoch_ends, {found.combined_segment_id for found in unpublished})
+    unnamed = {found.combined_segment_id for found in unpublished}
+    _end_epochs(inventory, ends, lambda segment_id: segment_id not in unnamed)
     return inventory
+
+
+def _dead_tails(image: StoreImage) -> dict[tuple[CombinedSegmentId, TopicIdPartition, int], int]:
+    return {
+        (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
+    }
 
 
 def _add_declared(inventory: Inventory, image: StoreImage) -> None:
@@ -238,12 +264,12 @@ def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: 
         inventory.lost_objects.append(stored)
 
 
-def _end_epochs(inventory: Inventory, ends: EpochEnds, unpublished: Container[CombinedSegmentId]) -> None:
-    """Leave out what is dead in objects that declarations do not name."""
+def _end_epochs(inventory: Inventory, ends: EpochEnds, is_finished: Callable[[CombinedSegmentId], bool]) -> None:
+    """Leave out what is dead in objects that declarations do not name, as they name only finished segments."""
 
     def is_named(run: StoredRun) -> bool:
         object_id = run.stored_in.object_id
-        return isinstance(object_id, CombinedSegmentId) and object_id not in unpublished
+        return isinstance(object_id, CombinedSegmentId) and is_finished(object_id)
 
     for partition in ends.partitions():
         into = [
@@ -283,7 +309,7 @@ def _add_footers(
     listed: Iterable[StoredSegment],
     progress: Progress,
     patience: Patience,
-    dead_from: DeadFrom = _nothing_dead,
+    dead_from: Callable[[CombinedSegmentId, RemoteLogSegmentMetadataEntry], int | None],
 ) -> None:
     """Read the objects' footers, many at a time."""
     for found in read_footers(storage, listed, progress, patience):
@@ -293,7 +319,7 @@ def _add_footers(
             stored = StoredObject(
                 found.combined_segment_id, found.size_bytes, found.event_timestamp_ms, found.custom_metadata
             )
-            _add_entries(inventory, stored, found.entries, dead_from)
+            _add_entries(inventory, stored, found.entries, partial(dead_from, found.combined_segment_id))
 
 
 def _named_dead(segment_id: CombinedSegmentId, dead: DeadTails) -> DeadFrom:

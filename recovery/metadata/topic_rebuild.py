@@ -354,12 +354,15 @@ def remembered_gaps(remembered: RememberedMetadata, gone: Sequence[PublishedSegm
     released = ReleasedOffsets(image.released)
     for segment in gone:
         if not remembered.store.dead_tails(segment.combined_segment_id):
-            released.add(segment.entry_block)
+            released.add(segment.entry_block, segment.event_timestamp_ms)
     bounds = [
-        DeclaredGap(partition, 0, offset, epoch, GapReason.RELEASED) for partition, epoch, offset in released.all()
+        DeclaredGap(partition, 0, offset, epoch, GapReason.RELEASED)
+        for partition, epoch, offset, _ in released.all()
+        if offset
     ]
     starts = [
-        DeclaredGap(partition, 0, offset, epoch, GapReason.LOG_START) for partition, epoch, offset in image.log_starts
+        DeclaredGap(partition, 0, offset, epoch, GapReason.LOG_START)
+        for partition, epoch, offset, _ in image.log_starts
     ]
     return [*bounds, *starts, *image.gaps]
 
@@ -369,7 +372,7 @@ def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> li
     partitions = {gap.topic_id_partition for gap in gaps}
     losses = told.local_losses()
     declared = {gap for partition in partitions for gap in (*told.declared_gaps(partition), *losses.get(partition, ()))}
-    starts = {(partition, epoch): offset for partition, epoch, offset in told.image().log_starts}
+    starts = {(partition, epoch): offset for partition, epoch, offset, _ in told.image().log_starts}
     unwanted: defaultdict[PartitionAndEpoch, list[OffsetRange]] = defaultdict(list)
     for gap in sorted(declared):
         if gap.reason is GapReason.NOT_WANTED:

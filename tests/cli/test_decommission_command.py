@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -21,6 +21,7 @@ from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic import topic_session
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
@@ -48,8 +49,11 @@ class Topic:
         offset = self.begins + sum(kept.broker_id == partition for kept, _ in self.kept)
         self.kept.append((registration, (partition, offset)))
 
-    def session(self, _client: object, _broker_id: int, _clock: object, _rack: object, store: object = None) -> Any:
-        return Session(self, cast(RemoteWalMetadataStore, store) or RemoteWalMetadataStore())
+    def session(self, *_where: object, load_snapshot: Callable[[], StoreImage | None]) -> Any:
+        store = RemoteWalMetadataStore()
+        if (image := load_snapshot()) is not None:
+            store.restore(image)
+        return Session(self, store)
 
 
 @dataclass

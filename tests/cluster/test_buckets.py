@@ -16,9 +16,9 @@ from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import FINISHED
+from metadata_topic.topic.topic_session import read_metadata
 from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import run_command
@@ -59,8 +59,8 @@ def cluster(store: FaultyServer, monkeypatch: pytest.MonkeyPatch, make_cluster: 
 def finished_segments(cluster: LocalCluster) -> list[PublishedSegment]:
     """What the metadata topic tells of as finished."""
     # The store is a thread of this process, and its listings grow with the objects: on a slow machine they take most.
-    noted, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), 4 * PATIENCE_S)
-    return list(noted.store.published_segments(FINISHED))
+    store, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers))
+    return list(store.published_segments(FINISHED))
 
 
 def finished(cluster: LocalCluster) -> dict[CombinedSegmentId, str]:

@@ -20,10 +20,10 @@ from local_cluster.workload.replica_comparison import compare_replicas
 from local_cluster.zones import ZoneGateways
 from metadata_topic.records.states import FINISHED
 from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.topic_session import read_metadata
 from plugin.loading import ARCHIVE_IMPL_PREFIX
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.metadata.metadata_notes import read_metadata
 from retention_job.run import RunSettings, run
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.conftest import BreakableStore
@@ -104,9 +104,9 @@ def router_files(cluster: LocalCluster) -> set[str]:
 
 def named_objects(cluster: LocalCluster) -> dict[RouterObjectId, frozenset[CombinedSegmentId]]:
     """Gateways' objects in the store that segments name, by what the metadata topic tells, and which do."""
-    noted, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), TIMEOUT_S)
+    store, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers))
     stored = [RouterObjectId.parse(name[name.index("/router/") + 1 :]) for name in router_files(cluster)]
-    return {one: names for one in stored if one is not None and (names := noted.store.find_adopters(one))}
+    return {one: names for one in stored if one is not None and (names := store.find_adopters(one))}
 
 
 def uploaded_offset(cluster: LocalCluster, topic: str) -> int:
@@ -182,9 +182,8 @@ def test_an_archived_log_has_what_gateways_stored(cluster: LocalCluster, topic: 
 
 def segments_of(cluster: LocalCluster, topic: str) -> int:
     """Finished ones that have any of the topic."""
-    noted, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), TIMEOUT_S)
+    store, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers))
     topic_id = Script(cluster, topic).topic_id()
     return sum(
-        any(entry.topic_id_partition.topic_id == topic_id for entry in one.entries)
-        for one in noted.store.segments(FINISHED)
+        any(entry.topic_id_partition.topic_id == topic_id for entry in one.entries) for one in store.segments(FINISHED)
     )

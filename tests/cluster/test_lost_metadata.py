@@ -11,9 +11,9 @@ from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.records.states import DELETING, FINISHED
+from metadata_topic.topic.topic_session import read_metadata
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
-from recovery.metadata.metadata_notes import read_metadata
 from tests.cluster.agent_views import FAULTS, AgentCounters, describe, read_metrics
 from tests.cluster.conftest import cluster_of
 from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild
@@ -87,7 +87,7 @@ def told_by_the_topic(cluster: LocalCluster) -> set[CombinedSegmentId]:
     """Objects whose upload's end the topic tells. Some of those before it was deleted may be among them: whose records
     were on their way then go to the new one.
     """
-    store = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), 60.0)[0].store
+    store = read_metadata(KafkaClientConfig(cluster.bootstrap_servers))[0]
     return {one for one in stored(cluster) if store.state_of(one) in (FINISHED, DELETING)}
 
 

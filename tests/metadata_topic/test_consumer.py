@@ -3,8 +3,9 @@
 import errno
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import confluent_kafka
@@ -15,6 +16,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from local_cluster.polling import wait_until
 from metadata_topic.records import serde
+from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalTopicRebuilt
 from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store.fencing import Source
@@ -252,6 +254,26 @@ def test_from_a_snapshot_it_reads_only_what_came_after() -> None:
         assert store.count_by_state()[FINISHED].segments == 20
         assert topic.reads == [(0, n) for n in range(15, 20)]
         assert "gaps" not in consumer.counters
+
+
+def test_a_command_reads_on_from_the_snapshot_and_gives_up_only_when_nothing_comes() -> None:
+    topic, told = FakeTopic(partitions=2), list[str]()
+    for n in range(20):
+        put(topic, segment(n, entry(n, n)), n % 2)
+    image = image_of(*((segment(n, entry(n, n)), (n % 2, n // 2)) for n in range(10)))
+    for stalled in (True, False):
+        topic.stalled = {1} if stalled else set()
+        store = RemoteWalMetadataStore()
+        consumer = RemoteWalMetadataConsumer(
+            NOWHERE, store, QUICK, consumer_factory=topic.consumer, load_snapshot=lambda: image
+        )
+        clock = count(0.0, 5.0).__next__ if stalled else lambda: 0.0
+        with pytest.raises(MetadataTopicError, match="after 5 records") if stalled else nullcontext():
+            consumer.read_whole(told.append, clock, stalled_s=0.5)
+        consumer.close()
+        assert store.count_by_state()[FINISHED].segments == (15 if stalled else 20)
+    assert told[0] == told[-1] == "reading the newest snapshot of the metadata"
+    assert sorted(set(topic.reads)) == [(partition, n) for partition in (0, 1) for n in range(5, 10)]
 
 
 def test_a_gap_between_snapshot_and_topic_is_counted_and_reading_goes_on() -> None:

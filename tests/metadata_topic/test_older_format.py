@@ -1,4 +1,4 @@
-"""What agents of an earlier release wrote is read: records, bucket, snapshot and state directory.
+"""What agents of an earlier release wrote is read: records and bucket; its snapshot is refused.
 
 `recorded/format_2026_11_24.json` holds what the code of that day made of the calls that the tests name.
 """
@@ -11,17 +11,14 @@ from typing import Any
 import pytest
 
 from agent.identity import AgentLock
-from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records import archive_records, serde
 from metadata_topic.records.records import MetadataRecord, UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
-from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata, Reader
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId
-from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / "format_2026_11_24.json").read_text())
@@ -68,31 +65,22 @@ def test_metadata_records_are_read() -> None:
     assert [type(one).__name__ for one in archived] == ["ArchiveObjectPrepared", "ArchiveObjectCommitted"]
 
 
-def test_the_bucket_and_its_snapshot_are_read(storage: LocalWalStorageManager) -> None:
+def test_the_bucket_is_read_without_its_snapshot(storage: LocalWalStorageManager) -> None:
     listed = sorted(storage.list_log_segments(), key=lambda one: one.combined_segment_id)
     assert [one.combined_segment_id for one in listed] == STORED
     footers = [storage.fetch_segment_metadata(one).entries for one in listed]
     assert [(entries[0].first_offset, entries[0].last_offset) for entries in footers] == [
         (10 * at, 10 * at + 9) for at in range(6)
     ]
-    image = SnapshotKeeper(blobs_of(storage, "read", "snapshot"), "cluster-1", 1, 8).load()
-    assert image is not None
-    store = RemoteWalMetadataStore()
-    store.restore(image)
-    expect_all_known(store)
+    keeper = SnapshotKeeper(blobs_of(storage, "read", "snapshot"), "cluster-1", 1, 8)
+    assert keeper.load() is None
+    assert keeper.counters == {"refused": 1}
 
 
-def test_an_agent_starts_with_the_state_directory(tmp_path: Path, storage: LocalWalStorageManager) -> None:
+def test_an_agent_starts_with_the_state_directory(tmp_path: Path) -> None:
     state = laid_out(tmp_path / "state", RECORDED["state"])
     lock = AgentLock(state)
     assert lock.next_incarnation(lambda: 0) == 1_700_000_000_001
     lock.release()
-    guarded = GuardedStorageManager()
-    guarded.arrived(storage)
-    reader = Reader("cluster-1", 1, 8, None)
-    known = KnownMetadata(StoreFile(state, "cluster-1", 1))
-    followed = FollowedMetadata(KafkaClientConfig("nowhere:1"), reader, guarded, known, lambda: 0)
-    image = SnapshotKeeper(guarded.blobs, "cluster-1", 1, 8).load()
-    assert image is not None
-    followed.store.restore(image)
-    expect_all_known(followed.store)
+    store = RemoteWalMetadataStore(StoreFile(state, "cluster-1", 1))
+    assert not store.progress

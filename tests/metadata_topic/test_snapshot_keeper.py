@@ -107,17 +107,19 @@ def test_a_bucket_that_goes_away_while_it_is_read_from_leaves_those_of_other_zon
 
     blobs = OneGoesAway()
     keeper(blobs, broker_id=1).save(image_up_to(3), now_ms=1)
-    keeper(blobs, broker_id=2).save(image_up_to(2), now_ms=1)
+    keeper(blobs, broker_id=1).save(image_up_to(4), now_ms=3)
+    keeper(blobs, broker_id=2).save(image_up_to(2), now_ms=2)
     loading = keeper(blobs, broker_id=1)
     assert progress_of(loading.load()) == 2
     assert loading.counters == {"load_failures": 1, "loaded": 1}
 
 
-def test_brokers_and_clusters_do_not_take_each_others() -> None:
+def test_the_newest_of_all_brokers_is_loaded_and_none_of_another_cluster() -> None:
     blobs = FakeBlobs()
     keeper(blobs, broker_id=1).save(image_up_to(1), now_ms=1)
     keeper(blobs, broker_id=11).save(image_up_to(2), now_ms=2)
-    assert progress_of(keeper(blobs, broker_id=1).load()) == 1
+    assert progress_of(keeper(blobs, broker_id=1).load()) == 2
+    assert progress_of(keeper(blobs, broker_id=1).load_own()) == 1
     assert keeper(blobs, broker_id=1, cluster_id="other").load() is None
 
 
@@ -125,10 +127,9 @@ def test_with_a_bucket_for_each_zone_what_is_in_those_that_answer_is_loaded(tmp_
     first, second = (two_zones(tmp_path, zone, "c").blobs for zone in ("az1", "az2"))
     keeper(first, broker_id=1).save(image_up_to(3), now_ms=1)
     keeper(second, broker_id=2).save(image_up_to(5), now_ms=2)
-    assert progress_of(keeper(second, broker_id=1).load()) == 3
-    assert progress_of(keeper(first, broker_id=3).load()) == 3, "that of the lowest broker id"
-    without = two_zones(tmp_path, "az1", "c", away=["az1"]).blobs
-    assert progress_of(keeper(without, broker_id=1).load()) == 5
+    assert progress_of(keeper(second, broker_id=1).load()) == 5
+    without = two_zones(tmp_path, "az1", "c", away=["az2"]).blobs
+    assert progress_of(keeper(without, broker_id=1).load()) == 3
     for n in range(3, 6):  # a broker that moved to the other zone
         keeper(second, broker_id=1).save(image_up_to(n + 3), now_ms=n)
     assert progress_of(keeper(first, broker_id=1).load()) == 8

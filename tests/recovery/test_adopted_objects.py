@@ -10,6 +10,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.adopted_records import AdoptedBatch, AdoptedRecords, BatchSource
 from plugin.blob_storage import StoredBlob
 from plugin.loading import load_storage_manager
@@ -26,7 +27,6 @@ from plugin.wrappers.adopting_storage import AdoptingStorage
 from recovery.logs.log_plan import PlanRules
 from recovery.logs.run_reader import ReadExtent, RunReader
 from recovery.metadata.inventory import Inventory, from_metadata, from_objects
-from recovery.metadata.metadata_notes import NotedMetadata
 from tests.kafka_log.batches import batch
 from tests.recovery.stored_objects import Records, records
 
@@ -84,9 +84,9 @@ def upload(storage: RemoteWalStorageManager, sequence: int, *parts: Records, ado
 
 
 def told(storage: RemoteWalStorageManager, *published: PublishedSegment) -> Inventory:
-    noted = NotedMetadata()
-    noted.store.apply_all((one, (0, number)) for number, one in enumerate(published))
-    return from_metadata(noted, ArchiveStore(), storage, None)
+    store = RemoteWalMetadataStore()
+    store.apply_all((one, (0, number)) for number, one in enumerate(published))
+    return from_metadata(store, ArchiveStore(), storage, None)
 
 
 def read(storage: RemoteWalStorageManager, inventory: Inventory, partition: TopicIdPartition = ORDERS) -> bytes:

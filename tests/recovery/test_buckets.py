@@ -18,7 +18,7 @@ from recovery.metadata.inventory import Inventory, from_metadata, from_objects
 from recovery.verification import FindingKind, check_inventory
 from tests.plugin.two_zones import ZONES, bucket, two_zones
 from tests.recovery.stored_objects import records
-from tests.recovery.test_inventory import ORDERS, Leader, _noted
+from tests.recovery.test_inventory import ORDERS, Leader, _told
 from tests.recovery.test_topic_rebuild import CLUSTER, Lost, TopicInMemory
 
 
@@ -41,7 +41,7 @@ class Stored:
 
     def inventory(self, away: Collection[str] = (), listed: Collection[str] = ZONES) -> Inventory:
         opened = self.opened(away=away, listed=listed)
-        return from_metadata(_noted(*self.uploads), ArchiveStore(), opened, None)
+        return from_metadata(_told(*self.uploads), ArchiveStore(), opened, None)
 
     def planned(self, inventory: Inventory) -> PlannedLog:
         runs = inventory.log_runs(ORDERS)

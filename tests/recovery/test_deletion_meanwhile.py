@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kafka_log.segment_files import list_segments, log_file_name
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from recovery.broker_recovery import LostBroker, PlannedLog, Selection, plan_broker, recover_broker
@@ -25,7 +26,6 @@ from recovery.logs.run_reader import RunReader
 from recovery.logs.stored_run import StoredObject
 from recovery.metadata.footers import UnreadableObject
 from recovery.metadata.inventory import Inventory, from_metadata, look_until_steady
-from recovery.metadata.metadata_notes import NotedMetadata
 from tests.kafka_log.batches import batches
 from tests.recovery.stored_logs import ORDERS
 from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
@@ -73,12 +73,12 @@ class Recovery:
             self.world.now_ms += APART_MS if number < UPLOADS - 1 else 0
 
     def plan(self) -> list[PlannedLog]:
-        noted = NotedMetadata()
-        noted.store.apply_all(
+        store = RemoteWalMetadataStore()
+        store.apply_all(
             (PublishedSegment.of(one) if isinstance(one, RemoteWalCombinedLogSegmentMetadata) else one, (0, number))
             for number, one in enumerate(self.world.topic)
         )
-        inventory = from_metadata(noted, ArchiveStore(), self.world.storage, None)
+        inventory = from_metadata(store, ArchiveStore(), self.world.storage, None)
         return plan_broker(self._broker, self._view, inventory, Selection(), self.world.now_ms)
 
     async def restore(self, planned: list[PlannedLog], reader: RunReader) -> RestoredLog:

@@ -13,6 +13,7 @@ from metadata_topic.records.archive_records import ArchiveObjectCommitted, Archi
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import StoredArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import StoredSegment
@@ -23,7 +24,6 @@ from plugin.segment_metadata import (
 )
 from recovery.logs.log_plan import LogPlan, PlanRules
 from recovery.metadata.inventory import from_metadata
-from recovery.metadata.metadata_notes import NotedMetadata
 from rlm.archive.archived_topics import ArchiveTier
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.write_path.reading.resume_point import LedLog, resume_of
@@ -95,7 +95,7 @@ class Partition:
     """Its leaders' logs, and what their agents uploaded and told, by the parts that the agents are made of."""
 
     storage: Footers = field(default_factory=Footers)
-    noted: NotedMetadata = field(default_factory=NotedMetadata)
+    store: RemoteWalMetadataStore = field(default_factory=RemoteWalMetadataStore)
     archive: Listed = field(default_factory=Listed)
     archived: ArchiveStore = field(default_factory=ArchiveStore)
     logs: list[tuple[tuple[int, ...], LeaderEpochs]] = field(default_factory=lambda: [((), LeaderEpochs())])
@@ -118,11 +118,11 @@ class Partition:
         log += (self.epoch,) * term.written
         self.logs.append((log, epochs))
         self.now_ms += 1
-        for declared in FailoverPlanner(2, self.noted.store).plan(ORDERS, epochs, self.now_ms, lambda: self.leaders):
-            self.noted.store.apply_all([(declared, (0, 0))])
+        for declared in FailoverPlanner(2, self.store).plan(ORDERS, epochs, self.now_ms, lambda: self.leaders):
+            self.store.apply_all([(declared, (0, 0))])
         stored = self._upload(log, epochs, term)
         for metadata in stored[: term.published]:
-            self.noted.store.apply_all([(PublishedSegment.of(metadata), (0, 0))])
+            self.store.apply_all([(PublishedSegment.of(metadata), (0, 0))])
         self._archive(log, epochs, term.archived)
         if term.releases:
             self._release(epochs)
@@ -132,7 +132,7 @@ class Partition:
         self, log: tuple[int, ...], epochs: LeaderEpochs, term: Term
     ) -> list[RemoteWalCombinedLogSegmentMetadata]:
         """From where agents go on, an object for each few records of one epoch."""
-        resume = resume_of(self.noted.store, self.archived, LedLog(ORDERS, epochs, [0], is_archived=True))
+        resume = resume_of(self.store, self.archived, LedLog(ORDERS, epochs, [0], is_archived=True))
         wanted = [*resume.missing, (resume.next_offset or 0, len(log))]
         parts = [
             offsets[start : start + term.object_records]
@@ -155,7 +155,7 @@ class Partition:
         of an abandoned epoch is not kept for the sake of older records.
         """
         begin = archived_up_to(self.archived, ORDERS, epochs) + 1
-        held = list(takewhile(lambda at: self.noted.store.entries_covering(ORDERS, at, epochs), range(begin, len(log))))
+        held = list(takewhile(lambda at: self.store.entries_covering(ORDERS, at, epochs), range(begin, len(log))))
         for epoch, of_epoch in groupby(held[:records], key=log.__getitem__):
             offsets = list(of_epoch)
             self.now_ms += 1
@@ -178,7 +178,7 @@ class Partition:
 
     def _release(self, epochs: LeaderEpochs) -> None:
         """What is archived, or dead as a whole."""
-        store, tier = self.noted.store, ArchiveTier(self.archived, lambda _topic: True, lambda _partition: epochs)
+        store, tier = self.store, ArchiveTier(self.archived, lambda _topic: True, lambda _partition: epochs)
         for segment in list(store.segments(FINISHED)):
             segment_id = segment.combined_segment_id
             if all(map(tier.holds, living_entries(store, segment_id))):
@@ -188,7 +188,7 @@ class Partition:
                 del self.storage.uploaded[segment_id]
 
     def plan(self) -> LogPlan:
-        inventory = from_metadata(self.noted, self.archived, self.storage, self.archive)
+        inventory = from_metadata(self.store, self.archived, self.storage, self.archive)
         return inventory.log_runs(ORDERS).plan(PlanRules(start_offset=0))
 
 
@@ -263,7 +263,7 @@ def test_a_log_cut_off_below_what_was_published_ends_there_whatever_else_was_upl
     partition = Partition()
     uploads = -(-written // object_records)
     partition.lead(Term(0, 0, 0, written, object_records, EVERYTHING, max(1, uploads - unpublished)))
-    published = max((end for _, end in partition.noted.store.stored_ranges(ORDERS, partition.logs[-1][1])), default=0)
+    published = max((end for _, end in partition.store.stored_ranges(ORDERS, partition.logs[-1][1])), default=0)
     end = max(0, published - cut_off)
     partition.lead(Term(0, written - end, 1, 0, 1, 0, 0))
 

@@ -1,12 +1,16 @@
 """What declarations say of objects that they do not name."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.states import DELETED, DELETING, FINISHED
+from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.entry_columns import encode
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.logs.log_plan import EpochStart
@@ -26,12 +30,39 @@ def _declared(
     return RemoteWalLogSegmentMetadataUpdate(CombinedSegmentId(1, 1, sequence), (entry,), 2, by_epoch, declared_ms)
 
 
-def _ends(*declared: RemoteWalLogSegmentMetadataUpdate) -> EpochEnds:
+def _ends(*declared: RemoteWalLogSegmentMetadataUpdate, is_known: bool = True) -> EpochEnds:
     """Each names a segment of its own, with records of the epoch that lie both before the end and behind it."""
-    ends = EpochEnds()
+    told = []
     for one in declared:
-        ends.add(one, [replace(entry, first_offset=entry.first_offset - 1) for entry in one.entries])
-    return ends
+        [entry] = one.entries
+        names = CombinedSegmentId(1, 1 + 100 * one.leader_epoch + entry.leader_epoch, entry.first_offset)
+        named = [replace(entry, first_offset=max(entry.first_offset - 1, 0))]
+        told.append((replace(one, combined_segment_id=names), named if is_known else []))
+    return _told(*told)
+
+
+def _told(
+    *declared: tuple[RemoteWalLogSegmentMetadataUpdate, Sequence[RemoteLogSegmentMetadataEntry]],
+    gone: Iterable[tuple[RemoteLogSegmentMetadataEntry, int]] = (),
+) -> EpochEnds:
+    """What the metadata store keeps of the declarations; the named segments, and other uploads, are gone again."""
+    store = RemoteWalMetadataStore()
+    for one, entries in declared:
+        if entries:
+            store.apply(_segment(one.combined_segment_id, entries, 0))
+        store.apply(one)
+    for number, (entry, written_ms) in enumerate(gone):
+        segment_id = CombinedSegmentId(9, 1, number)
+        store.apply(_segment(segment_id, [entry], written_ms))
+        store.apply(PublishedSegment(segment_id, DELETED if number % 2 else DELETING, written_ms + 1, 1, b"", b""))
+    image = read_image(b"".join(snapshot_chunks(store.image())))
+    return EpochEnds(image.ends, image.released)
+
+
+def _segment(
+    segment_id: CombinedSegmentId, entries: Sequence[RemoteLogSegmentMetadataEntry], written_ms: int
+) -> PublishedSegment:
+    return PublishedSegment(segment_id, FINISHED, written_ms, 1, b"", encode(entries))
 
 
 def test_an_epoch_ends_in_all_objects_where_it_was_declared_to_end_in_one() -> None:
@@ -82,47 +113,44 @@ def test_where_an_epoch_begins_is_not_known_when_others_lie_between() -> None:
 
 def test_where_an_epoch_begins_is_not_known_when_a_still_older_one_ends_before() -> None:
     # Restored to offset 3: of epoch 1, which began at 5, nothing is left.
-    ends = EpochEnds()
-    for declared in (_declared(2, 1, 5), _declared(2, 0, 3, sequence=2)):
-        ends.add(declared, declared.entries)
+    ends = _told(*((one, one.entries) for one in (_declared(2, 1, 5), _declared(2, 0, 3, sequence=2))))
 
     assert not ends.starts()
 
 
 def test_where_an_epoch_begins_is_not_known_when_the_end_of_the_one_before_is_where_a_segment_begins() -> None:
     # What lies before it is in the archive alone: the epoch may end there already.
-    ends, declared = EpochEnds(), _declared(1, 0, 10)
-    ends.add(declared, declared.entries)
+    declared = _declared(1, 0, 10)
+    ends = _told((declared, declared.entries))
 
     assert not ends.starts()
     assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) == 10
 
 
 def test_a_segment_that_holds_the_last_record_before_the_end_tells_it_exactly() -> None:
-    ends, declared = EpochEnds(), _declared(1, 0, 10)
+    declared = _declared(1, 0, 10)
     [behind] = declared.entries
-    ends.add(declared, [replace(behind, first_offset=0, last_offset=9), behind])
+
+    ends = _told((declared, [replace(behind, first_offset=0, last_offset=9), behind]))
 
     assert ends.starts() == {ORDERS: [EpochStart(1, 10)]}
 
 
 def test_nothing_is_known_of_where_an_epoch_begins_when_the_named_segment_is_not_known() -> None:
-    ends = EpochEnds()
-    ends.add(_declared(1, 0, 5))
-
-    assert not ends.starts()
+    assert not _ends(_declared(1, 0, 5), is_known=False).starts()
 
 
 def test_a_finished_segment_of_the_epoch_that_is_younger_than_the_declaration_says_that_it_went_on() -> None:
-    ends = _ends(_declared(1, 0, 5))
-    [entry] = _declared(1, 0, 5).entries
-    ends.uploaded(encode([replace(entry, first_offset=0, last_offset=4)]), AFTER_MS)
-    ends.uploaded(encode([entry]), DECLARED_MS)
+    declared = _declared(1, 0, 5)
+    [entry] = declared.entries
+    before = [(replace(entry, first_offset=0, last_offset=4), AFTER_MS + 9), (entry, DECLARED_MS)]
+
+    ends = _told((declared, ()), gone=before)
     assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) == 5, "one does not reach that far, the other was there before"
-
-    ends.uploaded(encode([entry]), AFTER_MS)
-
-    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) is None
+    assert ends.find_valid(ORDERS, [run(0, 5, 9, written_ms=AFTER_MS)]).end_of(0, BEFORE_MS) is None
+    for others in ([], before[:1], before):
+        ends = _told((declared, ()), gone=[*others, (entry, AFTER_MS)])
+        assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) is None
 
 
 def test_an_epoch_is_not_cut_off_where_a_newer_leader_has_written_on_behind_it() -> None:

@@ -14,6 +14,7 @@ from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
@@ -27,7 +28,6 @@ from plugin.segment_metadata import (
 )
 from recovery.logs.log_plan import EpochStart, Gap, PlanRules
 from recovery.metadata.inventory import from_metadata, from_objects
-from recovery.metadata.metadata_notes import NotedMetadata
 from tests.recovery.stored_objects import Records, records
 from tests.rlm.archive_rig import MemoryArchive
 
@@ -71,13 +71,13 @@ class Leader:
         )
 
 
-def _noted(*published: Published) -> NotedMetadata:
-    noted = NotedMetadata()
-    noted.store.apply_all(
+def _told(*published: Published) -> RemoteWalMetadataStore:
+    store = RemoteWalMetadataStore()
+    store.apply_all(
         (PublishedSegment.of(one) if isinstance(one, RemoteWalCombinedLogSegmentMetadata) else one, (0, number))
         for number, one in enumerate(published)
     )
-    return noted
+    return store
 
 
 def test_objects_alone_tell_what_the_metadata_tells(storage: RemoteWalStorageManager) -> None:
@@ -85,7 +85,7 @@ def test_objects_alone_tell_what_the_metadata_tells(storage: RemoteWalStorageMan
     uploads = [leader.upload(records(ORDERS, 0, 0, 4)), leader.upload(records(ORDERS, 1, 5, 9))]
 
     by_objects = from_objects(storage, None)
-    by_metadata = from_metadata(_noted(*uploads), ArchiveStore(), storage, None)
+    by_metadata = from_metadata(_told(*uploads), ArchiveStore(), storage, None)
 
     assert set(by_objects.runs[ORDERS]) == set(by_metadata.runs[ORDERS])
     assert by_objects.objects == by_metadata.objects == 2
@@ -97,7 +97,7 @@ def test_an_upload_that_was_never_published_is_taken(storage: RemoteWalStorageMa
     leader = Leader(storage, 1)
     published, _unpublished = leader.upload(records(ORDERS, 0, 0, 4)), leader.upload(records(ORDERS, 0, 5, 9))
 
-    inventory = from_metadata(_noted(published), ArchiveStore(), storage, None)
+    inventory = from_metadata(_told(published), ArchiveStore(), storage, None)
 
     assert inventory.unpublished_objects == 1
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 10
@@ -109,11 +109,11 @@ def test_an_upload_that_was_never_published_hides_nothing_behind_where_the_logs_
 ) -> None:
     """An agent that died stored offsets 0 to 4 and told nobody; its successor began with the active segment, at 8."""
     Leader(storage, 1).upload(records(ORDERS, 0, 0, 4))
-    noted = _noted(Leader(storage, 2).upload(records(ORDERS, 1, 8, 12)))
+    store = _told(Leader(storage, 2).upload(records(ORDERS, 1, 8, 12)))
     gaps = tuple(DeclaredGap(ORDERS, 0, begin, 1, GapReason.BEFORE_UPLOAD) for begin in begins)
-    noted.store.apply(RemoteWalGapDeclaration(2, 1, 0, gaps, 0))
+    store.apply(RemoteWalGapDeclaration(2, 1, 0, gaps, 0))
 
-    inventory = from_metadata(noted, ArchiveStore(), storage, None)
+    inventory = from_metadata(store, ArchiveStore(), storage, None)
     plan = inventory.log_runs(ORDERS).plan(PlanRules(before_upload=tuple(inventory.before_upload.get(ORDERS, ()))))
 
     assert (plan.start_offset, plan.end_offset) == ((8, 13) if start else (0, 5))
@@ -124,11 +124,11 @@ def test_what_a_log_has_lost_and_objects_hold_is_no_part_of_it(storage: RemoteWa
     """The broker led again after a power cut, from offset 5 on, and wrote one more record."""
     leader = Leader(storage, 1)
     uploads = [leader.upload(records(ORDERS, 0, first, first + 4)) for first in (0, 5)]
-    noted = _noted(*uploads)
+    store = _told(*uploads)
     loss = DeclaredGap(ORDERS, 5, 10, 2, GapReason.LOST_LOCALLY)
-    noted.store.apply_all([(RemoteWalGapDeclaration(1, 1, 0, (loss,), 0), (0, 9))])
+    store.apply_all([(RemoteWalGapDeclaration(1, 1, 0, (loss,), 0), (0, 9))])
 
-    inventory = from_metadata(noted, ArchiveStore(), storage, None)
+    inventory = from_metadata(store, ArchiveStore(), storage, None)
 
     assert inventory.held == {ORDERS: 1}
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
@@ -139,11 +139,11 @@ def test_an_unpublished_upload_of_what_a_log_has_lost_is_no_part_of_it(storage: 
     """Nobody can name it, and what the lost records' epoch had in their place is left out."""
     published = Leader(storage, 1).upload(records(ORDERS, 0, 0, 4)), Leader(storage, 2).upload(records(ORDERS, 1, 5, 9))
     Leader(storage, 3).upload(records(ORDERS, 0, 3, 9))
-    noted = _noted(*published)
+    store = _told(*published)
     loss = DeclaredGap(ORDERS, 5, 10, 2, GapReason.LOST_LOCALLY)
-    noted.store.apply_all([(RemoteWalGapDeclaration(1, 1, 0, (loss,), 0), (0, 9))])
+    store.apply_all([(RemoteWalGapDeclaration(1, 1, 0, (loss,), 0), (0, 9))])
 
-    inventory = from_metadata(noted, ArchiveStore(), storage, None)
+    inventory = from_metadata(store, ArchiveStore(), storage, None)
 
     assert inventory.unpublished_objects == 1
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
@@ -154,7 +154,7 @@ def test_an_object_that_the_store_has_lost_is_named_and_ends_the_log(storage: Re
     uploads = [leader.upload(records(ORDERS, 0, 5 * number, 5 * number + 4)) for number in range(3)]
     storage.delete_log_segment_data(uploads[1].combined_segment_id)
 
-    inventory = from_metadata(_noted(*uploads), ArchiveStore(), storage, None)
+    inventory = from_metadata(_told(*uploads), ArchiveStore(), storage, None)
 
     assert [lost.object_id for lost in inventory.lost_objects] == [uploads[1].combined_segment_id]
     assert inventory.log_runs(ORDERS).plan(PlanRules()).gap == Gap(5, 10)
@@ -167,7 +167,7 @@ def test_what_is_to_be_deleted_counts_for_nothing(storage: RemoteWalStorageManag
         going.combined_segment_id, (), RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 9
     )
 
-    inventory = from_metadata(_noted(kept, going, deletion), ArchiveStore(), storage, None)
+    inventory = from_metadata(_told(kept, going, deletion), ArchiveStore(), storage, None)
 
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
 
@@ -181,7 +181,7 @@ def test_records_declared_dead_are_left_out_and_the_next_epoch_begins_there(
     dead = RemoteLogSegmentMetadataEntry(ORDERS, 0, 5, 9, entry.start_file_position, entry.end_file_position, 0)
     declared = RemoteWalLogSegmentMetadataUpdate(upload.combined_segment_id, (dead,), 2, new_epoch, 10)
 
-    inventory = from_metadata(_noted(upload, declared), ArchiveStore(), storage, None)
+    inventory = from_metadata(_told(upload, declared), ArchiveStore(), storage, None)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap) == (5, None)
@@ -221,11 +221,27 @@ def restored_to_8(storage: RemoteWalStorageManager) -> list[Published]:
 def test_an_unpublished_upload_behind_a_restored_logs_end_is_no_gap(
     storage: RemoteWalStorageManager, restored_to_8: list[Published]
 ) -> None:
-    inventory = from_metadata(_noted(*restored_to_8), ArchiveStore(), storage, None)
+    inventory = from_metadata(_told(*restored_to_8), ArchiveStore(), storage, None)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.start_offset, plan.end_offset, plan.gap) == (0, 8, None)
     assert inventory.unpublished_objects == 1
+
+
+@pytest.mark.parametrize("loss", [None, DeclaredGap(ORDERS, 4, 20, 3, GapReason.LOST_LOCALLY)])
+def test_objects_alone_do_not_bring_back_what_a_snapshot_knows_as_dead(
+    storage: RemoteWalStorageManager, restored_to_8: list[Published], loss: DeclaredGap | None
+) -> None:
+    store = _told(*restored_to_8)
+    gaps = (DeclaredGap(ORDERS, 20, 30, 4, GapReason.RETENTION), *([loss] if loss else []))
+    store.apply(RemoteWalGapDeclaration(1, 1, 0, gaps, 30))
+
+    inventory = from_objects(storage, None, snapshot=store.image())
+
+    plan = inventory.log_runs(ORDERS).plan(PlanRules())
+    assert (plan.end_offset, plan.gap) == (4 if loss else 8, None)
+    assert inventory.declared_gaps == {ORDERS: [gaps[0]]}
+    assert from_objects(storage, None).log_runs(ORDERS).plan(PlanRules()).gap == Gap(10, 15)
 
 
 def test_an_unpublished_upload_does_not_bring_back_what_follows_a_restored_logs_end(
@@ -235,7 +251,7 @@ def test_an_unpublished_upload_does_not_bring_back_what_follows_a_restored_logs_
     kept = leader.upload(records(ORDERS, 0, 0, 9))
     leader.upload(records(ORDERS, 0, 5, 19))
 
-    inventory = from_metadata(_noted(kept, _declared_dead(kept, 8, 2)), ArchiveStore(), storage, None)
+    inventory = from_metadata(_told(kept, _declared_dead(kept, 8, 2)), ArchiveStore(), storage, None)
 
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 8
 
@@ -247,7 +263,7 @@ def test_what_is_written_behind_a_restored_logs_end_is_the_log(
     published = later.upload(records(ORDERS, 2, 8, 16))
     later.upload(records(ORDERS, 2, 17, 18))
 
-    inventory = from_metadata(_noted(*restored_to_8, published), ArchiveStore(), storage, None)
+    inventory = from_metadata(_told(*restored_to_8, published), ArchiveStore(), storage, None)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap) == (19, None)
@@ -262,7 +278,7 @@ def test_a_second_point_in_time_before_the_first_one_counts(
     between = Leader(storage, 1, since_ms=30).upload(records(ORDERS, 2, 8, 16))
     again = [_declared_dead(kept, 3, 4, 50), _declared_dead(between, 8, 4, 50)]
 
-    inventory = from_metadata(_noted(*restored_to_8, between, *again), ArchiveStore(), storage, None)
+    inventory = from_metadata(_told(*restored_to_8, between, *again), ArchiveStore(), storage, None)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap, plan.leader_epochs) == (3, None, (EpochStart(0, 0),))
@@ -277,7 +293,7 @@ def test_what_an_unclean_election_brought_back_and_was_uploaded_anew_is_the_log(
     anew = brought_back.upload(records(ORDERS, 0, 5, 7))
     brought_back.upload(records(ORDERS, 0, 8, 9))  # not published
 
-    inventory = from_metadata(_noted(old, declared, anew), ArchiveStore(), storage, None)
+    inventory = from_metadata(_told(old, declared, anew), ArchiveStore(), storage, None)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap, plan.leader_epochs) == (10, None, (EpochStart(0, 0),))
@@ -297,7 +313,7 @@ def test_an_archive_object_does_not_bring_back_what_follows_a_restored_logs_end(
     archive.write(object_id, sealed)
     archived.apply(ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, (), published_again_ms))
 
-    inventory = from_metadata(_noted(*restored_to_8), archived, storage, archive)
+    inventory = from_metadata(_told(*restored_to_8), archived, storage, archive)
 
     assert len(inventory.runs[ORDERS]) == 3
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 8

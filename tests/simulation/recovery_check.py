@@ -14,6 +14,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 from plugin.wrappers.adopting_storage import AdoptingStorage
@@ -22,7 +23,6 @@ from recovery.logs.log_settings import LogSettings
 from recovery.logs.restore import RestoredLog, RestoreJob, restore_logs
 from recovery.logs.run_reader import RunReader
 from recovery.metadata.inventory import Inventory, from_metadata
-from recovery.metadata.metadata_notes import NotedMetadata
 from rlm.lifecycle.release import NEVER
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.led_log import LedLog
@@ -62,15 +62,15 @@ class TopicReader:
     """What the topic tells, read on from where it was read to."""
 
     def __init__(self) -> None:
-        self._noted, self._archived = NotedMetadata(), ArchiveStore()
+        self._store, self._archived = RemoteWalMetadataStore(), ArchiveStore()
         self._read_to = 0
 
     def inventory(self, world: Surroundings) -> Inventory:
         """What the topic and the stores tell now."""
         begin, self._read_to = self._read_to, len(world.topic.records)
-        world.topic.tell(self._noted.store, self._archived, begin, self._read_to)
+        world.topic.tell(self._store, self._archived, begin, self._read_to)
         storage = AdoptingStorage(world.storage)
-        return from_metadata(self._noted, self._archived, storage, world.archive_storage)
+        return from_metadata(self._store, self._archived, storage, world.archive_storage)
 
 
 def planned(world: Surroundings, inventory: Inventory, log: LedLog) -> tuple[LogRuns, LogPlan, PlanRules]:

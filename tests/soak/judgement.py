@@ -17,11 +17,11 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.workload.replica_comparison import ReplicaReadError, compare_replicas
 from metadata_topic.records.states import FINISHED
+from metadata_topic.topic.topic_session import read_metadata
 from plugin.format.adoption_note import split_note
 from plugin.remote_wal_storage_manager import blobs_of
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId
 from plugin.wall_clock import wall_ms
-from recovery.metadata.metadata_notes import read_metadata
 from tests.soak.stored_offsets import StoredOffsets, find_stored_offsets, open_storage
 
 _STORED_S = 120.0
@@ -185,8 +185,8 @@ class Judge:
             listed = [blob.name for blob in blobs_of(storage, "list", ROUTER_KIND).list_blobs(ROUTER_KIND)]
         finally:
             storage.close()
-        noted, _ = read_metadata(KafkaClientConfig(self._cluster.bootstrap_servers), _METADATA_S)
-        notes = (split_note(one.custom_metadata)[1] for one in noted.store.published_segments(FINISHED))
+        store, _ = read_metadata(KafkaClientConfig(self._cluster.bootstrap_servers))
+        notes = (split_note(one.custom_metadata)[1] for one in store.published_segments(FINISHED))
         named = frozenset(source.blob_name for note in notes if note is not None for source in note.sources)
         known = RouterChannels(living, self._attempts_failed(), named, calm_ms)
         self.figures["router_objects_named"] = len(named)

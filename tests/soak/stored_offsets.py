@@ -17,12 +17,12 @@ from kafka_log.broker_files.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
+from metadata_topic.topic.topic_session import read_metadata
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.zones.bucket_loading import load_storage
 from recovery.cluster_view import ask_cluster
 from recovery.logs.stored_run import StoredRun
 from recovery.metadata.inventory import Inventory, from_metadata
-from recovery.metadata.metadata_notes import read_metadata
 
 _READ_TIMEOUT_S = 120.0
 _ANSWER_TIMEOUT_S = 10.0
@@ -113,10 +113,10 @@ def not_held(wanted: OffsetRange, epochs: LeaderEpochs, runs: Iterable[StoredRun
 
 
 def _inventory(cluster: LocalCluster, client: KafkaClientConfig) -> Inventory:
-    noted, archived = read_metadata(client, _READ_TIMEOUT_S)
+    store, archived = read_metadata(client)
     storage = open_storage(cluster)
     try:
-        return from_metadata(noted, archived, storage, None)
+        return from_metadata(store, archived, storage, None)
     finally:
         storage.close()
 

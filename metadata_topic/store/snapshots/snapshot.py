@@ -6,7 +6,7 @@ Theory. A snapshot is a stream of sections behind a head, little endian:
 size  field
 ====  =======================================================
 8     magic, "RWALSNAP"
-2     format version, 1
+2     format version, 2
 per section:
 1     kind: 1 = state, 2 = segments, 3 = extra, 255 = end
 4     the content's size before compression
@@ -16,8 +16,8 @@ n     the content, compressed with zlib
 ====  =======================================================
 
 - State, once and first: JSON with the cluster's id, the topic's id, the progress in it, the writers' deleted and
-  fenced numbers, registrations, dead tails, released offsets, log starts, declared gaps, and how many
-  segments follow.
+  fenced numbers, registrations, dead tails, declared ends of epochs, released offsets, log starts, declared gaps, and
+  how many segments follow.
 - Segments, as often as needed: u32 count, then one array per field (see `_COLUMNS`), then the custom metadata
   one after the other, then the entry blocks.
 - Extra: what another reader of the same records knows: u16 length of its name, the name, its bytes.
@@ -50,13 +50,14 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
+from metadata_topic.store.declared_ends import DeclaredEnd
 from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.store_image import DeadTail, Segments, StoreImage, WriterImage
 from plugin.format import entry_columns
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 _MAGIC: Final = b"RWALSNAP"
 _HEAD: Final = struct.Struct("<8sH")
 _SECTION: Final = struct.Struct("<BII")
@@ -351,6 +352,7 @@ def state_fields(image: StoreImage) -> Mapping[str, Any]:
             ]
             for gap in image.gaps
         ],
+        "ends": [[one[0].topic_id.hex(), one[0].partition, *one[1:]] for one in image.ends],
     }
 
 
@@ -384,17 +386,21 @@ def image_of(state: Mapping[str, Any], segments: Segments = ()) -> StoreImage:
             DeclaredGap(_partition(topic_id, partition), int(begin), int(end), int(leader_epoch), GapReason(reason))
             for topic_id, partition, begin, end, leader_epoch, reason in state.get("gaps", ())
         ],
+        ends=[
+            DeclaredEnd(_partition(topic_id, partition), int(declarer), int(ended), int(end), int(ms), bool(is_exact))
+            for topic_id, partition, declarer, ended, end, ms, is_exact in state.get("ends", ())
+        ],
     )
 
 
 def _rows(offsets: Iterable[ReleasedUpTo]) -> list[list[Any]]:
-    return [[partition.topic_id.hex(), partition.partition, epoch, offset] for partition, epoch, offset in offsets]
+    return [[one[0].topic_id.hex(), one[0].partition, *one[1:]] for one in offsets]
 
 
 def _up_to(rows: Iterable[Sequence[Any]]) -> list[ReleasedUpTo]:
     return [
-        ReleasedUpTo(_partition(topic_id, partition), int(leader_epoch), int(offset))
-        for topic_id, partition, leader_epoch, offset in rows
+        ReleasedUpTo(_partition(topic_id, partition), int(leader_epoch), int(offset), tuple(_pairs(uploads)))
+        for topic_id, partition, leader_epoch, offset, uploads in rows
     ]
 
 

@@ -4,8 +4,8 @@
 
 Theory. A snapshot is cut into parts of some megabytes, as one request must stay within its deadline, and each
 part is written once and never altered. It is whole when all its parts are there and its checksums are right,
-so a writer that dies half-way leaves nothing that counts. The newest whole one wins; instead of a damaged one
-the one before it is used; if this broker has none, another's is used. After a save the newest two
+so a writer that dies half-way leaves nothing that counts. The newest whole one of any broker wins, as each tells of the
+whole topic; instead of a damaged one the one before it is used. After a save the newest two
 stay and the others of this broker are deleted, parts of unfinished ones included. Each broker's agent keeps its
 own, so no two write in one place.
 
@@ -32,7 +32,12 @@ log = structlog.get_logger(__name__)
 PART_BYTES: Final = 8 * 1024 * 1024
 _KEPT: Final = 2
 _KIND: Final = "metadata-snapshots"
-_PART: Final = re.compile(r"([0-9]{15}-[0-9a-f]{12})/([0-9]{5})-of-([0-9]{5})", re.ASCII)
+_PART: Final = re.compile(rf"{_KIND}/([0-9]+)/([0-9]{{15}}-[0-9a-f]{{12}})/([0-9]{{5}})-of-([0-9]{{5}})", re.ASCII)
+_FAILURES_MAX: Final = 3
+"""So many brokers' snapshots may be unreadable, as their zone's bucket does not answer, before no other is tried."""
+
+_Listed = Mapping[tuple[str, str], list[StoredBlob]]
+"""Snapshots by name and broker, each with its parts in their order."""
 
 
 def brokers_with_snapshots(storage: BlobStorage) -> list[int]:
@@ -88,48 +93,35 @@ class SnapshotKeeper:
         return size_bytes
 
     def load(self) -> StoreImage | None:
-        """Load this broker's newest whole snapshot, or else another broker's: each tells of the whole topic.
+        """Load the newest whole snapshot of any broker.
 
         None when there is none, or the store does not answer.
         """
+        failed: set[str] = set()
         try:
-            own = self._load_if_readable(self._directory)
-            if own is not None:
-                return own
-            others = (f"{_KIND}/{broker_id}" for broker_id in brokers_with_snapshots(self._storage))
-            found = (self._load_if_readable(one) for one in others if one != self._directory)
-            return next((image for image in found if image is not None), None)
+            snapshots = self._list(_KIND)
+            for name, broker_id in sorted(snapshots, reverse=True):
+                if broker_id in failed or len(failed) == _FAILURES_MAX:
+                    continue
+                try:
+                    if (image := self._read(name, snapshots[name, broker_id])) is not None:
+                        return image
+                except RemoteStorageError as error:
+                    failed.add(broker_id)
+                    self._not_loaded(name, error)
         except RemoteStorageError as error:
-            self._not_loaded(self._directory, error)
-            return None
+            self._not_loaded("-", error)
+        return None
 
     def load_own(self) -> StoreImage | None:
         """Load this broker's newest whole snapshot; None when there is none. Raises RemoteStorageError."""
-        return self._newest_of(self._list(self._directory))
+        snapshots = self._list(self._directory)
+        images = (self._read(name, snapshots[name, broker_id]) for name, broker_id in sorted(snapshots, reverse=True))
+        return next((image for image in images if image is not None), None)
 
-    def _load_if_readable(self, directory: str) -> StoreImage | None:
-        """Load a directory's newest whole snapshot; None also if it cannot be read.
-
-        A zone's bucket may go away once it was listed; others have what it had.
-        """
-        snapshots = self._list(directory)
-        try:
-            return self._newest_of(snapshots)
-        except RemoteStorageError as error:
-            self._not_loaded(directory, error)
-            return None
-
-    def _not_loaded(self, directory: str, error: RemoteStorageError) -> None:
+    def _not_loaded(self, name: str, error: Exception) -> None:
         self._counters["load_failures"] += 1
-        log.warning("metadata_snapshot_not_loaded", error=str(error), directory=directory)
-
-    def _newest_of(self, snapshots: Mapping[str, list[StoredBlob]]) -> StoreImage | None:
-        for name in sorted(snapshots, reverse=True):
-            image = self._read(name, snapshots[name])
-            if image is not None:
-                self._counters["loaded"] += 1
-                return image
-        return None
+        log.warning("metadata_snapshot_not_loaded", snapshot=name, error=str(error))
 
     @property
     def counters(self) -> dict[str, int]:
@@ -141,30 +133,29 @@ class SnapshotKeeper:
             if not _is_whole(parts):
                 raise SnapshotError("read metadata snapshot", name, f"only {len(parts)} of its parts are there")
             content = SpooledSnapshot((self._storage.get_blob(part) for part in parts), self._spool_directory)
-            return read_image(content, self._cluster_id)
+            image = read_image(content, self._cluster_id)
         except SnapshotError as error:
             self._counters["refused"] += 1
             log.warning("metadata_snapshot_refused", snapshot=name, reason=error.reason, hint=error.hint)
             return None
         except OSError as error:
-            self._counters["load_failures"] += 1
-            log.warning("metadata_snapshot_not_loaded", snapshot=name, error=str(error))
+            self._not_loaded(name, error)
             return None
+        self._counters["loaded"] += 1
+        return image
 
-    def _list(self, directory: str) -> dict[str, list[StoredBlob]]:
-        """Return the directory's snapshots by name, each with its parts in their order."""
+    def _list(self, directory: str) -> _Listed:
         found = defaultdict(list)
         for blob in _of_those_that_answer(self._storage.list_blobs(directory)):
-            match = _PART.fullmatch(blob.name, len(directory) + 1)
-            if match is not None:
-                found[match[1]].append(blob)
-        return {name: sorted(parts, key=lambda part: part.name) for name, parts in found.items()}
+            if (match := _PART.fullmatch(blob.name)) is not None:
+                found[match[2], match[1]].append(blob)
+        return {key: sorted(parts, key=lambda part: part.name) for key, parts in found.items()}
 
     def _remove_old(self) -> None:
         snapshots = self._list(self._directory)
-        whole = [name for name in sorted(snapshots, reverse=True) if _is_whole(snapshots[name])]
-        for name in snapshots.keys() - set(whole[:_KEPT]):
-            for part in snapshots[name]:
+        whole = [key for key in sorted(snapshots, reverse=True) if _is_whole(snapshots[key])]
+        for key in snapshots.keys() - set(whole[:_KEPT]):
+            for part in snapshots[key]:
                 self._storage.delete_blob(part)
             self._counters["removed"] += 1
 
