@@ -160,8 +160,7 @@ class LeaderProxy:
                 raise PeerRefusedError("a connection without a hello, where a certificate must be held against one")
             if hello is not None and await self._served_apart(peer, hello, share):
                 return
-            capabilities = self._greet(peer, hello, share) if hello is not None else None
-            await self._dial(broker)
+            capabilities = await self._dial_and_answer(broker, peer, hello, share)
             relay = LeaderRelay(
                 self._context,
                 peer,
@@ -227,6 +226,26 @@ class LeaderProxy:
             raise ConnectionError(str(error) or "no answer in time") from error
         self._unreached.is_over()
 
+    async def _dial_and_answer(
+        self, broker: FramedConnection, peer: FramedConnection, hello: Hello | None, share: ConnectionShare
+    ) -> PeerCapabilities | None:
+        """Connect to the local broker and answer a hello. Returns what both agents can. Raises OSError.
+
+        The answer says that we can serve: without it the other agent goes past us. If the broker is down, no way
+        leads to it, and the other agent shall wait for it here.
+        """
+        if hello is None:
+            await self._dial(broker)
+            return None
+        capabilities = self._admit(peer, hello, share)
+        try:
+            await self._dial(broker)
+        except ConnectionRefusedError:
+            self._answer(peer, hello, capabilities)
+            raise
+        self._answer(peer, hello, capabilities)
+        return capabilities
+
     def _tell_refusal(self, broker: FramedConnection) -> None:
         """Log that the broker refused our certificate: in TLS 1.3 it checks that after the handshake, and closes."""
         if self._context.broker_tls() is None or broker.bytes_received or broker.is_writable:
@@ -246,7 +265,11 @@ class LeaderProxy:
                 self._context.metrics.fault("peer_idle")
             return True
         is_client = purpose is PeerCapabilities.CLIENTS
-        granted = self._greet_gateway(peer, hello) if is_client else self._greet(peer, hello, share)
+        if is_client:
+            granted = self._greet_gateway(peer, hello)
+        else:
+            granted = self._admit(peer, hello, share)
+            self._answer(peer, hello, granted)
         door = self._context.doors.get(purpose)
         if door is not None and purpose in granted:
             if is_client:  # it uses nothing of what connections of agents share
@@ -263,16 +286,18 @@ class LeaderProxy:
         peer.write_frame(self._context.hello.encode())
         return peer.agreed
 
-    def _greet(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> PeerCapabilities:
-        """Answer a hello. Returns the capabilities that both agents have."""
+    def _admit(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> PeerCapabilities:
+        """Check a hello. Returns the capabilities that both agents have."""
         check_certificate(peer, hello)
         peer.agreed = capabilities = agree(self._context.hello, hello)
         if hello.broker_id in self._context.followers:
             self._shares.name(share, hello.broker_id)
             self._context.metrics.held.versions.heard(self._context.hello, hello)
+        return capabilities
+
+    def _answer(self, peer: FramedConnection, hello: Hello, capabilities: PeerCapabilities) -> None:
         peer.write_frame(self._context.hello.encode())
         log.info("peer_accepted", follower=hello.broker_id, capabilities=capabilities.name)
-        return capabilities
 
     async def stop(self) -> None:
         await self._listener.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -78,6 +79,25 @@ async def test_where_the_leaders_agent_is_dead_its_broker_is_asked_and_its_bytes
         received = agents.follower_metrics.bypass.bytes.labels("received")
         assert metric_value(received) == 2 * (4 + len(follower.expected({0: raw})))
         assert agents.follower_faults("peer_unreachable") == 1
+
+
+async def test_an_agent_that_lives_and_does_not_reach_its_broker_is_bypassed_unless_the_broker_is_down() -> None:
+    def expired() -> ssl.SSLContext:
+        raise ssl.SSLError("certificate has expired")
+
+    async with two_agents(bypass_limits=QUICK, dials_broker_by=expired) as agents:
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.follower.bypasses.bypassed == [1]
+        assert agents.leader_faults("broker_unreachable") >= 1
+    async with two_agents(bypass_limits=QUICK) as agents:
+        await agents.broker.stop()
+        for _ in range(5):
+            assert await (await agents.connect()).fetch({0: 0}) is None
+        assert agents.leader_faults("broker_unreachable") == 5
+        assert agents.follower.bypasses.bypassed == []
 
 
 async def test_a_way_that_is_registered_later_is_taken_until_it_goes() -> None:
