@@ -194,7 +194,7 @@ class LinksWanted:
         """Tell the leader's agent if the answer has changed."""
         tiers, now_s = self._context.hydration.tiers, self._context.clock()
         given_up = tiers.is_given_up(self.newest) if self._is_told_ahead else tiers.is_resting(self.newest, now_s)
-        paused = given_up or self._defects.links_rest or self._context.is_paused()
+        paused = given_up or self._defects.links_held_off or self._context.is_paused()
         if paused is not self._are_paused:
             self._are_paused = paused
             with contextlib.suppress(ConnectionError):

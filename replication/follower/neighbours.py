@@ -3,7 +3,7 @@
 A neighbour is trusted no more than the store: its bytes are checked against the link like any others. It gets a quarter
 of the time that a response has. After that, or at once if it refuses or is gone, the range is read from the store. A
 neighbour that failed repeatedly is avoided for a while (`CircuitBreaker`), one that gave wrong bytes for longer
-(`LinkRest`). The next reader of the zone takes its place for all that notice this.
+(`LinkHoldOff`). The next reader of the zone takes its place for all that notice this.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from replication.follower.range_cache import CachedRange
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import FramedConnection, reserve, run_until_one_ends, until_idle
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.link_defects import LinkRest
+from replication.wire.link_defects import LinkHoldOff
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import Connect, NumberedQuestions, PeerChannel
 from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
@@ -79,7 +79,7 @@ class _Neighbour:
     def __init__(self, connect: Connect) -> None:
         self.questions = NumberedQuestions(connect, _read)
         self.breaker = CircuitBreaker(BreakerLimits())
-        self.rest = LinkRest()
+        self.rest = LinkHoldOff()
 
 
 class Neighbours:

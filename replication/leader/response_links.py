@@ -102,7 +102,7 @@ class ResponseLinks:
 
     def may_be_sent(self, follower_id: int) -> bool:
         """Whether this follower's responses may be linked now; not in the own zone, where bytes cost nothing."""
-        is_able = self._understands_links and not self._is_paused and not self._defects.links_rest
+        is_able = self._understands_links and not self._is_paused and not self._defects.links_held_off
         return is_able and not self._context.zones.is_own(follower_id)
 
     def control(self, kind: MessageKind, body: Buffer) -> Buffer | None:
@@ -166,7 +166,7 @@ class ResponseLinks:
         if self._is_paused:  # by its operator perhaps: if links are paused here as well, that is the reason
             here = self._context.led.why_inline(partition)
             return here if here is InlineReason.PAUSED_BY_OPERATOR else InlineReason.PAUSED
-        return InlineReason.DEFECT if self._defects.links_rest else self._planner.why_inline(partition)
+        return InlineReason.DEFECT if self._defects.links_held_off else self._planner.why_inline(partition)
 
     def message(self, sent: SendLinked, view: FetchResponseView, original: Buffer) -> ToFollower | None:
         """Encode a linked response that is about to be sent, and keep its original. None: send the original."""

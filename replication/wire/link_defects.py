@@ -18,13 +18,13 @@ from replication.wire.metrics import ReplicationMetrics
 
 log = structlog.get_logger(__name__)
 
-FIRST_REST_S: Final = 10.0
-LONGEST_REST_S: Final = 600.0
+FIRST_HOLD_OFF_S: Final = 10.0
+LONGEST_HOLD_OFF_S: Final = 600.0
 _CORRUPT_MAX: Final = 3
 """One response may meet a damaged object. After so many in a row, links cost reads and bring nothing."""
 
 
-class LinkRest:
+class LinkHoldOff:
     """How long links are paused. Sans-IO; all times are monotonic seconds."""
 
     def __init__(self) -> None:
@@ -38,8 +38,8 @@ class LinkRest:
         """Record a defect. Returns the seconds of the pause that begins with it; 0 if a pause is under way."""
         if not self.is_over(now_s):
             return 0.0
-        goes_on = now_s < self._until_s + LONGEST_REST_S
-        self._rest_s = min(2 * self._rest_s, LONGEST_REST_S) if goes_on else FIRST_REST_S
+        goes_on = now_s < self._until_s + LONGEST_HOLD_OFF_S
+        self._rest_s = min(2 * self._rest_s, LONGEST_HOLD_OFF_S) if goes_on else FIRST_HOLD_OFF_S
         self._until_s = now_s + self._rest_s
         return self._rest_s
 
@@ -52,11 +52,11 @@ class LinkDefects:
         self._metrics = metrics
         self._clock = clock
         self._peer = peer
-        self._rest = LinkRest()
+        self._rest = LinkHoldOff()
         self._corrupt_in_a_row = 0
 
     @property
-    def links_rest(self) -> bool:
+    def links_held_off(self) -> bool:
         """Whether everything must go inline now."""
         return not self._rest.is_over(self._clock())
 
