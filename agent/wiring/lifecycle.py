@@ -30,7 +30,7 @@ from rlm.lifecycle.expiration import (
 )
 from rlm.lifecycle.failover import FailoverTask
 from rlm.lifecycle.lifecycle import Lifecycle, LifecycleIntervals, LifecycleTasks
-from rlm.lifecycle.node_care import Caretaking, NodeCare, StoreRegistrations
+from rlm.lifecycle.object_ownership import Caretaking, ObjectOwnership, StoreRegistrations
 from rlm.lifecycle.orphans import OrphanRounds, OrphanTask, OwnWork
 from rlm.lifecycle.release import TOPIC_GONE_MS, LongTermTier, TopicWatch
 
@@ -123,7 +123,7 @@ def _build_caretaking(around: Surroundings, kafka: KafkaFollowing) -> Caretaking
     agents = kafka.topic_settings
     registrations = StoreRegistrations(kafka.metadata.store, lambda: frozenset(agents.agents) | {identity.broker_id})
     takeover_ms = milliseconds(settings.node_takeover_s)
-    care = NodeCare(identity.broker_id, identity.incarnation, registrations, takeover_ms)
+    care = ObjectOwnership(identity.broker_id, identity.incarnation, registrations, takeover_ms)
     unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
     lease = kafka.lease
     return Caretaking(

@@ -25,7 +25,7 @@ from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.gap_declarations import GapDeclarations, LedGaps
 from rlm.lifecycle.lifecycle import Lifecycle
 from rlm.lifecycle.log_starts import LogStarts
-from rlm.lifecycle.node_care import NodeRegistration, publish_registration
+from rlm.lifecycle.object_ownership import NodeRegistration, publish_registration
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
 

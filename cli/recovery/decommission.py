@@ -63,7 +63,7 @@ def give_care(
     may be missing, and agents refuse an older one.
     """
     from plugin.wall_clock import wall_ms
-    from rlm.lifecycle.node_care import DecommissionError, StoreRegistrations, inheritance, publish_registration
+    from rlm.lifecycle.object_ownership import DecommissionError, StoreRegistrations, inheritance, publish_registration
 
     if doubts := topic.store.topic.doubts:
         found = "; ".join(doubts.values())

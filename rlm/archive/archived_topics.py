@@ -19,7 +19,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.cluster_observer import KnownSettings, Observation
-from rlm.lifecycle.node_care import NodeRegistration
+from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.release import ClusterView, HeldRange
 from rlm.lifecycle.tiered_storage import LogEpochs
 from rlm.write_path.assignment import Assignment

@@ -14,7 +14,7 @@ import structlog
 from rlm.lifecycle.cluster_observer import ClusterWatch
 from rlm.lifecycle.expiration import RLMWalExpirationTask
 from rlm.lifecycle.failover import FailoverTask
-from rlm.lifecycle.node_care import Caretaking
+from rlm.lifecycle.object_ownership import Caretaking
 from rlm.lifecycle.orphans import OrphanRounds, pause_s
 from rlm.write_path.assignment import Assignment
 

@@ -17,7 +17,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.lifecycle.cluster_observer import KnownSettings, Observation
-from rlm.lifecycle.node_care import NodeRegistration
+from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
 from rlm.write_path.assignment import Assignment
 

@@ -3,7 +3,7 @@
 from metadata_topic.records.records import PublishableRecord
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
-from rlm.lifecycle.node_care import NodeCare, NodeRegistration, StoreRegistrations, publish_registration
+from rlm.lifecycle.object_ownership import NodeRegistration, ObjectOwnership, StoreRegistrations, publish_registration
 
 
 class TopicOfOnePartition:
@@ -16,8 +16,8 @@ class TopicOfOnePartition:
         self._offset += 1
 
 
-def care(topic: TopicOfOnePartition, broker_id: int, incarnation: int) -> NodeCare:
-    return NodeCare(broker_id, incarnation, StoreRegistrations(topic.store, lambda: [1, 2]), takeover_ms=1000)
+def care(topic: TopicOfOnePartition, broker_id: int, incarnation: int) -> ObjectOwnership:
+    return ObjectOwnership(broker_id, incarnation, StoreRegistrations(topic.store, lambda: [1, 2]), takeover_ms=1000)
 
 
 def test_a_caretaker_takes_over_and_gives_back_when_the_broker_returns_with_a_new_incarnation() -> None:

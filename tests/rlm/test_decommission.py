@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlm.lifecycle.node_care import DecommissionError, NodeCare, NodeRegistration, inheritance
-from tests.rlm.test_node_care import HOUR_MS, Known, three_brokers
+from rlm.lifecycle.object_ownership import DecommissionError, NodeRegistration, ObjectOwnership, inheritance
+from tests.rlm.test_object_ownership import HOUR_MS, Known, three_brokers
 
 
 def test_the_heir_cares_for_the_objects_and_keeps_them_when_the_takeover_time_is_over() -> None:
@@ -11,8 +11,8 @@ def test_the_heir_cares_for_the_objects_and_keeps_them_when_the_takeover_time_is
     registration = inheritance(3, 2, {1, 2}, known)
     assert registration == NodeRegistration(3, 103, 2)
     known.take([registration])
-    assert NodeCare(2, 102, known, HOUR_MS).brokers_in_care() == {2, 3}
-    lowest = NodeCare(1, 101, known, HOUR_MS)
+    assert ObjectOwnership(2, 102, known, HOUR_MS).brokers_in_care() == {2, 3}
+    lowest = ObjectOwnership(1, 101, known, HOUR_MS)
     lowest.registrations_due({1, 2}, 0)
     assert lowest.registrations_due({1, 2}, HOUR_MS) == []
     assert lowest.registrations_due({1}, 2 * HOUR_MS) == [NodeRegistration(3, 103, 1)]

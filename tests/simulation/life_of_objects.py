@@ -20,7 +20,7 @@ from rlm.lifecycle.expiration import (
     Responsibility,
     RLMWalExpirationTask,
 )
-from rlm.lifecycle.node_care import NodeCare, StoreRegistrations, publish_registration
+from rlm.lifecycle.object_ownership import ObjectOwnership, StoreRegistrations, publish_registration
 from rlm.lifecycle.orphans import Kind, MetadataBehindError, OrphanTask, OwnWork
 from rlm.lifecycle.release import NEVER, ClusterView, LongTermTier, TopicWatch
 from rlm.write_path.metrics import LifecycleMetrics
@@ -80,7 +80,7 @@ class LifeOfObjects:
         clocks = Clocks(self._loop.time, agent.wall_ms)
         self._wall_ms = agent.wall_ms
         registrations = StoreRegistrations(agent.store, lambda: frozenset(brokers))
-        self.care = NodeCare(agent.broker_id, agent.incarnation, registrations, TAKEOVER_MS)
+        self.care = ObjectOwnership(agent.broker_id, agent.incarnation, registrations, TAKEOVER_MS)
         limits = ExpirationLimits(GRACE_MS, TTL_MS, retry_ms=200, retry_max_ms=2_000)
         self.planner = ExpirationPlanner(agent.store, tier, limits, world.random("deletion retries"))
         self.pools: list[SeededExecutor] = []

@@ -9,7 +9,7 @@ from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot import snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.lifecycle.expiration import ExpirationPlanner, Verdict
-from rlm.lifecycle.node_care import NodeCare
+from rlm.lifecycle.object_ownership import ObjectOwnership
 from rlm.lifecycle.orphans import OrphanTask
 from tests.simulation import agent_events, life_of_objects
 from tests.simulation.metadata_topic_model import Consumption
@@ -37,7 +37,7 @@ def look_for_no_orphans(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_nobodys_objects_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(NodeCare, "registrations_due", lambda _self, _living, _now_ms: [])
+    patch.setattr(ObjectOwnership, "registrations_due", lambda _self, _living, _now_ms: [])
 
 
 def judge_by_metadata_that_was_not_read_to_its_end(patch: pytest.MonkeyPatch) -> None:

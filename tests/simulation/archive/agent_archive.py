@@ -23,7 +23,7 @@ from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.lifecycle.cluster_observer import KnownSettings, Observation
-from rlm.lifecycle.node_care import NodeRegistration
+from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.assignment import Assignment

@@ -1,6 +1,6 @@
 """Whose objects an agent cares for, and who takes over from a broker that is gone."""
 
-from rlm.lifecycle.node_care import NodeCare, NodeRegistration
+from rlm.lifecycle.object_ownership import NodeRegistration, ObjectOwnership
 
 HOUR_MS = 3_600_000
 
@@ -25,13 +25,13 @@ def three_brokers() -> Known:
 
 
 def test_every_agent_cares_for_its_own_brokers_objects_registered_or_not_yet() -> None:
-    assert NodeCare(2, 102, Known(), HOUR_MS).brokers_in_care() == {2}
-    assert NodeCare(2, 102, three_brokers(), HOUR_MS).brokers_in_care() == {2}
+    assert ObjectOwnership(2, 102, Known(), HOUR_MS).brokers_in_care() == {2}
+    assert ObjectOwnership(2, 102, three_brokers(), HOUR_MS).brokers_in_care() == {2}
 
 
 def test_the_lowest_living_broker_takes_over_after_the_time_and_only_once() -> None:
     known = three_brokers()
-    lowest, other = NodeCare(1, 101, known, HOUR_MS), NodeCare(2, 102, known, HOUR_MS)
+    lowest, other = ObjectOwnership(1, 101, known, HOUR_MS), ObjectOwnership(2, 102, known, HOUR_MS)
     for care in (lowest, other):
         assert care.registrations_due({1, 2}, 0) == []
         assert care.registrations_due({1, 2}, HOUR_MS - 1) == []
@@ -46,14 +46,14 @@ def test_the_lowest_living_broker_takes_over_after_the_time_and_only_once() -> N
 
 def test_a_broker_without_a_registered_agent_is_not_the_caretaker() -> None:
     known = three_brokers()
-    second = NodeCare(2, 102, known, HOUR_MS)
+    second = ObjectOwnership(2, 102, known, HOUR_MS)
     del known.by_broker[1]
     second.registrations_due({1, 2}, 0)
     assert second.registrations_due({1, 2}, HOUR_MS) == [NodeRegistration(3, 103, 2)]
 
 
 def test_a_broker_that_came_back_for_a_moment_is_given_the_whole_time_again() -> None:
-    care = NodeCare(1, 101, three_brokers(), HOUR_MS)
+    care = ObjectOwnership(1, 101, three_brokers(), HOUR_MS)
     care.registrations_due({1, 2}, 0)
     care.registrations_due({1, 2, 3}, HOUR_MS - 1)
     assert care.registrations_due({1, 2}, HOUR_MS) == []
@@ -62,14 +62,14 @@ def test_a_broker_that_came_back_for_a_moment_is_given_the_whole_time_again() ->
 def test_a_caretaker_that_is_gone_itself_is_succeeded() -> None:
     known = three_brokers()
     known.take([NodeRegistration(3, 103, 1)])
-    second = NodeCare(2, 102, known, HOUR_MS)
+    second = ObjectOwnership(2, 102, known, HOUR_MS)
     second.registrations_due({2}, 0)
     assert second.registrations_due({2}, HOUR_MS) == [NodeRegistration(1, 101, 2), NodeRegistration(3, 103, 2)]
 
 
 def test_an_agent_that_ran_on_while_its_broker_was_away_takes_its_care_back() -> None:
     known = three_brokers()
-    third = NodeCare(3, 103, known, HOUR_MS)
+    third = ObjectOwnership(3, 103, known, HOUR_MS)
     known.take([NodeRegistration(3, 103, 1)])
     assert third.brokers_in_care() == frozenset()
     due = third.registrations_due({1, 2, 3}, 0)
@@ -78,6 +78,6 @@ def test_an_agent_that_ran_on_while_its_broker_was_away_takes_its_care_back() ->
 
 def test_a_fenced_incarnation_knows_it_and_does_not_register_again() -> None:
     known = three_brokers()
-    old = NodeCare(3, 90, known, HOUR_MS)
+    old = ObjectOwnership(3, 90, known, HOUR_MS)
     assert old.is_fenced()
     assert old.registrations_due({1, 2, 3}, 0) == []

@@ -44,7 +44,7 @@ class Registrations(Protocol):
         """Return every broker that has segments or a registration."""
 
 
-class NodeCare:
+class ObjectOwnership:
     """Decides about registrations. One thread at a time."""
 
     def __init__(self, broker_id: int, incarnation: int, registrations: Registrations, takeover_ms: int) -> None:
@@ -123,7 +123,7 @@ def inheritance(
 
 
 class StoreRegistrations:
-    """Implements `rlm.lifecycle.node_care.Registrations` with a metadata store."""
+    """Implements `rlm.lifecycle.object_ownership.Registrations` with a metadata store."""
 
     def __init__(self, store: RemoteWalMetadataStore, agents: Callable[[], Collection[int]]) -> None:
         """`agents` returns the brokers whose agents have ever registered in the settings topic."""
@@ -154,7 +154,7 @@ class Caretaking:
 
     def __init__(
         self,
-        care: NodeCare,
+        care: ObjectOwnership,
         publisher: RemoteWalMetadataPublisher,
         unpublished_max_s: float,
         may_delete: Callable[[], bool] = lambda: True,
