@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
-from gateway.durable.pipelined_acks import Way
+from gateway.durable.pipelined_acks import AckRoute
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -54,7 +54,7 @@ class DurableMetrics:
         elif verdict is Verdict.TIMED_OUT:
             self.are_refused_late = True
 
-    def pipelined(self, way: Way) -> None:
+    def pipelined(self, way: AckRoute) -> None:
         """Count a request with acks=all by how it went on."""
         self._requests.labels(way.value).inc()
 

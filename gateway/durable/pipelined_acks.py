@@ -64,7 +64,7 @@ other error, as OFFSET_NOT_AVAILABLE, means: not yet.
 """
 
 
-class Way(Enum):
+class AckRoute(Enum):
     """How an acks=all request went on; the value labels a counter."""
 
     PIPELINED = "pipelined"
@@ -80,7 +80,7 @@ class Way(Enum):
 class ReplicationLimits:
     """What all connections of one agent know of partitions together. Event loop only."""
 
-    def __init__(self, followers: FollowerOffsets, pipelined: Callable[[Way], object] = lambda _way: None) -> None:
+    def __init__(self, followers: FollowerOffsets, pipelined: Callable[[AckRoute], object] = lambda _way: None) -> None:
         """`pipelined` counts requests by their way."""
         self.followers = followers
         self.pipelined = pipelined
@@ -210,12 +210,12 @@ class PipelinedAcks:
         self._suspect(now_s)
         forwarded: dict[tuple[TopicId | str, int], Forwarded] = {}
         ways = {self._way(key, size, forwarded, now_s) for key, size in sizes.items()}
-        way = next((one for one in Way if one in ways and one is not Way.PIPELINED), Way.PIPELINED)
-        if way is not Way.PIPELINED and self.is_waiting:
+        way = next((one for one in AckRoute if one in ways and one is not AckRoute.PIPELINED), AckRoute.PIPELINED)
+        if way is not AckRoute.PIPELINED and self.is_waiting:
             return None
         self._questions.client_id = client_id
         self._shared.pipelined(way)
-        if way is not Way.PIPELINED:
+        if way is not AckRoute.PIPELINED:
             return {}
         for one in forwarded.values():
             self._bytes += one.size
@@ -232,30 +232,30 @@ class PipelinedAcks:
         size: int | None,
         forwarded: dict[tuple[TopicId | str, int], Forwarded],
         now_s: float,
-    ) -> Way:
+    ) -> AckRoute:
         if self._questions.are_answered is False:
-            return Way.OLD_BROKER
+            return AckRoute.OLD_BROKER
         if self._muted_until_s and now_s < self._muted_until_s + _THROTTLED_S:
-            return Way.THROTTLED
+            return AckRoute.THROTTLED
         if size is None:
-            return Way.UNREADABLE
+            return AckRoute.UNREADABLE
         topic, partition = key
         named = self._logs.named(topic)
         if named is None:
             self._logs.ask_anew()
-            return Way.UNKNOWN
+            return AckRoute.UNKNOWN
         name, topic_id = (named[0], partition), named[1]
         led = self._leaders.of_request(name, topic_id)
         if led is None:
             if self._leaders.want(name, topic_id, now_s):
                 self._due()
-            return Way.NO_RIGHT if self._leaders.may_not_describe(name) else Way.UNKNOWN
+            return AckRoute.NO_RIGHT if self._leaders.may_not_describe(name) else AckRoute.UNKNOWN
         if self._shared.is_suspected(led.log):
-            return Way.SUSPECTED
+            return AckRoute.SUSPECTED
         if self._shared.is_full(led.log):
-            return Way.BOUND
+            return AckRoute.BOUND
         forwarded[key] = Forwarded(led, size)
-        return Way.PIPELINED
+        return AckRoute.PIPELINED
 
     # Answers.
 

@@ -14,7 +14,7 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.held_answers import HELD_SHARE, HeldAnswers
 from gateway.durable.leader_questions import MAX_TOPICS
-from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, PipelinedAcks, ReplicationLimits, Way
+from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, AckRoute, PipelinedAcks, ReplicationLimits
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -103,7 +103,7 @@ class Rig:
         self.version = version
         self.leader = leader or Leader()
         self.followers = FollowerOffsets()
-        self.ways: list[Way] = []
+        self.ways: list[AckRoute] = []
         self.verdicts: list[Verdict] = []
         self.logs = DurableLogs()
         self.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
@@ -223,7 +223,7 @@ def test_an_answer_waits_for_the_high_watermark_that_the_leader_tells_in_the_sam
 def test_the_first_request_of_a_partition_goes_on_unchanged() -> None:
     rig = Rig()
     assert rig.send(1) == -1
-    assert rig.ways == [Way.UNKNOWN]
+    assert rig.ways == [AckRoute.UNKNOWN]
     rig.append(1, 0)
     assert rig.told() == (NO_ERROR, 0)
 
@@ -235,7 +235,7 @@ def test_what_does_not_say_acks_all_is_neither_changed_nor_held(acks: int) -> No
     if acks:
         rig.append(1, 5)
         assert rig.told() == (NO_ERROR, 0)
-    assert rig.ways == [Way.UNKNOWN]
+    assert rig.ways == [AckRoute.UNKNOWN]
 
 
 def test_a_request_behind_a_held_answer_goes_on_at_once() -> None:
@@ -376,7 +376,7 @@ def test_a_client_that_may_not_describe_the_topic_gets_acks_all() -> None:
         rig.append(number, 5 * number)
         rig.ask()
         assert rig.told() == (NO_ERROR, 0)
-    assert rig.ways == [Way.UNKNOWN, Way.NO_RIGHT, Way.NO_RIGHT]
+    assert rig.ways == [AckRoute.UNKNOWN, AckRoute.NO_RIGHT, AckRoute.NO_RIGHT]
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_a_broker_whose_api_versions_lack_a_question_gets_acks_all(altered: dict
         assert asked == (0 if number else 1), "ApiVersions alone, once"
         rig.append(number, 5 * number)
         assert rig.told() == (NO_ERROR, 0)
-    assert rig.ways == [Way.UNKNOWN, Way.OLD_BROKER, Way.OLD_BROKER]
+    assert rig.ways == [AckRoute.UNKNOWN, AckRoute.OLD_BROKER, AckRoute.OLD_BROKER]
 
 
 def test_what_is_not_replicated_in_time_is_to_be_tried_again_and_the_broker_judges_the_next_one() -> None:
@@ -412,7 +412,7 @@ def test_what_is_not_replicated_in_time_is_to_be_tried_again_and_the_broker_judg
     rig.now_s += TIMEOUT_MS / 1000 * HELD_SHARE + 1
     assert [rig.told(), rig.told(), rig.told()] == [(TIMED_OUT, 0), (TIMED_OUT, 0), None]
     assert rig.send(3) == -1
-    assert rig.ways[-1] is Way.SUSPECTED
+    assert rig.ways[-1] is AckRoute.SUSPECTED
     rig.append(3, -1, TOO_FEW)
     assert rig.told() == (TOO_FEW, 0)
     assert rig.send(4) == -1
@@ -581,7 +581,7 @@ def test_a_throttled_client_gets_acks_all_as_its_broker_reads_no_question() -> N
     rig.ask(SUSPECTED_S * 4)
     assert rig.told() == (NO_ERROR, 0)
     assert rig.send(2) == -1
-    assert rig.ways[-1] is Way.THROTTLED
+    assert rig.ways[-1] is AckRoute.THROTTLED
     assert not rig.replication.is_suspected(LOG)
 
 
@@ -678,7 +678,7 @@ def test_a_broker_that_throttles_the_questions_is_asked_no_more(version: int) ->
     rig.ask(SUSPECTED_S / 2)
     assert rig.told() == (NO_ERROR, 0)
     assert rig.send(2) == -1
-    assert rig.ways[-1] is Way.THROTTLED
+    assert rig.ways[-1] is AckRoute.THROTTLED
 
 
 def test_the_time_for_which_an_answer_waited_behind_another_counts_as_throttled_too() -> None:

@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from gateway.durable.pipelined_acks import Way
+from gateway.durable.pipelined_acks import AckRoute
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.topic_partition import TopicId
 from tests.gateway.durable.test_pipelined_acks import (
@@ -220,7 +220,7 @@ def test_nothing_is_acknowledged_that_is_not_replicated_and_everything_is_answer
         life = Life(seed)
         life.run(STEPS)
         life.settle()
-        pipelined += life.rig.ways.count(Way.PIPELINED)
+        pipelined += life.rig.ways.count(AckRoute.PIPELINED)
         acknowledged += life.acknowledged
         duplicates += life.duplicates
         life.rig.answers.close()
