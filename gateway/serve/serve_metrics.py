@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from gateway.serve.serving import Way
+from gateway.serve.serving import ServeOutcome
 
 
 class ServeMetrics:
@@ -23,7 +23,7 @@ class ServeMetrics:
             registry=registry,
         )
 
-    def answered(self, way: Way) -> None:
+    def answered(self, way: ServeOutcome) -> None:
         """Count one request."""
         self._fetches.labels(way.value).inc()
 

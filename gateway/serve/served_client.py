@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gateway.request_order import RequestOrder
 from gateway.serve.fetch_frames import api_key_of
 from gateway.serve.serve_metrics import ServeMetrics
-from gateway.serve.serving import Clearance, FetchServing, Relay, Serve, ServeContext, Wait, Way
+from gateway.serve.serving import Clearance, FetchServing, Relay, Serve, ServeContext, ServeOutcome, Wait
 from gateway.serve.tails import Tails
 from kafka_log.crc32c import Buffer
 from replication.wire.fetch_frame import FETCH_API_KEY
@@ -63,7 +63,7 @@ class ServedClient:
         turn = self._serving.asked(frame)
         if turn is None:
             if api_key_of(frame) == FETCH_API_KEY:
-                self._metrics.answered(Way.UNCHANGED)
+                self._metrics.answered(ServeOutcome.UNCHANGED)
             self._order.asked(frame, None)
             return frame
         while len(self._order):
@@ -73,7 +73,7 @@ class ServedClient:
         while isinstance(step := self._serving.decide(turn, came_s, loop.time()), Wait):
             await self._changed(step.until_s)
         if isinstance(step, Serve):
-            self._metrics.answered(Way.SERVED)
+            self._metrics.answered(ServeOutcome.SERVED)
             self._client.write_frame(*step.buffers)
             await self._client.drain()
             return None

@@ -37,7 +37,7 @@ _LOGINS: Final = (17, 36)
 """SaslHandshake, SaslAuthenticate: what the broker allowed before counts no more."""
 
 
-class Way(Enum):
+class ServeOutcome(Enum):
     """How a Fetch was answered, and why the broker had to."""
 
     SERVED = "served"
@@ -104,7 +104,7 @@ class Relay:
     """The broker answers this frame."""
 
     frame: Buffer
-    way: Way
+    way: ServeOutcome
     turn: Turn
     sent_s: float
 
@@ -152,31 +152,31 @@ class FetchServing:
         if turn.error:
             return Serve(encode_answer(turn.request.correlation_id, NO_SESSION, (), turn.error))
         found = self._logs(turn, now_s)
-        if isinstance(found, Way):
+        if isinstance(found, ServeOutcome):
             return self._relay(turn, found, came_s, now_s)
         return self._serve(turn, found, came_s, now_s)
 
-    def _logs(self, turn: Turn, now_s: float) -> list[VisibleLog] | Way:
+    def _logs(self, turn: Turn, now_s: float) -> list[VisibleLog] | ServeOutcome:
         """Return the logs of all partitions, or why one of them cannot be served."""
         request, clearance = turn.request, self.context.clearance
         if not turn.partitions or request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-            return Way.OTHER
+            return ServeOutcome.OTHER
         allowed_s = [self._allowed_s.get(one.log) for one in turn.partitions]
         if None in allowed_s:
-            return Way.FIRST
+            return ServeOutcome.FIRST
         if min(one for one in allowed_s if one is not None) + self.context.authorisation_s <= now_s:
-            return Way.RENEWAL
+            return ServeOutcome.RENEWAL
         topics = {one.log.topic_id for one in turn.partitions}
         are_kept_whole = [clearance.is_kept_whole(topic_id, now_s) for topic_id in topics]
         if clearance.has_quota(request.client_id, now_s):
-            return Way.QUOTA
+            return ServeOutcome.QUOTA
         if not all(are_kept_whole):
-            return Way.COMPACTED
+            return ServeOutcome.COMPACTED
         logs: list[VisibleLog] = []
         for wanted in turn.partitions:
             log = self.context.logs.get(wanted.log, now_s)
             if log is None:
-                return Way.NOT_FOLLOWED
+                return ServeOutcome.NOT_FOLLOWED
             if (reason := _why_not(wanted, log, request, now_s)) is not None:
                 return reason
             logs.append(log)
@@ -195,7 +195,7 @@ class FetchServing:
         if size < max(request.min_bytes, 0) and now_s < deadline_s:
             return Wait(min(deadline_s, *(log.current_until_s() for log in logs)))
         if not size and any(log.next_offset < log.last_stable_offset for log in logs):
-            return self._relay(turn, Way.BEHIND, came_s, now_s)  # the broker has what is not read yet
+            return self._relay(turn, ServeOutcome.BEHIND, came_s, now_s)  # the broker has what is not read yet
         session_id = self._sessions.answered(turn)
         answer = self._sessions.select(served) if turn.is_incremental else served
         if turn.makes_session:
@@ -203,7 +203,7 @@ class FetchServing:
                 self._sessions.note_answer(one.log, one[1:4])
         return Serve(encode_answer(request.correlation_id, session_id, answer))
 
-    def _relay(self, turn: Turn, way: Way, came_s: float, now_s: float) -> Relay:
+    def _relay(self, turn: Turn, way: ServeOutcome, came_s: float, now_s: float) -> Relay:
         request = turn.request
         max_wait_ms = max(request.max_wait_ms - round((now_s - came_s) * 1000), 0)
         return Relay(encode_sessionless(request, turn.partitions, max_wait_ms), way, turn, now_s)
@@ -248,17 +248,17 @@ class FetchServing:
         self.context.logs.propose(told.log, asked.leader_epoch, read, now_s)
 
 
-def _why_not(wanted: WantedPartition, log: VisibleLog, request: FetchRequest, now_s: float) -> Way | None:
+def _why_not(wanted: WantedPartition, log: VisibleLog, request: FetchRequest, now_s: float) -> ServeOutcome | None:
     """Return why the broker must answer for this partition."""
     if wanted.last_fetched_epoch >= 0 or wanted.leader_epoch not in (-1, log.epoch):
-        return Way.EPOCH
+        return ServeOutcome.EPOCH
     if now_s >= log.current_until_s():
-        return Way.STALE
+        return ServeOutcome.STALE
     if not log.log_start_offset <= wanted.offset <= log.high_watermark:
-        return Way.OFFSET
+        return ServeOutcome.OFFSET
     if not log.holds(wanted.offset):
-        return Way.BEHIND
+        return ServeOutcome.BEHIND
     at_end = wanted.offset == log.next_offset >= log.last_stable_offset
     if request.isolation_level == READ_UNCOMMITTED and at_end and log.high_watermark > log.last_stable_offset:
-        return Way.UNCOMMITTED
+        return ServeOutcome.UNCOMMITTED
     return None

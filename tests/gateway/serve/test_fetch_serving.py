@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.serve.fetch_frames import decode_request, encode_sessionless
 from gateway.serve.log_tail import HeldRecords, LogTail
-from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, Wait, Way
+from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, ServeOutcome, Wait
 from kafka_log.topic_partition import TopicId
 from replication.wire.kafka_frame import MalformedFrameError
 from tests.gateway.serve.model_broker import ModelBroker, ModelConsumer
@@ -41,7 +41,7 @@ class Rig:
         ids: Iterator[int] = itertools.count(1)
         self.context = ServeContext(self.tail, self.clear, AUTHORISED_S, lambda: next(ids))
         self.partitions = partitions
-        self.ways: list[Way] = []
+        self.ways: list[ServeOutcome] = []
 
     def consumer(self, version: int = 17, *, is_committed: bool = True, max_bytes: int = 1 << 20) -> "Connected":
         return Connected(self, ModelConsumer(self.partitions, version, is_committed=is_committed, max_bytes=max_bytes))
@@ -69,7 +69,7 @@ class Connected:
         if isinstance(step, Wait):
             return None
         if isinstance(step, Serve):
-            rig.ways.append(Way.SERVED)
+            rig.ways.append(ServeOutcome.SERVED)
             return self.consumer.take(b"".join(step.buffers))
         rig.ways.append(step.way)
         answer = rig.broker.fetch(bytes(step.frame))
@@ -77,7 +77,7 @@ class Connected:
 
     def is_served(self) -> bool:
         self.fetch()
-        return self.rig.ways[-1] is Way.SERVED
+        return self.rig.ways[-1] is ServeOutcome.SERVED
 
 
 def served(partitions: int = 1, **consumer: Any) -> tuple[Rig, Connected]:
@@ -89,7 +89,7 @@ def served(partitions: int = 1, **consumer: Any) -> tuple[Rig, Connected]:
     client = rig.consumer(**consumer)
     client.fetch()
     rig.follow()
-    assert rig.ways == [Way.FIRST]
+    assert rig.ways == [ServeOutcome.FIRST]
     return rig, client
 
 
@@ -132,7 +132,7 @@ def test_the_broker_is_asked_again_within_each_authorisation_time() -> None:
     rig.now_s += 0.5
     rig.follow()
     assert not client.is_served()
-    assert rig.ways[-1] is Way.RENEWAL
+    assert rig.ways[-1] is ServeOutcome.RENEWAL
     assert client.is_served()
 
 
@@ -140,7 +140,7 @@ def test_a_login_on_the_connection_makes_the_broker_judge_again() -> None:
     rig, client = served()
     assert client.serving.asked(b"\x00\x24\x00\x02\x00\x00\x00\x09\x00\x00") is None
     assert not client.is_served()
-    assert rig.ways[-1] is Way.FIRST
+    assert rig.ways[-1] is ServeOutcome.FIRST
 
 
 def test_what_was_told_more_than_a_second_ago_is_not_served() -> None:
@@ -149,7 +149,7 @@ def test_what_was_told_more_than_a_second_ago_is_not_served() -> None:
     assert client.is_served()
     rig.now_s += 0.1
     assert not client.is_served()
-    assert rig.ways[-1] is Way.STALE
+    assert rig.ways[-1] is ServeOutcome.STALE
 
 
 def test_age_counts_from_the_question_not_from_the_answer() -> None:
@@ -160,7 +160,7 @@ def test_age_counts_from_the_question_not_from_the_answer() -> None:
     rig.now_s += 2.0
     rig.tail.answered(answer, rig.now_s)
     assert not client.is_served()
-    assert rig.ways[-1] is Way.STALE
+    assert rig.ways[-1] is ServeOutcome.STALE
 
 
 def test_a_fetch_with_nothing_new_waits_and_min_bytes_is_honoured() -> None:
@@ -191,7 +191,7 @@ def test_a_relayed_fetch_waits_at_the_broker_for_the_rest_of_its_time() -> None:
     assert isinstance(client.serving.decide(turn, rig.now_s, rig.now_s), Wait)
     step = client.serving.decide(turn, rig.now_s, rig.now_s + 1.0)
     assert isinstance(step, Relay)
-    assert step.way is Way.STALE
+    assert step.way is ServeOutcome.STALE
     assert decode_request(step.frame).max_wait_ms == 4000
 
 
@@ -201,14 +201,14 @@ def test_nothing_is_served_under_a_quota_from_a_compacted_topic_or_where_that_is
     assert not client.is_served()
     rig.clear.quota, rig.clear.compacted = False, True
     assert not client.is_served()
-    assert rig.ways[-2:] == [Way.QUOTA, Way.COMPACTED]
+    assert rig.ways[-2:] == [ServeOutcome.QUOTA, ServeOutcome.COMPACTED]
 
 
 def test_another_leader_epoch_is_the_brokers_to_answer_and_then_it_is_followed() -> None:
     rig, client = served()
     client.consumer.epoch = rig.broker.logs[0].epoch = 4
     assert not client.is_served()
-    assert rig.ways[-1] is Way.EPOCH
+    assert rig.ways[-1] is ServeOutcome.EPOCH
     rig.follow()
     assert client.is_served()
     old = rig.consumer()
@@ -221,7 +221,7 @@ def test_a_leader_epoch_that_the_broker_has_left_is_not_served() -> None:
     rig.broker.logs[0].epoch = 4
     rig.follow()
     assert not client.is_served()
-    assert rig.ways[-1] is Way.NOT_FOLLOWED
+    assert rig.ways[-1] is ServeOutcome.NOT_FOLLOWED
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 99])
@@ -231,7 +231,7 @@ def test_an_offset_out_of_range_is_the_brokers_to_answer(offset: int) -> None:
     rig.follow()
     client.consumer.positions[0] = offset
     assert client.fetch().responses[0].partitions[0].error_code == 1
-    assert rig.ways[-1] is Way.OFFSET
+    assert rig.ways[-1] is ServeOutcome.OFFSET
 
 
 def test_a_log_with_holes_is_not_followed() -> None:
@@ -243,7 +243,7 @@ def test_a_log_with_holes_is_not_followed() -> None:
     del log.batches[1], log.spans[1]
     rig.follow()
     assert not client.is_served()
-    assert rig.ways[-1] is Way.NOT_FOLLOWED
+    assert rig.ways[-1] is ServeOutcome.NOT_FOLLOWED
 
 
 def test_records_of_open_transactions_are_the_brokers_to_give_to_who_reads_them() -> None:
@@ -253,7 +253,7 @@ def test_records_of_open_transactions_are_the_brokers_to_give_to_who_reads_them(
     log.high_watermark = 5
     rig.follow()
     assert not client.is_served()
-    assert rig.ways[-1] is Way.UNCOMMITTED
+    assert rig.ways[-1] is ServeOutcome.UNCOMMITTED
     assert client.consumer.read[0] == list(range(5))
 
 
@@ -285,7 +285,7 @@ def test_memory_is_bounded_and_who_is_behind_is_the_brokers_to_answer() -> None:
         assert reader.is_served()
     assert rig.tail.size <= 3000
     assert not laggard.is_served()
-    assert rig.ways[-1] is Way.BEHIND
+    assert rig.ways[-1] is ServeOutcome.BEHIND
     assert laggard.consumer.read[0] == reader.consumer.read[0] == list(range(10))
     assert laggard.is_served()
 
