@@ -1,4 +1,5 @@
-"""Puts together what lets the gateway answer consumers itself: tails of brokers, the door to this one, clearance."""
+"""Puts together what lets the gateway answer consumers itself: tails of brokers, the door to this one,
+serve_permission."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -10,8 +11,8 @@ from agent.settings.memory_shares import SERVED_BYTES
 from gateway.consume.consumer_answers import ConsumerContext
 from gateway.metrics import ClientCount, GatewayMetrics
 from gateway.routed_relay import LinkReading
-from gateway.serve.clearance import ClusterAnswer, ClusterClearance
 from gateway.serve.serve_metrics import ServeMetrics
+from gateway.serve.serve_permission import ClusterAnswer, ClusterClearance
 from gateway.serve.served_client import ServingParts
 from gateway.serve.tail_door import TailDoor
 from gateway.serve.tails import TailContext, Tails
@@ -37,12 +38,12 @@ class GatewayServing:
 
     parts: ServingParts
     tails: Tails
-    clearance: ClusterClearance
+    serve_permission: ClusterClearance
     door: TailDoor
 
     def run(self) -> asyncio.Task[None]:
         """Begin to ask the cluster."""
-        return asyncio.get_running_loop().create_task(self.clearance.run())
+        return asyncio.get_running_loop().create_task(self.serve_permission.run())
 
 
 def build_serving(
@@ -65,12 +66,12 @@ def build_serving(
         return count.given_crossed, count.sent_crossed
 
     tails = Tails(TailContext(reading, peers, links.defects, crossed, SERVED_BYTES))
-    clearance = ClusterClearance(_asker(configuration), leader.clock)
+    serve_permission = ClusterClearance(_asker(configuration), leader.clock)
     told = ServeMetrics(leader.metrics.registry)
     told.set_held(tails.held_bytes)
-    parts = ServingParts(tails, clearance, told, _AUTHORISED_S)
+    parts = ServingParts(tails, serve_permission, told, _AUTHORISED_S)
     door = TailDoor(consumers, leader.zones, _dialler(configuration, leader), leader.limits.idle_timeout_s)
-    return GatewayServing(parts, tails, clearance, door)
+    return GatewayServing(parts, tails, serve_permission, door)
 
 
 def _dialler(configuration: Configuration, leader: LeaderContext) -> Callable[[FramedConnection], Awaitable[None]]:

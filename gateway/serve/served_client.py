@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gateway.request_order import RequestOrder
 from gateway.serve.fetch_frames import api_key_of
 from gateway.serve.serve_metrics import ServeMetrics
-from gateway.serve.serving import Clearance, FetchServing, Relay, Serve, ServeContext, ServeOutcome, Wait
+from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, ServeOutcome, ServePermission, Wait
 from gateway.serve.tails import Tails
 from kafka_log.crc32c import Buffer
 from replication.wire.fetch_frame import FETCH_API_KEY
@@ -24,14 +24,14 @@ class ServingParts:
     """Shared state of all clients of one gateway."""
 
     tails: Tails
-    clearance: Clearance
+    serve_permission: ServePermission
     metrics: ServeMetrics
     authorisation_s: float
 
     def client(self, broker_id: int, client: FramedConnection) -> "ServedClient":
         """Return a new `ServedClient` for a client of this broker."""
         tail = self.tails.of(broker_id)
-        context = ServeContext(tail, self.clearance, self.authorisation_s, lambda: secrets.randbits(31) or 1)
+        context = ServeContext(tail, self.serve_permission, self.authorisation_s, lambda: secrets.randbits(31) or 1)
         return ServedClient(FetchServing(context), client, tail.changed, self.metrics)
 
 

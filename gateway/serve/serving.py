@@ -66,7 +66,7 @@ class FollowedLogs(Protocol):
         """Follow a log of which the broker has just given a consumer records in this leader epoch."""
 
 
-class Clearance(Protocol):
+class ServePermission(Protocol):
     """What the cluster says of quotas and topics."""
 
     def has_quota(self, client_id: str, now_s: float) -> bool:
@@ -93,7 +93,7 @@ class ServeContext:
     """Shared state of all connections to one broker."""
 
     logs: FollowedLogs
-    clearance: Clearance
+    serve_permission: ServePermission
     authorisation_s: float
     next_id: Callable[[], int]
     """Random positive numbers of 31 bits."""
@@ -158,7 +158,7 @@ class FetchServing:
 
     def _logs(self, turn: Turn, now_s: float) -> list[VisibleLog] | ServeOutcome:
         """Return the logs of all partitions, or why one of them cannot be served."""
-        request, clearance = turn.request, self.context.clearance
+        request, serve_permission = turn.request, self.context.serve_permission
         if not turn.partitions or request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             return ServeOutcome.OTHER
         allowed_s = [self._allowed_s.get(one.log) for one in turn.partitions]
@@ -167,8 +167,8 @@ class FetchServing:
         if min(one for one in allowed_s if one is not None) + self.context.authorisation_s <= now_s:
             return ServeOutcome.RENEWAL
         topics = {one.log.topic_id for one in turn.partitions}
-        are_kept_whole = [clearance.is_kept_whole(topic_id, now_s) for topic_id in topics]
-        if clearance.has_quota(request.client_id, now_s):
+        are_kept_whole = [serve_permission.is_kept_whole(topic_id, now_s) for topic_id in topics]
+        if serve_permission.has_quota(request.client_id, now_s):
             return ServeOutcome.QUOTA
         if not all(are_kept_whole):
             return ServeOutcome.COMPACTED

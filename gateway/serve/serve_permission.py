@@ -51,7 +51,7 @@ def limited_clients(quotas: Iterable[ClientQuota]) -> frozenset[str] | None:
 
 
 class ClusterClearance:
-    """Implements `Clearance` of `gateway.serve.serving`. All times are monotonic seconds."""
+    """Implements `ServePermission` of `gateway.serve.serving`. All times are monotonic seconds."""
 
     def __init__(self, ask: Callable[[Collection[TopicId]], ClusterAnswer], clock: Callable[[], float]) -> None:
         """`ask` blocks, and raises KafkaClusterError. After any error it is asked again."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
-from gateway.serve.clearance import ClusterAnswer, ClusterClearance, limited_clients
+from gateway.serve.serve_permission import ClusterAnswer, ClusterClearance, limited_clients
 from kafka_cluster.answers import ClientQuota
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
@@ -47,11 +47,11 @@ async def test_after_an_unexpected_error_the_cluster_is_asked_again(monkeypatch:
             raise ValueError("a value that nobody expected")
         return ClusterAnswer([], topics)
 
-    monkeypatch.setattr("gateway.serve.clearance.ASK_S", 0.001)
-    clearance = ClusterClearance(ask, lambda: 100.0)
-    running = asyncio.get_running_loop().create_task(clearance.run())
-    assert not clearance.is_kept_whole(ONE, 100.0)
-    await until(lambda: running.done() or clearance.is_kept_whole(ONE, 100.0))
+    monkeypatch.setattr("gateway.serve.serve_permission.ASK_S", 0.001)
+    serve_permission = ClusterClearance(ask, lambda: 100.0)
+    running = asyncio.get_running_loop().create_task(serve_permission.run())
+    assert not serve_permission.is_kept_whole(ONE, 100.0)
+    await until(lambda: running.done() or serve_permission.is_kept_whole(ONE, 100.0))
     assert not running.done()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -65,17 +65,17 @@ async def test_nothing_is_allowed_before_the_cluster_has_answered_nor_when_that_
             raise KafkaClusterError("describe client quotas", "broker", "refused")
         return ClusterAnswer([quota({"client-id": "limited"})], [one for one in topics if one == ONE])
 
-    clearance = ClusterClearance(ask, lambda: now_s)
-    running = asyncio.get_running_loop().create_task(clearance.run())
-    assert clearance.has_quota("free", now_s)
-    assert not clearance.is_kept_whole(ONE, now_s)
-    assert not clearance.is_kept_whole(TWO, now_s)
-    await until(lambda: not clearance.has_quota("free", now_s))
-    assert clearance.has_quota("limited", now_s)
-    assert clearance.is_kept_whole(ONE, now_s)
-    assert not clearance.is_kept_whole(TWO, now_s), "it is compacted"
+    serve_permission = ClusterClearance(ask, lambda: now_s)
+    running = asyncio.get_running_loop().create_task(serve_permission.run())
+    assert serve_permission.has_quota("free", now_s)
+    assert not serve_permission.is_kept_whole(ONE, now_s)
+    assert not serve_permission.is_kept_whole(TWO, now_s)
+    await until(lambda: not serve_permission.has_quota("free", now_s))
+    assert serve_permission.has_quota("limited", now_s)
+    assert serve_permission.is_kept_whole(ONE, now_s)
+    assert not serve_permission.is_kept_whole(TWO, now_s), "it is compacted"
     fails, now_s = True, now_s + 20.0
-    assert clearance.has_quota("free", now_s)
-    assert not clearance.is_kept_whole(ONE, now_s)
+    assert serve_permission.has_quota("free", now_s)
+    assert not serve_permission.is_kept_whole(ONE, now_s)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
