@@ -22,7 +22,7 @@ from rlm.archive.archived_topics import CareDuties
 from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.archive.stored_runs import ArchiveLinks
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
-from rlm.write_path.machine import Machine
+from rlm.write_path.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +83,7 @@ def build_archiving(around: Surroundings, kafka: KafkaFollowing, duties: Callabl
         limits,
         duties,
         around.metrics.archive,
-        Machine(around.clocks),
+        Runtime(around.clocks),
     )
 
 

@@ -41,10 +41,10 @@ from rlm.write_path.core.led_partition import BacklogLimits, PartitionStatus
 from rlm.write_path.core.led_views import StoredLog
 from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
-from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint, end_of_log
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadListener, WritePathOwner
+from rlm.write_path.runtime import Runtime, thread_pool
 from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 
@@ -355,9 +355,9 @@ class WritePath(WritePathOwner):
         return decider
 
     def _make_manager(self, combine: RLMWalCombineTask, decider: LinkDecider) -> RemoteWalLogManager:
-        (stage_times, metrics), machine = self._metrics(), Machine(self._around.clocks)
+        (stage_times, metrics), runtime = self._metrics(), Runtime(self._around.clocks)
         limits = log_manager_limits(self._around.settings)
-        manager = RemoteWalLogManager(limits, combine, decider, stage_times, metrics, machine, self)
+        manager = RemoteWalLogManager(limits, combine, decider, stage_times, metrics, runtime, self)
         for listener in self._listeners():
             manager.add_listener(listener)
         return manager

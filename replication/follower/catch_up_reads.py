@@ -23,7 +23,7 @@ from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import coalesce_ranges
 from rlm.write_path.commit.bandwidth import TokenBucket
-from rlm.write_path.machine import thread_pool
+from rlm.write_path.runtime import thread_pool
 
 
 @dataclass(frozen=True, slots=True)

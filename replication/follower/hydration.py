@@ -31,8 +31,8 @@ from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.shared_reads import ZoneReading
-from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import StageTimes
+from rlm.write_path.runtime import thread_pool
 
 
 class Neighbours(Protocol):

@@ -22,7 +22,7 @@ from replication.leader.read_ahead import CatchUpLimits, ReadAhead, WantedRead
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import PeerCapabilities
 from rlm.write_path.core.led_views import FoundRuns
-from rlm.write_path.machine import thread_pool
+from rlm.write_path.runtime import thread_pool
 
 log = structlog.get_logger(__name__)
 

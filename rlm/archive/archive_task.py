@@ -61,8 +61,8 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetada
 from rlm.archive.archive_plan import PREPARED_TTL_MS, ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart
 from rlm.write_path.commit.bandwidth import TokenBucket
 from rlm.write_path.core.partition_schedule import PartitionSchedule, ScheduleIntervals
-from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
+from rlm.write_path.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ class RLMArchiveTask:
         first_writer_id: CombinedSegmentId,
         limits: ArchiveTaskLimits,
         metrics: ArchiveMetrics,
-        machine: Machine,
+        runtime: Runtime,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`first_writer_id` is the id of the first object; its sequence counts archive objects only."""
@@ -141,9 +141,9 @@ class RLMArchiveTask:
         self._next_writer_id = first_writer_id
         self._limits = limits
         self._metrics = metrics
-        self._clocks = machine.clocks
+        self._clocks = runtime.clocks
         self._sleep = sleep
-        self._pool = machine.pool(limits.threads, "rlm-archive")
+        self._pool = runtime.pool(limits.threads, "rlm-archive")
         self._bucket = TokenBucket(limits.bytes_per_s)
         self._schedule = PartitionSchedule(limits.intervals)
         self._partitions: dict[TopicIdPartition, _Archived] = {}

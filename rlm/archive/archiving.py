@@ -20,8 +20,8 @@ from rlm.archive.archived_topics import CareDuties
 from rlm.lifecycle.lifecycle import LifecycleIntervals
 from rlm.lifecycle.orphans import HealingLimits, pause_s
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
+from rlm.write_path.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Archiving:
         limits: ArchivingLimits,
         duties: Callable[[], CareDuties],
         metrics: ArchiveMetrics,
-        machine: Machine,
+        runtime: Runtime,
     ) -> None:
         """`load` blocks, and raises RemoteStorageError; `duties` is called on a thread, before each round of care."""
         self._load = load
@@ -66,8 +66,8 @@ class Archiving:
         self._limits = limits
         self._duties = duties
         self._metrics = metrics
-        self._machine = machine
-        self._threads = machine.pool(_CARE_THREADS, "rlm-archive-care")
+        self._runtime = runtime
+        self._threads = runtime.pool(_CARE_THREADS, "rlm-archive-care")
         self._assignments: list[Assignment] = []
         self._task: RLMArchiveTask | None = None
         self.storage: ObjectArchiveStorage | None = None
@@ -132,7 +132,7 @@ class Archiving:
 
     def _care_once(self, care: ArchiveCare, task: RLMArchiveTask) -> None:
         unsettled = task.unsettled
-        duties, now_ms = self._duties(), self._machine.clocks.wall_ms()
+        duties, now_ms = self._duties(), self._runtime.clocks.wall_ms()
         care.run_once(now_ms, duties.incarnations, duties.logs, unsettled, self._sources.metadata_is_whole)
 
     async def _look_for_orphans(self, rounds: ArchiveOrphanRounds, sleep: Callable[[float], Awaitable[None]]) -> None:
@@ -159,10 +159,10 @@ class Archiving:
             self._sources.topic_doubt,
             self._limits.healing,
             self._metrics,
-            self._machine.clocks.wall_ms,
+            self._runtime.clocks.wall_ms,
         )
 
     def _make_task(self, storage: ObjectArchiveStorage) -> RLMArchiveTask:
         return RLMArchiveTask(
-            self._sources, storage, self._first_writer_id, self._limits.task, self._metrics, self._machine
+            self._sources, storage, self._first_writer_id, self._limits.task, self._metrics, self._runtime
         )

@@ -57,8 +57,8 @@ from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from plugin.wall_clock import Clocks
 from rlm.lifecycle.release import ClusterView, DeadTails, LongTermTier, Release, ReleaseJudge
-from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics
+from rlm.write_path.runtime import thread_pool
 from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS
 
 log = structlog.get_logger(__name__)

@@ -54,12 +54,12 @@ from rlm.write_path.core.led_partition import LedPartition, PartitionStatus, Wri
 from rlm.write_path.core.led_views import StoredLog
 from rlm.write_path.core.pacing import LogManagerLimits, Look, UploadNow, Wait
 from rlm.write_path.core.write_path_core import WritePathCore
-from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.append_watcher import AppendWatcher
 from rlm.write_path.reading.log_task import LogTask
 from rlm.write_path.reading.resume_point import ResumePoint, ResumeUnknownError
 from rlm.write_path.reading.wal_task import LogReader, RLMWalTask
+from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
@@ -195,18 +195,18 @@ class Effects:
         stage_times: StageTimes,
         metrics: WriteMetrics,
         owner: WritePathOwner,
-        machine: Machine,
+        runtime: Runtime,
     ) -> None:
         self._stage_times = stage_times
         self._metrics = metrics
         self._owner = owner
         self.listeners = UploadListeners(metrics.listener_defects)
         self.open_files = OpenFiles(limits.open_files)
-        self.watcher = AppendWatcher(machine.directory_events())
-        clock = machine.clocks.monotonic_s
-        self.reader = LogReader(machine.pool(limits.task_threads, "rlm-wal-task"), self.watcher, clock)
+        self.watcher = AppendWatcher(runtime.directory_events())
+        clock = runtime.clocks.monotonic_s
+        self.reader = LogReader(runtime.pool(limits.task_threads, "rlm-wal-task"), self.watcher, clock)
         self._asking: asyncio.TimerHandle | None = None
-        backlog_pool = machine.pool(1, "rlm-backlog")
+        backlog_pool = runtime.pool(1, "rlm-backlog")
         self.backlog = BacklogUploads(core, combine_task, self.carry_out, clock, backlog_pool)
 
     def log_task(self, assignment: Assignment) -> LogTask:
@@ -441,15 +441,15 @@ class RemoteWalLogManager:
         decider: LinkDecider,
         stage_times: StageTimes,
         metrics: WriteMetrics,
-        machine: Machine,
+        runtime: Runtime,
         owner: WritePathOwner | None = None,
     ) -> None:
         owner = owner or WritePathOwner()
-        self._clock, self._wall_ms = machine.clocks.monotonic_s, machine.clocks.wall_ms
+        self._clock, self._wall_ms = runtime.clocks.monotonic_s, runtime.clocks.wall_ms
         self._decider = decider
         self._combine_task = combine_task
         self._core = core = WritePathCore(limits, decider)
-        self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, owner, machine)
+        self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, owner, runtime)
         self._loop = CommitLoop(core, effects, combine_task, self._clock)
         self._running: list[asyncio.Task[None]] = []
 

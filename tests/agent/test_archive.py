@@ -37,8 +37,8 @@ from rlm.archive.archive_task import ArchiveSources
 from rlm.archive.archived_topics import CareDuties
 from rlm.archive.archiving import Archiving
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
+from rlm.write_path.runtime import Runtime
 from tests.kafka_log.batches import batches
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
@@ -100,7 +100,7 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
         archiving_limits(_settings()),
         lambda: CareDuties({1: 8}, KnownLogs({}, ())),
         ArchiveMetrics(CollectorRegistry()),
-        Machine(Clocks(time.monotonic, lambda: WALL_MS + 1)),
+        Runtime(Clocks(time.monotonic, lambda: WALL_MS + 1)),
     )
     assignment = Assignment(ORDERS, "orders", directory, LinkPolicy.COST, 20, archive=True)
     archiving.assign([replace(assignment, archive=False)])
@@ -138,7 +138,7 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         archiving_limits(_settings()),
         lambda: CareDuties({}, KnownLogs({}, ())),
         ArchiveMetrics(CollectorRegistry()),
-        Machine(Clocks(time.monotonic, lambda: WALL_MS)),
+        Runtime(Clocks(time.monotonic, lambda: WALL_MS)),
     )
     running = asyncio.create_task(archiving.run(sleep))
     async with asyncio.timeout(60):
@@ -178,7 +178,7 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
         archiving_limits(_settings()),
         lambda: duties[0],
         ArchiveMetrics(CollectorRegistry()),
-        Machine(Clocks(time.monotonic, lambda: later_ms)),
+        Runtime(Clocks(time.monotonic, lambda: later_ms)),
     )
     if writer_is_known:
         store.apply(RemoteWalNodeRegistration(1, 7, 1, 0))

@@ -16,8 +16,8 @@ from replication.follower import hydrated_responses
 from replication.leader import response_links
 from replication.leader.link_planner import LinkPlanner
 from replication.wire.link import encode_linked_response
-from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
+from rlm.write_path.runtime import thread_pool
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches

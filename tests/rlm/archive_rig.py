@@ -36,8 +36,8 @@ from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
-from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
+from rlm.write_path.runtime import Runtime
 from tests.kafka_log.batches import batch
 from tests.rlm.memory_storage import MemoryStorage
 from tests.rlm.segment_lookup import Located, SegmentLookup, Tier
@@ -200,7 +200,7 @@ class Agent:
                 bool(limits.pop("digests", 0)),
             ),
             metrics,
-            Machine(Clocks(lambda: outside.now_s, outside.wall_ms)),
+            Runtime(Clocks(lambda: outside.now_s, outside.wall_ms)),
             self._sleep,
         )
         assert not limits

@@ -30,8 +30,8 @@ from rlm.lifecycle.expiration import (
 )
 from rlm.lifecycle.orphans import OrphanTask, OwnWork
 from rlm.lifecycle.release import ClusterView, Tiers
-from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics, WriteMetrics
+from rlm.write_path.runtime import thread_pool
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches

@@ -23,10 +23,10 @@ from rlm.write_path.commit.price import Price
 from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
-from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
+from rlm.write_path.runtime import Runtime, thread_pool
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.kafka_log.log_writer import LogWriter
@@ -130,7 +130,7 @@ class Rig:
         decider = LinkDecider(Price(30_000, 0.1), Cadence(limits.commit))
         self.owner = Owner()
         self.manager = RemoteWalLogManager(
-            limits, combine, decider, StageTimes(registry), self.metrics, Machine(clocks), self.owner
+            limits, combine, decider, StageTimes(registry), self.metrics, Runtime(clocks), self.owner
         )
         self.manager.add_listener(self.listener)
         self.logs: dict[TopicIdPartition, LogWriter] = {}

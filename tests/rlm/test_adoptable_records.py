@@ -22,8 +22,8 @@ from plugin.segment_metadata import (
 )
 from plugin.wall_clock import Clocks
 from plugin.wrappers.adopting_storage import AdoptingStorage
-from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
+from rlm.write_path.runtime import thread_pool
 from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS, AdoptableRecords, AdoptionLimits, Offer
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem

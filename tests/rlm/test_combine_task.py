@@ -13,8 +13,8 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from plugin.wall_clock import Clocks
-from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
+from rlm.write_path.runtime import thread_pool
 from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kafka_log.open_files import OpenFiles
-from rlm.write_path.machine import thread_pool
 from rlm.write_path.reading.append_watcher import AppendWatcher
 from rlm.write_path.reading.log_task import TaskOutcome
 from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.reading.wal_task import LogReader, RLMWalTask
+from rlm.write_path.runtime import thread_pool
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.manager_rig import partition
 

@@ -22,12 +22,12 @@ from rlm.write_path.commit.price import Price
 from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
-from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.log_task import LogTask, TaskOutcome
 from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 from rlm.write_path.reading.wal_task import run_tasks
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
+from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
 from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
@@ -137,9 +137,9 @@ class AgentModel(WritePathOwner):
         self.combine.on_stored = self._object_stored
         self.pools: list[SeededExecutor] = []
         self.directory_events: list[SimulatedDirectoryEvents] = []
-        machine = Machine(clocks, self._pool, self._directory_events)
+        runtime = Runtime(clocks, self._pool, self._directory_events)
         decider = LinkDecider(Price(BREAK_EVEN_BYTES, 0.1), Cadence(LIMITS.commit))
-        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine, self)
+        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, runtime, self)
         self.gaps = GapDeclarations(first_id, self.publication, store.declares, tiers, metrics, self.wall_ms)
         self.failover = FailoverPlanner(broker_id, store, self.gaps.declare_loss)
         self.manager.add_listener(self)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from rlm.write_path.machine import thread_pool
+from rlm.write_path.runtime import thread_pool
 from tests.simulation.virtual_time import Delays, SeededExecutor, VirtualTimeLoop, run
 
 Pool = Callable[[int], Executor]

@@ -28,8 +28,8 @@ from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
-from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
+from rlm.write_path.runtime import Runtime
 from tests.simulation.agent_model import AgentModel
 from tests.simulation.archive.seeded_archive_storage import SeededArchiveStorage
 from tests.simulation.life_of_objects import GRACE_MS, LifeOfObjects
@@ -111,7 +111,7 @@ class AgentArchive:
             LIMITS,
             lambda: knowledge.topics.duties(life.brokers_to_care_for()),
             world.archive_metrics,
-            Machine(Clocks(world.loop.time, agent.wall_ms), self._pool),
+            Runtime(Clocks(world.loop.time, agent.wall_ms), self._pool),
         )
 
     def start(self) -> None:

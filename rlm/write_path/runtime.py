@@ -17,7 +17,7 @@ def thread_pool(threads: int, name: str) -> Executor:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Runtime:
     """The seams of the write path."""
 
     clocks: Clocks
