@@ -53,7 +53,7 @@ from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, KnownPeers, Listener
 from replication.wire.peer_protocol import MESSAGES, NO_BROKER_SERVED, Hello, PeerCapabilities
-from rlm.lifecycle.untold_segments import UntoldSegments
+from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
@@ -247,8 +247,8 @@ class ClientGateway:
             return metadata.doubt() if lease.may_delete else "the lease in the bucket is not known to be this cluster's"
 
         if self.produce is not None:
-            untold = UntoldSegments(storage, metadata.store, lambda: self.peers)
-            names = KnownNames(metadata.store.find_adopters, untold.stored_ms, metadata.read_to_end, doubt)
+            unpublished = UnpublishedSegments(storage, metadata.store, lambda: self.peers)
+            names = KnownNames(metadata.store.find_adopters, unpublished.stored_ms, metadata.read_to_end, doubt)
             self.produce.wanted.arrived(names)
             self.produce.uploads.is_stopped = lambda: lease.lost_because is not None
 

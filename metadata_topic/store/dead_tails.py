@@ -17,7 +17,7 @@ class DeadTails:
 
     def __init__(self) -> None:
         self._tails: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
-        self._untold: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
+        self._unpublished: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
         """Those that only an earlier topic, or an earlier reading, told: leaders are to declare them again."""
 
     def __contains__(self, segment_id: CombinedSegmentId) -> bool:
@@ -43,9 +43,9 @@ class DeadTails:
         """Yield the first dead offsets of these partitions and epochs, one for each segment that has some."""
         return ((key, tails[key]) for tails in self._tails.values() for key in tails.keys() & keys)
 
-    def is_told(self, segment_id: CombinedSegmentId, key: PartitionAndEpoch) -> bool:
+    def is_published(self, segment_id: CombinedSegmentId, key: PartitionAndEpoch) -> bool:
         """Whether this topic itself tells what is known of the segment's dead records of this partition and epoch."""
-        return key not in self._untold.get(segment_id, ())
+        return key not in self._unpublished.get(segment_id, ())
 
     def know(self, tail: DeadTail) -> None:
         """Add a dead tail that an image tells, of this topic or of one before it."""
@@ -53,32 +53,33 @@ class DeadTails:
         key = (tail.topic_id_partition, tail.leader_epoch)
         tails[key] = min(tails.get(key, tail.first_offset), tail.first_offset)
 
-    def note_told(self, tail: DeadTail) -> None:
+    def note_published(self, tail: DeadTail) -> None:
         """Record a dead tail that a record of this topic declares."""
         self.know(tail)
-        untold, key = self._untold.get(tail.combined_segment_id, {}), (tail.topic_id_partition, tail.leader_epoch)
-        if untold.get(key, -1) >= tail.first_offset:
-            del untold[key]
+        key = (tail.topic_id_partition, tail.leader_epoch)
+        unpublished = self._unpublished.get(tail.combined_segment_id, {})
+        if unpublished.get(key, -1) >= tail.first_offset:
+            del unpublished[key]
 
     def forget(self, segment_id: CombinedSegmentId) -> None:
         """Forget a segment's dead tails, because it is deleted."""
         self._tails.pop(segment_id, None)
-        self._untold.pop(segment_id, None)
+        self._unpublished.pop(segment_id, None)
 
     def list_untold(self) -> list[DeadTail]:
         """Return the dead tails that this topic does not tell."""
         return [
             DeadTail(segment_id, *partition_and_epoch, first_offset)
-            for segment_id, tails in self._untold.items()
+            for segment_id, tails in self._unpublished.items()
             for partition_and_epoch, first_offset in tails.items()
         ]
 
     def know_as_untold(self, tail: DeadTail) -> None:
         """Note that the topic does not tell this dead tail, as an earlier process knew."""
-        self._untold.setdefault(tail.combined_segment_id, {})[tail.topic_id_partition, tail.leader_epoch] = (
+        self._unpublished.setdefault(tail.combined_segment_id, {})[tail.topic_id_partition, tail.leader_epoch] = (
             tail.first_offset
         )
 
     def begin_anew(self) -> None:
-        """Mark all dead tails as untold, because the topic is another one, or is read again."""
-        self._untold = {segment_id: dict(tails) for segment_id, tails in self._tails.items()}
+        """Mark all dead tails as unpublished, because the topic is another one, or is read again."""
+        self._unpublished = {segment_id: dict(tails) for segment_id, tails in self._tails.items()}

@@ -27,13 +27,16 @@ class HeldRecords:
         self.losses: LocalLosses = {}
         self._told: dict[DeclaredGap, None] = {}
 
-    def add(self, losses: Iterable[DeclaredGap], *, is_told: bool = True) -> None:
-        """Add losses; `is_told`: the topic tells them. `losses` is replaced, never changed, so others may keep it."""
+    def add(self, losses: Iterable[DeclaredGap], *, is_published: bool = True) -> None:
+        """Add losses; `is_published`: the topic tells them.
+
+        `losses` is replaced, never changed, so others may keep it.
+        """
         for loss in losses:
             known = self.losses.get(loss.topic_id_partition, ())
             if loss not in known:
                 self.losses = {**self.losses, loss.topic_id_partition: (*known, loss)}
-            if is_told:
+            if is_published:
                 self._told[loss] = None
 
     def __iter__(self) -> Iterator[DeclaredGap]:

@@ -240,8 +240,8 @@ class PartitionLookups:
 
     def _told_end_of_life(self, run: _Run, key: PartitionAndEpoch) -> int:
         """Return the offset from which on the run is dead, by what this topic tells."""
-        is_told = self._state.dead_tails.is_told(run.segment.segment_id, key)
-        return self._end_of_life(run, key) if is_told else run.last_offset + 1
+        is_published = self._state.dead_tails.is_published(run.segment.segment_id, key)
+        return self._end_of_life(run, key) if is_published else run.last_offset + 1
 
     def _end_of_life(self, run: _Run, key: PartitionAndEpoch) -> int:
         """Return the offset from which on the run is dead; the one behind its last offset while all of it lives."""

@@ -279,7 +279,7 @@ class RemoteWalMetadataStore(PartitionLookups):
         with self._lock:
             losses = [gap for gap in record.gaps if gap.reason is GapReason.LOST_LOCALLY]
             self._state.untold_gaps.add(gap for gap in record.gaps if gap not in losses)
-            self._state.held.add(losses, is_told=False)
+            self._state.held.add(losses, is_published=False)
 
     def image(self) -> StoreImage:
         """Return all that is known, and how far the topic was read, for a snapshot."""

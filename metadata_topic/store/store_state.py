@@ -432,7 +432,7 @@ class StoreState:
                 continue
             self.counters["dead_entries"] += 1
             self._touched["dead"].add(segment_id)
-            self.dead_tails.note_told(
+            self.dead_tails.note_published(
                 DeadTail(segment_id, entry.topic_id_partition, entry.leader_epoch, entry.first_offset)
             )
 

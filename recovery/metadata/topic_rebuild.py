@@ -378,7 +378,7 @@ def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> li
         if gap.reason is GapReason.NOT_WANTED:
             unwanted[gap.topic_id_partition, gap.leader_epoch].append((gap.from_offset, gap.to_offset))
 
-    def is_told(gap: DeclaredGap) -> bool:
+    def is_published(gap: DeclaredGap) -> bool:
         key = (gap.topic_id_partition, gap.leader_epoch)
         if gap.reason is GapReason.RELEASED:
             of_its_epoch = LeaderEpochs([(gap.leader_epoch, 0)])
@@ -390,7 +390,7 @@ def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> li
             return behind > 0 and unwanted[key][behind - 1][1] >= gap.to_offset
         return gap in declared
 
-    return [gap for gap in gaps if not is_told(gap)]
+    return [gap for gap in gaps if not is_published(gap)]
 
 
 def read_snapshots(

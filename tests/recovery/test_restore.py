@@ -198,8 +198,8 @@ def test_a_compacted_log_goes_on_behind_a_damaged_leftover_of_what_was_released_
 
     restored = _restore(job, store)
 
-    is_told = bool(rules.released or rules.declared_gaps)
-    assert (restored.end_offset, restored.gap) == ((30, None) if is_told else (10, Gap(10, 20)))
+    is_published = bool(rules.released or rules.declared_gaps)
+    assert (restored.end_offset, restored.gap) == ((30, None) if is_published else (10, Gap(10, 20)))
 
 
 @pytest.mark.parametrize("begins_before", [True, False])

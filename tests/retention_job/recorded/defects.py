@@ -178,14 +178,14 @@ class _Planter:
         self.planted.records.append(self.planted.records[-1])  # published twice
 
     def failover(self) -> None:
-        for is_told, kind in ((True, "dead_entries"), (False, "dead_entries_untold")):
+        for is_published, kind in ((True, "dead_entries"), (False, "dead_entries_untold")):
             where = self.new_partition()
             old = self.upload(self.ago(DAY_MS), self.entry(where, 0, 29))
             self.upload(self.ago(DAY_MS), self.entry(where, 20, 39, epoch=1))
-            if is_told:
+            if is_published:
                 dead = (self.entry(where, 20, 29),)
                 self.publish(RemoteWalLogSegmentMetadataUpdate(old, dead, 2, 1, self.ago(DAY_MS)))
-            self.expect(kind, where, None if is_told else old)
+            self.expect(kind, where, None if is_published else old)
 
     def bad_records(self) -> None:
         segment_id = self.new_id()

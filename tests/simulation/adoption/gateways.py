@@ -1,7 +1,7 @@
 """Gateways: they store what clients produce before its leader has it, and delete what no log wants.
 
 What is offered to the leader's agent, and what is swept, is the product's own (`AdoptableRecords`, `RouterSweep`,
-`WantedObjects`, `UntoldSegments`). A gateway hears of an outcome only while the agent lives and the client is
+`WantedObjects`, `UnpublishedSegments`). A gateway hears of an outcome only while the agent lives and the client is
 connected; of all else it keeps its hands off.
 """
 
@@ -18,7 +18,7 @@ from plugin.adopted_records import STAMPS, BatchSource
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteStorageError
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId, epoch_of
-from rlm.lifecycle.untold_segments import UntoldSegments
+from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 from rlm.write_path.uploads.adoptable_records import Offer
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.adoption.adoptable_storage import AdoptableStorage
@@ -128,7 +128,7 @@ class Gateways:
         if not agents:
             return
         wanted, agent = WantedObjects(int(NEAR_S * 1000)), self._rng.choice(agents)
-        untold = UntoldSegments(self._storage, agent.store, lambda: self._world.incarnations)
+        untold = UnpublishedSegments(self._storage, agent.store, lambda: self._world.incarnations)
         wanted.arrived(KnownNames(agent.store.find_adopters, untold.stored_ms, agent.consumption.read_to_end, str))
         dead = self._sweep.dead(list(self._storage.router.list_blobs(ROUTER_KIND)), self._world.loop.time())
         try:

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.produce.router_sweep import RouterSweep
 from metadata_topic.store.store_state import AdoptedSources
-from rlm.lifecycle.untold_segments import UntoldSegments
+from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 from rlm.write_path.uploads import adoptable_records
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 from tests.simulation.adoption.adoption_plan import is_adopting
@@ -25,7 +25,7 @@ def forget_who_names_what(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_what_no_topic_tells_for_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(UntoldSegments, "stored_ms", lambda _self, _since_ms: [])
+    patch.setattr(UnpublishedSegments, "stored_ms", lambda _self, _since_ms: [])
 
 
 def leave_what_dead_gateways_left(patch: pytest.MonkeyPatch) -> None:

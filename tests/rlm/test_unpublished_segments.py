@@ -10,7 +10,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
-from rlm.lifecycle.untold_segments import UntoldSegments
+from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 
 STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -21,7 +21,7 @@ class Rig:
     def __init__(self, storage: LocalWalStorageManager) -> None:
         self.storage, self.store = storage, RemoteWalMetadataStore()
         self.unregistered: list[int] = []
-        self.untold = UntoldSegments(storage, self.store, lambda: self.unregistered)
+        self.untold = UnpublishedSegments(storage, self.store, lambda: self.unregistered)
 
     def registered(self, broker_id: int) -> None:
         self.store.apply(RemoteWalNodeRegistration(broker_id, 7, broker_id, 0))

@@ -13,7 +13,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 
 
-class UntoldSegments:
+class UnpublishedSegments:
     """Lists segments whose publication may still come. See the module's theory."""
 
     def __init__(
