@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.byte_relay import ByteRelay, RelayEnd
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.client_port import ClientPort
 from gateway.client_zone import FirstRequest, ZoneRules
 from gateway.metrics import BOOTSTRAP_SIDE, GatewayMetrics

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from gateway.byte_relay import ByteRelay, RelayEnd
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, Listener

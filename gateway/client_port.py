@@ -5,7 +5,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.client_listeners import ClientListeners
 from gateway.metrics import GatewayMetrics
 from replication.wire.peer_connection import Address, Listener

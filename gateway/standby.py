@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from gateway.byte_relay import ByteRelay, RelayEnd
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.client_port import ClientPort
 from gateway.metrics import GatewayMetrics
 from plugin.clients.dialling import connect

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.byte_relay import ByteRelay, RelayEnd
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.client_listeners import ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
 from gateway.consume.fetch_rack import FetchRackEditor, with_zone

@@ -1,4 +1,5 @@
-"""Puts the zone gateway together from the settings: listeners for this zone's clients, and the door to this broker."""
+"""Puts the zone gateway together from the settings: listeners for this zone's clients, and the handler for this
+broker's clients."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from agent.wiring.gateway_serving import GatewayServing, build_serving
 from agent.wiring.lease_watch import LeaseWatch
 from agent.wiring.peering import gateway_tls
 from gateway.adoption_offers import tell_outcomes
-from gateway.client_door import ClientDoor
+from gateway.client_handler import ClientHandler
 from gateway.client_traffic import ClientTraffic
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.consumer_answers import ConsumerContext
@@ -130,9 +131,9 @@ class ClientGateway:
 
     clients: ZoneGateway
     ports: BrokerPorts
-    door: ClientDoor
+    handler: ClientHandler
     capabilities: PeerCapabilities
-    """The capabilities that the gateway asks for, and the door grants."""
+    """The capabilities that the gateway asks for, and the handler grants."""
     traffic: ClientTraffic
     """The traffic of both sides."""
     peers: Mapping[int, Address]
@@ -205,9 +206,9 @@ class ClientGateway:
     def with_doors(self, context: LeaderContext) -> LeaderContext:
         """Return a context by which other agents' clients are served, too."""
         context = replace(context, unserved=self.unserved)
-        context = context.with_door(PeerCapabilities.CLIENTS, self.door, self.capabilities)
+        context = context.with_handler(PeerCapabilities.CLIENTS, self.handler, self.capabilities)
         if self.serving is not None:
-            context = context.with_door(PeerCapabilities.VISIBLE, self.serving.door)
+            context = context.with_handler(PeerCapabilities.VISIBLE, self.serving.handler)
         return context
 
     def unserved(self) -> tuple[int, ...]:
@@ -300,7 +301,7 @@ def build_gateway(
         produce = _with_channels(produce, leader, follower, is_linked=settings.fetch_links_enable)
     metrics = GatewayMetrics(registry, traffic)
     limits = client_limits(settings)
-    doors = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
+    handlers = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
     tls = gateway_tls(configuration.settings.tls, settings)
     serving = None
     if settings.fetch_serve_enable and consumers is not None and produce is not None and produce.routing.links:
@@ -319,11 +320,11 @@ def build_gateway(
     )
     splicing = produce.splicing if produce is not None else None
     holding = build_durable(configuration, leader)
-    door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers, holding)
+    handler = ClientHandler(broker.node_id, handlers, limits, metrics, splicing, consumers, holding)
     ports = build_broker_ports(configuration, limits, metrics, holding)
     proxies = ZoneProxies(broker.node_id)
     clients = ZoneGateway(context)
-    return ClientGateway(clients, ports, door, capabilities, traffic, peers, proxies, produce, holding, serving)
+    return ClientGateway(clients, ports, handler, capabilities, traffic, peers, proxies, produce, holding, serving)
 
 
 def _with_channels(

@@ -17,7 +17,7 @@ from agent.configuration import Configuration
 from agent.service_manager import ListeningSockets
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.setting_types import AgentSettingsError
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
 from kafka_log.broker_files.server_properties import BrokerProperties

@@ -1,4 +1,4 @@
-"""Puts together what lets the gateway answer consumers itself: tails of brokers, the door to this one,
+"""Puts together what lets the gateway answer consumers itself: tails of brokers, the handler to this one,
 serve_permission."""
 
 import asyncio
@@ -14,7 +14,7 @@ from gateway.routed_relay import LinkReading
 from gateway.serve.serve_metrics import ServeMetrics
 from gateway.serve.serve_permission import ClusterAnswer, ClusterClearance
 from gateway.serve.served_client import ServingParts
-from gateway.serve.tail_door import TailDoor
+from gateway.serve.tail_handler import TailHandler
 from gateway.serve.tails import TailContext, Tails
 from kafka_cluster.answers import ClientQuota
 from kafka_cluster.cluster import KafkaCluster
@@ -39,7 +39,7 @@ class GatewayServing:
     parts: ServingParts
     tails: Tails
     serve_permission: ClusterClearance
-    door: TailDoor
+    handler: TailHandler
 
     def run(self) -> asyncio.Task[None]:
         """Begin to ask the cluster."""
@@ -70,8 +70,8 @@ def build_serving(
     told = ServeMetrics(leader.metrics.registry)
     told.set_held(tails.held_bytes)
     parts = ServingParts(tails, serve_permission, told, _AUTHORISED_S)
-    door = TailDoor(consumers, leader.zones, _dialler(configuration, leader), leader.limits.idle_timeout_s)
-    return GatewayServing(parts, tails, serve_permission, door)
+    handler = TailHandler(consumers, leader.zones, _dialler(configuration, leader), leader.limits.idle_timeout_s)
+    return GatewayServing(parts, tails, serve_permission, handler)
 
 
 def _dialler(configuration: Configuration, leader: LeaderContext) -> Callable[[FramedConnection], Awaitable[None]]:

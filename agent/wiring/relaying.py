@@ -44,7 +44,7 @@ from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.neighbours import Neighbours, RangeDoor
+from replication.follower.neighbours import Neighbours, RangeHandler
 from replication.follower.peer_watch import PeerWatch
 from replication.follower.tiers import ArchiveReads
 from replication.leader.catch_up import CatchUp
@@ -171,8 +171,8 @@ def build_relaying(
     neighbours = Neighbours(follower_context, peers, zones.is_own) if settings.hydration.share_min_readers else None
     if neighbours is not None:
         hydration.neighbours = neighbours
-        ranges = RangeDoor(follower_context, context.budget, zones.is_own, context.limits.idle_timeout_s)
-        context = context.with_door(PeerCapabilities.RANGES, ranges)
+        ranges = RangeHandler(follower_context, context.budget, zones.is_own, context.limits.idle_timeout_s)
+        context = context.with_handler(PeerCapabilities.RANGES, ranges)
     leader = LeaderProxy(context)
     pauses.on_change = leader.links_left_out
     follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))

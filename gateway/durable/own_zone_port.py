@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.client_port import ClientPort
 from gateway.durable.answer_gate import HoldingContext
 from gateway.durable.held_relay import relay_held

@@ -183,7 +183,7 @@ MAX_ASKED = 64
 """The most ranges that one neighbour may request at a time."""
 
 
-class RangeDoor:
+class RangeHandler:
     """Gives ranges of objects to other agents of the own zone: cached ones, and ones read for all of them.
 
     Only combined segments are given; their ids are turned into keys under this agent's own prefix. The peer listener

@@ -23,7 +23,7 @@ from rlm.write_path.core.led_views import LedPartitions
 from rlm.write_path.metrics import StageTimes
 
 
-class PeerDoor(Protocol):
+class PeerHandler(Protocol):
     """Serves connections of other agents that are not for replication."""
 
     async def serve(self, peer: FramedConnection, hello: Hello, capabilities: PeerCapabilities, /) -> None:
@@ -91,7 +91,7 @@ class LeaderContext:
     """None: `hello` does not announce PACKED."""
     requests: BrokerRequests = field(default_factory=BrokerRequests)
     """The requests that peers may send to the broker."""
-    doors: Mapping[PeerCapabilities, PeerDoor] = field(default_factory=dict)
+    handlers: Mapping[PeerCapabilities, PeerHandler] = field(default_factory=dict)
     """By what such a connection is for: who serves it. `hello` grants the same."""
     unserved: Callable[[], tuple[int, ...]] = tuple
     """Brokers whose clients this agent cannot serve now (`Hello.unserved`)."""
@@ -109,10 +109,10 @@ class LeaderContext:
 
         return PeerChannel(peer, self.packing, lambda: not self.zones.is_own(broker_id), packed)
 
-    def with_door(
-        self, purpose: PeerCapabilities, door: PeerDoor, granted: PeerCapabilities = PeerCapabilities.NONE
+    def with_handler(
+        self, purpose: PeerCapabilities, handler: PeerHandler, granted: PeerCapabilities = PeerCapabilities.NONE
     ) -> Self:
-        """Return a context that serves connections for this purpose by `door`, and grants that and `granted`."""
+        """Return a context that serves connections for this purpose by `handler`, and grants that and `granted`."""
         capabilities = self.hello.capabilities | purpose | granted
         hello = replace(self.hello, capabilities=capabilities)
-        return replace(self, doors={**self.doors, purpose: door}, hello=hello)
+        return replace(self, handlers={**self.handlers, purpose: handler}, hello=hello)

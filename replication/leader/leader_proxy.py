@@ -5,7 +5,7 @@ Requests go to the broker unchanged, except how long and for how much a replica 
 with a hello: there `LinkPlanner` replaces record bytes that are in object storage by links.
 
 A connection without a hello (a follower without an agent) is relayed unchanged if that is permitted, and never under
-TLS: a certificate counts for what its owner says it is. Connections for other purposes go to `LeaderContext.doors`.
+TLS: a certificate counts for what its owner says it is. Connections for other purposes go to `LeaderContext.handlers`.
 """
 
 import asyncio
@@ -270,11 +270,11 @@ class LeaderProxy:
         else:
             granted = self._admit(peer, hello, share)
             self._answer(peer, hello, granted)
-        door = self._context.doors.get(purpose)
-        if door is not None and purpose in granted:
+        handler = self._context.handlers.get(purpose)
+        if handler is not None and purpose in granted:
             if is_client:  # it uses nothing of what connections of agents share
                 self._shares.leave(share)
-            await door.serve(peer, hello, granted)
+            await handler.serve(peer, hello, granted)
         elif purpose not in _READ_OUR_HELLO:
             raise PeerRefusedError(f"broker {hello.broker_id}'s agent connects for {purpose.name}, not served here")
         return True

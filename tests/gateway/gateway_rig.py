@@ -1,6 +1,6 @@
 """A gateway and the agent beside a broker over real sockets, with a listener of that broker which a test scripts.
 
-client -> ZoneGateway (broker 2's agent, zone az2) -> LeaderProxy, ClientDoor (broker 1's agent) -> broker 1's listener
+client -> ZoneGateway (agent 2, zone az2) -> LeaderProxy, ClientHandler (agent 1) -> broker 1's listener
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
-from gateway.client_door import ClientDoor, ClientLimits
+from gateway.client_handler import ClientHandler, ClientLimits
 from gateway.client_traffic import ClientTraffic
 from gateway.consume.consumer_answers import ConsumerContext
 from gateway.durable.answer_gate import HoldingContext
@@ -21,7 +21,7 @@ from gateway.routed_relay import RoutingContext
 from gateway.serve.served_client import ServingParts
 from gateway.spliced_relay import SplicingContext
 from gateway.zone_gateway import GatewayContext, ZoneGateway
-from replication.leader.leader_context import LeaderContext, LeaderLimits, PeerDoor
+from replication.leader.leader_context import LeaderContext, LeaderLimits, PeerHandler
 from replication.leader.leader_proxy import LeaderProxy
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
@@ -50,7 +50,7 @@ class GatewayRig:
     """What the broker's listener for zone az2 does with a connection."""
     granted: PeerCapabilities = CAPABILITIES | PeerCapabilities.CLIENTS
     """What broker 1's agent says in its hello."""
-    has_door: bool = True
+    has_handler: bool = True
     zones: tuple[str, ...] = ("az2",)
     """Those that broker 1 has listeners for."""
     limits: ClientLimits = field(default_factory=lambda: ClientLimits(100, 100, 0.0))
@@ -64,7 +64,7 @@ class GatewayRig:
     consumers: ConsumerContext | None = None
     holding: HoldingContext | None = None
     serving: ServingParts | None = None
-    doors: Mapping[PeerCapabilities, PeerDoor] = field(default_factory=dict)
+    handlers: Mapping[PeerCapabilities, PeerHandler] = field(default_factory=dict)
     """Of broker 1's agent, beside that for clients."""
     names_rack: bool = False
     accepted: int = 0
@@ -80,7 +80,7 @@ class GatewayRig:
         self._broker = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.listener = Address(*self._broker.sockets[0].getsockname()[:2])
         hello = Hello("cluster", 1, 11, self.granted)
-        door = ClientDoor(
+        handler = ClientHandler(
             1,
             dict.fromkeys(self.zones, self.listener),
             self.limits,
@@ -97,7 +97,7 @@ class GatewayRig:
             StageTimes(CollectorRegistry()),
             ReplicationMetrics(self.broker_registry),
             clock=asyncio.get_running_loop().time,
-            doors={**self.doors, PeerCapabilities.CLIENTS: door} if self.has_door else {},
+            handlers={**self.handlers, PeerCapabilities.CLIENTS: handler} if self.has_handler else {},
         )
         self.agent = LeaderProxy(context)
         await self.agent.start(LOOPBACK, self.door_tls() if self.door_tls else None)

@@ -12,7 +12,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from prometheus_client import CollectorRegistry
 
 from gateway.bootstrap_port import BootstrapContext, BootstrapPort, ZoneListener
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.client_zone import FirstRequest, ZoneRules
 from gateway.metrics import GatewayMetrics
 from replication.wire.peer_connection import Address

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.client_listeners import FULL_S
 from gateway.client_protocol import decode_answer, decode_zone, encode_answer
 from gateway.client_traffic import ZoneTraffic
@@ -140,7 +140,7 @@ async def test_clients_bytes_pass_as_they_are_between_agents_of_two_protocol_ver
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"granted": CAPABILITIES, "has_door": False}, "serves no clients"),
+        ({"granted": CAPABILITIES, "has_handler": False}, "serves no clients"),
         ({"zones": ("az3",)}, "no listener for clients of zone az2"),
     ],
     ids=["gateway off", "zone without a listener"],

@@ -1,6 +1,6 @@
 """Consumers' records by object storage, from where clients connect to the broker's listener, over real sockets.
 
-client -> ZoneGateway (agent 2) -> LeaderProxy, ClientDoor (agent 1) -> a broker that answers Fetch requests from logs
+client -> ZoneGateway (agent 2) -> LeaderProxy, ClientHandler (agent 1) -> a broker that answers Fetches from logs
                     |                            ^
               MemoryStorage  <- what a test stores
 """

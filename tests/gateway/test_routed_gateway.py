@@ -21,9 +21,9 @@ FETCH = fetch_request({0: 5}, correlation_id=20, replica_id=-1)
 FRAMES = [produce({0: records(5000)}, correlation_id=number) for number in range(20)]
 
 
-@pytest.mark.parametrize("has_door", [True, False], ids=["with the agent beside the broker", "without it"])
+@pytest.mark.parametrize("has_handler", [True, False], ids=["with the agent beside the broker", "without it"])
 @pytest.mark.parametrize("has_gateway", [True, False], ids=["with the gateway", "without it"])
-async def test_records_go_by_object_storage_where_both_agents_have_it_on(has_gateway: bool, has_door: bool) -> None:
+async def test_records_go_by_object_storage_where_both_agents_have_it_on(has_gateway: bool, has_handler: bool) -> None:
     produced: list[bytes] = []
 
     async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,11 +35,11 @@ async def test_records_go_by_object_storage_where_both_agents_have_it_on(has_gat
     async with started() as routed:
         rig = GatewayRig(
             serve=broker,
-            granted=CAPABILITIES | CLIENTS | (ROUTED if has_door else PeerCapabilities.NONE),
+            granted=CAPABILITIES | CLIENTS | (ROUTED if has_handler else PeerCapabilities.NONE),
             asked=Hello("cluster", GATEWAY_ID, INCARNATION, CLIENTS | (ROUTED if has_gateway else CLIENTS)),
             routing=routed.routing if has_gateway else None,
             names_rack=True,
-            splicing=routed.splicing if has_door else None,
+            splicing=routed.splicing if has_handler else None,
         )
         async with gateway_rig.started(rig):
             client = await connect_framed(rig.gateway.addresses[1], FramedConnection(MAX_FRAME_BYTES))
@@ -50,7 +50,7 @@ async def test_records_go_by_object_storage_where_both_agents_have_it_on(has_gat
             await rig.until(lambda: rig.connections("gateway") == rig.connections("broker") == 0)
         assert produced == [*FRAMES, with_zone(FETCH, "az2")]
         assert scan_fetch_request(produced[-1], 17).rack == "az2"
-        assert routed.count("produce_requests", way="linked") == (20 if has_gateway and has_door else 0)
+        assert routed.count("produce_requests", way="linked") == (20 if has_gateway and has_handler else 0)
         crossed_bytes = rig.gateway_bytes("to_broker")
         assert crossed_bytes == rig.broker_bytes("to_broker")
         moved = rig.traffic.own
@@ -59,5 +59,5 @@ async def test_records_go_by_object_storage_where_both_agents_have_it_on(has_gat
         assert moved.sent_crossed_bytes == crossed_bytes
         assert moved.given_bytes == moved.untold_bytes == 8 * 21
         assert moved.given_crossed_bytes == rig.gateway_bytes("to_client")
-        assert (crossed_bytes < sum(map(len, FRAMES)) / 10) is (has_gateway and has_door)
+        assert (crossed_bytes < sum(map(len, FRAMES)) / 10) is (has_gateway and has_handler)
         await routed.until(lambda: routed.store.blobs == {})

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway import client_listeners, standby
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.metrics import GatewayMetrics
 from gateway.standby import StandbyContext, listeners_at, stand_by
 from replication.wire.peer_connection import Address

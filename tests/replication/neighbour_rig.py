@@ -13,7 +13,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.hydration import HydrationCache, HydrationLimits
-from replication.follower.neighbours import Neighbours, RangeDoor
+from replication.follower.neighbours import Neighbours, RangeHandler
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.wire.metrics import ReplicationMetrics
@@ -98,8 +98,8 @@ class Zone:
             clock=lambda: self.now_s,
             followers=range(10),
         )
-        door = RangeDoor(following, leading.budget, self.is_near, idle_timeout_s=60.0)
-        listener = LeaderProxy(replace(leading, doors={PeerCapabilities.RANGES: door}))
+        handler = RangeHandler(following, leading.budget, self.is_near, idle_timeout_s=60.0)
+        listener = LeaderProxy(replace(leading, handlers={PeerCapabilities.RANGES: handler}))
         await listener.start(LOOPBACK, self.server_tls(broker_id))
         [self.addresses[broker_id]] = listener.addresses
         peers = self.peers[broker_id] = KnownPeers({})

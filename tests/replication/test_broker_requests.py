@@ -26,7 +26,7 @@ from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.captured_requests import captured, versions_seen
 from tests.replication.fetch_frames import request
-from tests.replication.test_peer_doors import agents_under_tls
+from tests.replication.test_peer_handlers import agents_under_tls
 from tests.replication.test_peer_tls import on_both_event_loops
 from tests.replication.two_agents import Agents, framed, two_agents
 

@@ -8,7 +8,7 @@ import pytest
 
 from local_cluster.security.authority import Authority
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower import neighbours as range_door
+from replication.follower import neighbours as range_handler
 from replication.follower.hydration import HydrationError
 from replication.follower.neighbours import Neighbours
 from replication.follower.range_cache import CachedRange
@@ -179,7 +179,7 @@ async def test_one_that_gave_wrong_bytes_is_not_believed_twice_and_rests() -> No
 
 async def test_bytes_that_were_altered_on_their_way_are_read_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     altered = lambda number, data: encode_answer(number, bytes(data)[:-1])  # noqa: E731
-    monkeypatch.setattr(range_door, "encode_answer", altered)
+    monkeypatch.setattr(range_handler, "encode_answer", altered)
     async with zone_of(3, timeout_s=1000.0) as zone:
         await own_read_for(zone, "altered")
         assert zone.agents[2].neighbours.reader(ZoneReading((1, 3), (ALL,))) == 3

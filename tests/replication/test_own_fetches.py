@@ -27,7 +27,7 @@ from tests.replication.fetch_frames import VERSIONS, decode, request, requests
 from tests.replication.frame_fuzz import fuzz
 from tests.replication.replicas_of_frames import replica, replica_for_kafka
 from tests.replication.test_costly_requests import Looked
-from tests.replication.test_peer_doors import agents_under_tls
+from tests.replication.test_peer_handlers import agents_under_tls
 from tests.replication.test_peer_tls import on_both_event_loops
 from tests.replication.two_agents import Agents, Follower
 

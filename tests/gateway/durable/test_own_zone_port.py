@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.client_door import ClientLimits
+from gateway.client_handler import ClientLimits
 from gateway.durable.answer_gate import HoldingContext
 from gateway.durable.durable_metrics import DurableMetrics
 from gateway.durable.own_zone_port import OwnZoneContext, OwnZonePort

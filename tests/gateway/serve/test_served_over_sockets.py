@@ -1,7 +1,7 @@
 """Consumers whose gateway answers them, over real sockets, with a broker that waits as Kafka does.
 
-consumer -> ZoneGateway (agent 2) -> LeaderProxy, ClientDoor (agent 1) -> the model broker
-               BrokerTail         -> LeaderProxy, TailDoor   (agent 1) ->
+consumer -> ZoneGateway (agent 2) -> LeaderProxy, ClientHandler (agent 1) -> the model broker
+               BrokerTail         -> LeaderProxy, TailHandler   (agent 1) ->
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from gateway.consume.read_worth import ReadCosts
 from gateway.routed_relay import LinkReading
 from gateway.serve.serve_metrics import ServeMetrics
 from gateway.serve.served_client import ServingParts
-from gateway.serve.tail_door import TailDoor
+from gateway.serve.tail_handler import TailHandler
 from gateway.serve.tails import TailContext, Tails
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
@@ -128,7 +128,7 @@ async def zone(granted: PeerCapabilities = VISIBLE) -> AsyncIterator[Zone]:
             splicing=routed.splicing,
             consumers=consumers,
             serving=ServingParts(tails, Clear(), ServeMetrics(registry), 60.0),
-            doors={VISIBLE: TailDoor(consumers, Zones(), dial, 60.0)},
+            handlers={VISIBLE: TailHandler(consumers, Zones(), dial, 60.0)},
         )
         async with started_gateway(gateway):
             peers[1] = gateway.agent.addresses[0]

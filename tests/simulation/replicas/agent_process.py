@@ -16,7 +16,7 @@ from replication.follower.follower_context import FollowerContext, FollowerLimit
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
 from replication.follower.leader_bypass import Bypass, RouteLimits
-from replication.follower.neighbours import Neighbours, RangeDoor
+from replication.follower.neighbours import Neighbours, RangeHandler
 from replication.leader.catch_up import CatchUp
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
@@ -131,7 +131,7 @@ class AgentProcess:
             hello=replace(leading.hello, capabilities=leading.hello.capabilities | PeerCapabilities.RANGES),
             limits=replace(LEADER_LIMITS, share_min_readers=2),
             zones=zones,
-            doors={PeerCapabilities.RANGES: RangeDoor(following, leading.budget, lambda _: True, IDLE_TIMEOUT_S)},
+            handlers={PeerCapabilities.RANGES: RangeHandler(following, leading.budget, lambda _: True, IDLE_TIMEOUT_S)},
         )
 
     def _pool(self, delays: Callable[[], Delays]) -> Callable[[int, str], Executor]:

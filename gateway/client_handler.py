@@ -42,7 +42,7 @@ class ClientLimits:
     """Limit for each step of connecting: a TLS handshake, connecting to the agent, connecting to its broker."""
 
 
-class ClientDoor:
+class ClientHandler:
     """Serves the connections that `LeaderProxy` got for clients."""
 
     def __init__(

@@ -23,7 +23,7 @@ from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 
 
-class TailDoor:
+class TailHandler:
     """Serves connections that the peer listener got from gateways that ask what is visible."""
 
     def __init__(
