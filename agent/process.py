@@ -44,8 +44,8 @@ from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.tiers import ArchiveReads
 
 if TYPE_CHECKING:
+    from agent.wiring.agent_resources import AgentResources
     from agent.wiring.storage_system import StorageSystem
-    from agent.wiring.surroundings import Surroundings
 
 log = structlog.get_logger(__name__)
 
@@ -223,11 +223,11 @@ class Agent:
         return run.archive_storage if run is not None else None
 
 
-def _import_storage_system() -> "tuple[type[StorageSystem], type[Surroundings]]":
+def _import_storage_system() -> "tuple[type[StorageSystem], type[AgentResources]]":
+    from agent.wiring.agent_resources import AgentResources
     from agent.wiring.storage_system import StorageSystem
-    from agent.wiring.surroundings import Surroundings
 
-    return StorageSystem, Surroundings
+    return StorageSystem, AgentResources
 
 
 def formatted_directory(log_dirs: Sequence[Path]) -> MetaProperties | None:

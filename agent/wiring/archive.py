@@ -8,8 +8,8 @@ import structlog
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import ARCHIVE_OBJECT_MAX_BYTES, ArchiveSettings
+from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing
-from agent.wiring.surroundings import Surroundings
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.topic.topic import MetadataTopicSettings
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
@@ -63,7 +63,7 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
     )
 
 
-def build_archiving(around: Surroundings, kafka: KafkaFollowing, duties: Callable[[], CareDuties]) -> Archiving:
+def build_archiving(around: AgentResources, kafka: KafkaFollowing, duties: Callable[[], CareDuties]) -> Archiving:
     """Build the archive. `duties` is called on a thread."""
     metadata = kafka.metadata
     sources = ArchiveSources(
@@ -87,7 +87,7 @@ def build_archiving(around: Surroundings, kafka: KafkaFollowing, duties: Callabl
     )
 
 
-def _load(around: Surroundings) -> ObjectArchiveStorage:
+def _load(around: AgentResources) -> ObjectArchiveStorage:
     settings = around.settings.archive
     storage = load_archive_storage(
         settings.storage_manager_class_name,

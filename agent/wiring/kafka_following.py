@@ -22,9 +22,9 @@ from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, T
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
+from agent.wiring.agent_resources import AgentResources
 from agent.wiring.lease_watch import LeasesInTopic, LeaseWatch, make_lease
 from agent.wiring.settings_keeping import SettingsKeeping
-from agent.wiring.surroundings import Surroundings
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.meta_properties import directory_ids
 from kafka_log.log_directory import LogDirectory
@@ -60,7 +60,7 @@ class TopicReaders:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: AgentResources,
         known: KnownMetadata,
         settings_changed: Callable[[SettingsTable], None],
         directory_of: Callable[[TopicIdPartition], Path | None],
@@ -114,7 +114,7 @@ class KafkaFollowing:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: AgentResources,
         known: KnownMetadata,
         on_assignments: Callable[[list[Assignment]], None],
         register: Callable[[], None],

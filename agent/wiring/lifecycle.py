@@ -7,8 +7,8 @@ from functools import partial
 
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
+from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing, wal_retention
-from agent.wiring.surroundings import Surroundings
 from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.declared_gaps import DeclaredGap
@@ -43,7 +43,7 @@ _DELETES_PER_S = 200
 
 
 def build_lifecycle(
-    around: Surroundings,
+    around: AgentResources,
     kafka: KafkaFollowing,
     tier: LongTermTier,
     is_under_way: Callable[[CombinedSegmentId], bool],
@@ -89,7 +89,7 @@ def build_lifecycle(
 
 
 def _build_expiration(
-    around: Surroundings,
+    around: AgentResources,
     kafka: KafkaFollowing,
     planner: ExpirationPlanner,
     caretaking: Caretaking,
@@ -105,7 +105,7 @@ def _build_expiration(
     return RLMWalExpirationTask(relaying.storage, around.publisher, planner, responsibility, around.clocks, policy)
 
 
-def _build_orphan_task(around: Surroundings, kafka: KafkaFollowing, own: OwnWork) -> OrphanTask:
+def _build_orphan_task(around: AgentResources, kafka: KafkaFollowing, own: OwnWork) -> OrphanTask:
     settings, metadata = around.settings.lifecycle, kafka.metadata
     return OrphanTask(
         around.relaying.storage,
@@ -118,7 +118,7 @@ def _build_orphan_task(around: Surroundings, kafka: KafkaFollowing, own: OwnWork
     )
 
 
-def _build_caretaking(around: Surroundings, kafka: KafkaFollowing) -> Caretaking:
+def _build_caretaking(around: AgentResources, kafka: KafkaFollowing) -> Caretaking:
     settings, identity = around.settings.lifecycle, around.identity
     agents = kafka.topic_settings
     registrations = StoreRegistrations(kafka.metadata.store, lambda: frozenset(agents.agents) | {identity.broker_id})

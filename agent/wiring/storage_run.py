@@ -10,10 +10,10 @@ from agent.http.object_summary import object_summary
 from agent.metrics.loop_times import Loop
 from agent.metrics.usage import UsageReport
 from agent.pack_rules import PackRules
+from agent.wiring.agent_resources import AgentResources
 from agent.wiring.archive import build_archiving
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import build_lifecycle
-from agent.wiring.surroundings import Surroundings
 from agent.wiring.write_path import make_write_path
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.topic.followed_metadata import KnownMetadata
@@ -35,7 +35,7 @@ WRITE_PATH, LIFECYCLE, ARCHIVE, USAGE = "write path", "lifecycle", "archive", "u
 class StorageRun:
     """One run of these parts. Create and use it in the event loop."""
 
-    def __init__(self, around: Surroundings, usage: UsageReport, known: KnownMetadata) -> None:
+    def __init__(self, around: AgentResources, usage: UsageReport, known: KnownMetadata) -> None:
         self._around = around
         self._usage = usage
         self._assignments: Sequence[Assignment] = ()

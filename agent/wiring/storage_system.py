@@ -3,7 +3,7 @@
 The other parts depend on the one that follows Kafka: uploads continue where the metadata store says, and objects are
 deleted when it says so. When it failed, its knowledge is not trusted, and everything that depends on it is made again
 with it (`StorageRun`); until then no partition is led, and all bytes go inline. When another part failed, only that is
-restarted. `Surroundings` has what is kept.
+restarted. `AgentResources` has what is kept.
 
 Imported once relaying has begun, because its import takes far longer. Create and use it in the event loop.
 """
@@ -21,9 +21,9 @@ from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
 from agent.metrics.topic_metrics import TopicCollector
 from agent.metrics.usage import UsageReport, client_usage, store_counts
 from agent.settings.storage_spec import storage_spec
+from agent.wiring.agent_resources import AgentResources
 from agent.wiring.storage_loading import StorageLoading
 from agent.wiring.storage_run import StorageRun
-from agent.wiring.surroundings import Surroundings
 from metadata_topic.store.store import StoreFile
 from metadata_topic.topic.followed_metadata import KnownMetadata
 from rlm.lifecycle.incarnation_watch import IncarnationTakenError
@@ -37,7 +37,7 @@ STORAGE_LOADING, PUBLICATION, ALARMS = "object storage", "metadata publication",
 class StorageSystem:
     """The parts and what outlives them. See the module's theory."""
 
-    def __init__(self, around: Surroundings, next_incarnation: Callable[[int], int]) -> None:
+    def __init__(self, around: AgentResources, next_incarnation: Callable[[int], int]) -> None:
         """`next_incarnation` returns one above the given one, and above all that existed here."""
         self._around = around
         self._next_incarnation = next_incarnation

@@ -19,10 +19,10 @@ from prometheus_client import CollectorRegistry
 from agent.descriptors import bounded_open_files
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.memory_shares import QUEUE_BYTES
+from agent.wiring.agent_resources import AgentResources
 from agent.wiring.archive import archive_links
 from agent.wiring.durable_uploads import DurableUploads, KnownTopics, known_topics
 from agent.wiring.kafka_following import KafkaFollowing
-from agent.wiring.surroundings import Surroundings
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
@@ -133,7 +133,7 @@ class WritePath(WritePathOwner):
     uploads: type[RLMWalCombineTask] = RLMWalCombineTask
     """What makes objects and uploads them."""
 
-    def __init__(self, around: Surroundings, kafka: KafkaFollowing, gaps: GapDeclarations) -> None:
+    def __init__(self, around: AgentResources, kafka: KafkaFollowing, gaps: GapDeclarations) -> None:
         self._around = around
         self._kafka = kafka
         self._gaps = gaps
@@ -386,7 +386,7 @@ class ShadowWritePath(WritePath):
     What it stores is for links alone, and it declares no gaps: the agent that replicates will see what is in no object.
     """
 
-    def __init__(self, around: Surroundings, kafka: KafkaFollowing, gaps: GapDeclarations, shadow: Shadow) -> None:
+    def __init__(self, around: AgentResources, kafka: KafkaFollowing, gaps: GapDeclarations, shadow: Shadow) -> None:
         super().__init__(around, kafka, gaps)
         self._shadow = shadow
 
@@ -442,7 +442,7 @@ class PretendingWritePath(ShadowWritePath):
         return StageTimes(CollectorRegistry()), WriteMetrics(CollectorRegistry())
 
 
-def make_write_path(around: Surroundings, kafka: KafkaFollowing, gaps: GapDeclarations) -> WritePath:
+def make_write_path(around: AgentResources, kafka: KafkaFollowing, gaps: GapDeclarations) -> WritePath:
     """Return the write path of an agent that replicates, or that is in shadow, with or without object storage."""
     shadow = around.relaying.shadow
     if shadow is None:

@@ -16,7 +16,7 @@ from plugin.wall_clock import Clocks, lasting_s
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, WriteMetrics
 
 
-class Surroundings:
+class AgentResources:
     """Settings and identity, relaying, the publisher, metrics, and the sequence numbers that were not used yet.
 
     Records that wait for publication and used sequence numbers are kept, because nothing else has them.
