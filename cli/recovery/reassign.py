@@ -87,7 +87,8 @@ def join(
     json: Json = False,
 ) -> None:
     """Give a broker that has joined its share of replicas and leaders; nothing moves between the others."""
-    from recovery.reassignment.plan import ReassignmentPlan, plan_balance
+    from recovery.reassignment.balance import plan_balance
+    from recovery.reassignment.plan import ReassignmentPlan
 
     if if_empty and _has_replica(connection, broker):
         _reassign(connection, lambda *_: ReassignmentPlan(()), moving, json=json)
@@ -108,7 +109,7 @@ def balance(
     json: Json = False,
 ) -> None:
     """Bring all brokers within a fifth of each other in what they take in, give out and store, as measured now."""
-    from recovery.reassignment.plan import plan_balance
+    from recovery.reassignment.balance import plan_balance
 
     def round_of(loads: "Loads") -> None:
         _reassign(connection, lambda cluster, _: plan_balance(cluster, loads, limit), moving, loads, json=json)

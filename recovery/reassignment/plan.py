@@ -1,31 +1,21 @@
-"""Plans which replicas go where: by a file, to drain a broker, to balance all, or to fill one that joins. Sans-IO.
+"""Plans which replicas go where: by a file, or to drain a broker; `balance` plans for all. Sans-IO.
 
 A broker's load has three parts: the bytes a second that its replicas take in, those that it gives out as a leader, and
-the bytes that its replicas store. Each counts as a multiple of the mean over all brokers. Balancing changes one
-partition at a time: its leader, which costs nothing, or the broker of one replica, whichever brings the sum of squares
-of these multiples down most. So every step makes the loads more alike and the plan ends, at the latest once all brokers
-are within `ALIKE` of each other.
+the bytes that its replicas store. Each counts as a multiple of the mean over all brokers.
 
-A replica never goes where it lowers the number of racks of its partition. Draining replaces only what must go; among
-the possible brokers, one in a rack without the partition comes first, then the one with the smallest load. Partitions
-without a leader cannot be moved and are left unchanged; the plan says so.
+Draining replaces only what must go; among the possible brokers, one in a rack without the partition comes first, then
+the one with the smallest load. Partitions without a leader cannot be moved and are left unchanged; the plan says so.
 """
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention
-
-ALIKE: Final = 0.2
-"""Loads that differ by less than this part of their mean are left as they are."""
-_LEAST_GAIN: Final = 1e-9
-_TAKERS: Final = 5
-"""So many of the brokers with the smallest load are tried for a replica."""
 
 
 class ReassignmentPlanError(Exception):
@@ -102,7 +92,8 @@ class Load(NamedTuple):
 
 
 Loads = Mapping[TopicPartition, Load]
-_UNKNOWN: Final = Load()
+UNKNOWN_LOAD: Final = Load()
+LEADERLESS: Final = "it has no leader, from which a replica could be made"
 
 
 def plan_drain(cluster: ClusterReplicas, loads: Loads, broker: int) -> ReassignmentPlan:
@@ -120,28 +111,13 @@ def plan_drain(cluster: ClusterReplicas, loads: Loads, broker: int) -> Reassignm
     return draft.plan()
 
 
-def plan_balance(
-    cluster: ClusterReplicas, loads: Loads, most: int | None = None, joining: int | None = None
-) -> ReassignmentPlan:
-    """Make the loads of all living brokers alike, or only fill the broker that is joining, by at most `most` moves.
-
-    Replicas on dead brokers stay, because those may come back; drain the brokers that will not. Raises
-    ReassignmentPlanError.
-    """
-    if joining is not None:
-        _check_living(cluster, [joining])
-    draft = _Draft(cluster, loads, cluster.partitions, set(cluster.racks))
-    draft.balance(joining, most)
-    return draft.plan()
-
-
 def broker_loads(cluster: ClusterReplicas, loads: Loads, plan: ReassignmentPlan | None = None) -> dict[int, Load]:
     """Return what each broker carries, as things are or after a plan."""
     after = {move.topic_partition: move.after for move in plan.moves} if plan is not None else {}
     sums = {broker: [0.0, 0.0, 0.0] for broker in cluster.racks}
     for one in cluster.partitions:
         replicas = after.get(one.topic_partition, one.replicas)
-        for part, broker, amount in _shares(loads.get(one.topic_partition, _UNKNOWN), replicas):
+        for part, broker, amount in _shares(loads.get(one.topic_partition, UNKNOWN_LOAD), replicas):
             if broker in sums:
                 sums[broker][part] += amount
     return {broker: Load(*parts) for broker, parts in sums.items()}
@@ -165,7 +141,7 @@ def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tupl
             raise ReassignmentPlanError("plan", str(where), "there is no such partition")
         if not replicas or len(set(replicas)) != len(replicas):
             raise ReassignmentPlanError("plan", str(where), f"{list(replicas)} is not a list of different brokers")
-        _check_living(cluster, set(replicas) - set(known[where].replicas))
+        check_living(cluster, set(replicas) - set(known[where].replicas))
         moves.append(Move(where, known[where].replicas, replicas))
     return _without_leaderless([move for move in moves if move.before != move.after], known)
 
@@ -201,18 +177,14 @@ def _those(cluster: ClusterReplicas) -> str:
     return f"there are {', '.join(map(str, sorted(cluster.racks)))}"
 
 
-def _check_living(cluster: ClusterReplicas, brokers: Collection[int]) -> None:
+def check_living(cluster: ClusterReplicas, brokers: Collection[int]) -> None:
     unknown = set(brokers) - set(cluster.racks)
     if unknown:
         raise ReassignmentPlanError("plan", f"broker {min(unknown)}", "no such broker lives", _those(cluster))
 
 
 def _without_leaderless(moves: Sequence[Move], known: dict[TopicPartition, PartitionReplicas]) -> ReassignmentPlan:
-    left = {
-        move.topic_partition: "it has no leader, from which a replica could be made"
-        for move in moves
-        if known[move.topic_partition].leader < 0
-    }
+    left = {move.topic_partition: LEADERLESS for move in moves if known[move.topic_partition].leader < 0}
     return ReassignmentPlan(tuple(move for move in moves if move.topic_partition not in left), left)
 
 
@@ -284,64 +256,13 @@ class _Draft:
             )
         return min(takers, key=lambda broker: (racks[self._racks[broker]], sum(self._load[broker]), broker))
 
-    def balance(self, joining: int | None, most: int | None) -> None:
-        """Change one partition at a time until loads are alike, nothing helps, or `most` partitions have changed."""
-        changed = set[TopicPartition]()
-        while (most is None or len(changed) < most) and (step := self._best_step(joining)) is not None:
-            self._set(*step)
-            changed.add(step[0])
-
-    def _best_step(self, joining: int | None) -> tuple[TopicPartition, tuple[int, ...]] | None:
-        """Return the change that helps most, from the broker with the largest load for which there is one."""
-        takers = set(self._load) if joining is None else {joining}
-        parts = [part for part in range(3) if self._differs(part, joining)]
-        fullest = sorted(
-            ((self._load[broker][part], part, broker) for part in parts for broker in self._load), reverse=True
-        )
-        for _, part, full in fullest:
-            emptiest = sorted(takers - {full}, key=lambda broker: (self._load[broker][part], broker))[:_TAKERS]
-            best = min(self._candidates(full, emptiest, takers), default=None)
-            if best is not None and best[0] < -_LEAST_GAIN:
-                return best[2], best[3]
-        return None
-
-    def _differs(self, part: int, joining: int | None) -> bool:
-        if not self._scale[part]:
-            return False
-        loads = [parts[part] for parts in self._load.values()]
-        return max(loads) - min(loads) > ALIKE if joining is None else 1.0 - self._load[joining][part] > ALIKE / 2
-
-    def _candidates(
-        self, full: int, emptiest: Sequence[int], takers: set[int]
-    ) -> Iterator[tuple[float, bool, TopicPartition, tuple[int, ...]]]:
-        """Yield what each change would add to the sum of squares, whether it copies, and the change."""
-        for where in self._movable:
-            replicas = self._after[where]
-            if full not in replicas:
-                continue
-            if replicas[0] == full:
-                for heir in takers.intersection(replicas[1:]):
-                    found = _led_by(heir, replicas)
-                    yield self._added(where, found), False, where, found
-            for taker in emptiest:
-                found = tuple(taker if broker == full else broker for broker in replicas)
-                if taker not in replicas and self._rack_count(found) >= self._rack_count(replicas):
-                    yield self._added(where, found), True, where, found
-
-    def _added(self, where: TopicPartition, replicas: tuple[int, ...]) -> float:
-        changes = self._changes(where, replicas)
-        return sum(change * (2 * self._load[broker][part] + change) for (part, broker), change in changes.items())
-
     def _changes(self, where: TopicPartition, replicas: tuple[int, ...]) -> dict[tuple[int, int], float]:
-        load, changes = self._loads.get(where, _UNKNOWN), dict[tuple[int, int], float]()
+        load, changes = self._loads.get(where, UNKNOWN_LOAD), dict[tuple[int, int], float]()
         for sign, brokers in ((-1, self._after[where]), (1, replicas)):
             for part, broker, amount in _shares(load, brokers):
                 if broker in self._load:
                     changes[part, broker] = changes.get((part, broker), 0.0) + sign * amount * self._scale[part]
         return changes
-
-    def _rack_count(self, replicas: Iterable[int]) -> int:
-        return len({self._racks.get(broker, f"broker {broker}") for broker in replicas})
 
     def _set(self, where: TopicPartition, replicas: tuple[int, ...]) -> None:
         for (part, broker), change in self._changes(where, replicas).items():
