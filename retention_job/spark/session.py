@@ -10,6 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyspark
+
 from jvm.ivy import IvyError, JarSet, fetch_jars
 from jvm.java import Java, find_java
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROOMS: Final = Path(__file__).resolve().parents[2]
-_SPARK_VERSION: Final = "4.1.1"
+_SPARK_VERSION: Final = str(pyspark.__version__)
 _HOME_VARIABLE: Final = "REMOTE_WAL_SPARK_CONNECTOR_HOME"
 """Names the directory that has, or will have, the connector's jars under `connector`."""
 

@@ -1,7 +1,10 @@
 """The manifests in deploy/spark: commands exist, Kubernetes takes the one, the image has what the other names."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -20,6 +23,12 @@ def manifest(name: str) -> Any:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_takes_the_cron_job(version: str) -> None:
     kubernetes_validate.validate(manifest("cronjob.yaml"), version, strict=True)
+
+
+def test_the_operator_takes_the_application() -> None:
+    custom = json.loads(Path(__file__).with_name("custom_resources.json").read_text())
+    application = manifest("sparkapplication.yaml")
+    jsonschema.validate(application, {**custom[application["kind"]], "definitions": custom["definitions"]})
 
 
 def test_every_command_exists_with_its_options_and_one_run_is_at_a_time() -> None:
