@@ -92,7 +92,7 @@ async def test_an_agent_that_lives_and_does_not_reach_its_broker_is_bypassed_unl
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert agents.follower.bypasses.bypassed == [1]
         assert agents.leader_faults("broker_unreachable") >= 1
-    async with two_agents(bypass_limits=QUICK) as agents:
+    async with two_agents(bypass_limits=PATIENT) as agents:
         await agents.broker.stop()
         for _ in range(5):
             assert await (await agents.connect()).fetch({0: 0}) is None
