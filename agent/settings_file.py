@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from agent.settings.agent_settings import OUR_PREFIXES, AgentSettings
 from agent.settings.bypass import check_bypass
-from agent.settings.gateway_settings import check_gateway
+from agent.settings.gateway_settings import check_gateway, left_to_broker
 from agent.settings.http_listener import check_http_listener, is_loopback
 from agent.settings.kafka_client import check_client
 from agent.settings.memory_shares import MIN_FRAME_BYTES, other_bytes
@@ -59,6 +59,7 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     if settings.gateway.enable and settings.gateway.durable_listener and not settings.storage.system_enable:
         told = "who produces would wait for records to be stored, and remote.log.wal.storage.system.enable is off"
         raise AgentSettingsError(f"{file}: remote.wal.gateway.durable.listener: {told}")
+    settings = settings.model_copy(update={"gateway": left_to_broker(settings.gateway, broker)})
     try:
         return without_records_for_strangers(broker, settings)
     except AgentSettingsError as error:

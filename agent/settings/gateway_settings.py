@@ -224,6 +224,20 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
         )
 
 
+def left_to_broker(settings: GatewaySettings, broker: BrokerProperties) -> GatewaySettings:
+    """Return the settings without the port for clients that the broker listens at itself.
+
+    So an operator takes the agent away from in front by the broker's own lines: an agent that took the port first would
+    keep the broker from starting.
+    """
+    own = broker.listeners.get(settings.durable_listener) if settings.enable else None
+    if own is None or own.port != settings.durable_port:
+        return settings
+    if settings.is_front:
+        return settings.model_copy(update={"enable": False})
+    return settings.model_copy(update={"durable_listener": "", "acks_pipelined_enable": False})
+
+
 def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: Path) -> None:
     """Check that the named listeners are the broker's."""
     named = {f"zone.listeners: {zone}=": name for zone, name in settings.zone_listeners.items()}

@@ -126,6 +126,19 @@ def test_what_harms_nobody_is_taken(keys: dict[str, str]) -> None:
     parsed(**keys)
 
 
+@pytest.mark.parametrize(("port", "is_agents"), [("9092", False), ("9095", True)])
+def test_a_port_that_the_broker_itself_listens_at_is_left_to_it(port: str, is_agents: bool) -> None:
+    keys = {"durable_listener": "CLIENT_AZ1", "durable_port": port, "acks_pipelined_enable": "true"}
+    keys["remote.log.wal.storage.system.enable"] = "true"
+    broker, settings = parsed(**keys)
+    assert broker.listeners["CLIENT_AZ1"].port == 9092
+    gateway = settings.gateway
+    assert gateway.enable, "clients of other zones come by it all the same"
+    assert (bool(gateway.durable_listener), gateway.acks_pipelined_enable) == (is_agents, is_agents)
+    _, front = parsed(**keys, zone_listeners="", brokers="")
+    assert front.gateway.enable is is_agents
+
+
 @asynccontextmanager
 async def built(**keys: str) -> AsyncIterator[ClientGateway]:
     """The gateway of an agent with these keys."""

@@ -98,7 +98,11 @@ def test_a_listener_that_leads_clients_elsewhere_is_found(changes: dict[str, str
 BY_GATEWAYS = {1: Endpoint("kafka-1", 9092), 2: Endpoint("gateway-az1", 19302), 3: Endpoint("gateway-az1", 19303)}
 BY_AGENTS = {one: Endpoint(f"kafka-{one}", 9092) for one in (1, 2, 3)}
 OWN_BOOTSTRAP = "remote.wal.agent.bootstrap.servers"
-HELD = {f"{KEY}.durable.listener": "CLIENT_AZ1", f"{KEY}.durable.port": "9092"}
+HELD = {
+    f"{KEY}.durable.listener": "CLIENT_AZ1",
+    f"{KEY}.durable.port": "9092",
+    "listeners": "CLIENT_AZ1://:9092 -> CLIENT_AZ1://127.0.0.1:19400",
+}
 
 
 @pytest.mark.parametrize(
