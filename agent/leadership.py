@@ -135,7 +135,7 @@ class LeadershipReader:
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What this agent's settings say for topics whose own leave it open."""
+    """The agent's values for settings that a topic does not set itself."""
 
     latency_bound_ms: int
     retention: WalRetention

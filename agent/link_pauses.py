@@ -98,7 +98,7 @@ class LinkPauses:
 
 
 def read_local(state_directory: Path) -> Pause | None:
-    """Return the pause by the file; None if there is no file. A file that cannot be read pauses, too."""
+    """Return the pause that a file in the state directory tells; None without one. An unreadable file pauses, too."""
     path = state_directory / _FILE_NAME
     try:
         paused, _ = PAUSES.decode(path.read_bytes())

@@ -51,7 +51,7 @@ class Scene:
         return wait_until(lambda: self.heartbeat.resumed_after_s(since_s), "acknowledgements come again", 90.0)
 
     def seen(self, fault: str, target: str, struck_s: float, seconds: float, **seen: object) -> FaultSeen:
-        """Return what was seen of a fault."""
+        """Return a fault of the demo as its report shows it: when it struck, for how long, and what was seen."""
         return FaultSeen(fault, target, round(struck_s - self.started_s, 1), round(seconds, 1), seen)
 
 

@@ -35,7 +35,7 @@ ByPartition = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True)
 class Bound:
-    """Where to start or to end."""
+    """Where a read of topics starts or ends: offsets by partition, or a time."""
 
     offsets: int | ByPartition | None = None
     """EARLIEST or LATEST for all partitions."""

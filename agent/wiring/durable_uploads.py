@@ -67,7 +67,7 @@ class DurableUploads:
         self._logs.logs_arrived(self)
 
     def left(self, assignments: Sequence[Assignment]) -> None:
-        """Record that it does not run any more, so that its logs are not led."""
+        """Record that the write path does not run any more, so that its logs are not led."""
         self._logs.logs_left()
         for one in assignments:
             self.published.partition_released(one.topic_id_partition)

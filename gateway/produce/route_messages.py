@@ -37,7 +37,7 @@ def split_original(body: Buffer) -> tuple[int, Buffer]:
 
 
 def encode_outcome(number: int, adopted: bool) -> bytes:
-    """Encode a ROUTE_OUTCOME."""
+    """Encode a ROUTE_OUTCOME message: whether the leader's agent adopted what a gateway stored."""
     return _OUTCOME.pack(number, adopted)
 
 

@@ -62,7 +62,7 @@ class KRaftTopic:
 
 @dataclass(slots=True)
 class KRaftImage:
-    """The content of the log up to its end."""
+    """What the log of the KRaft controllers tells up to its end: topics, partitions and their leaders."""
 
     topics: dict[TopicId, KRaftTopic] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)

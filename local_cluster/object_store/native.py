@@ -24,7 +24,7 @@ _START_TIMEOUT_S: Final = 30.0
 
 
 def native_server() -> Path:
-    """Return the program, compiled first if it is missing. Raises GoProgramMissingError."""
+    """Return the program of the S3 server versitygw, compiled first if it is missing. Raises GoProgramMissingError."""
     return go_program("github.com/versity/versitygw/cmd/versitygw", VERSION)
 
 

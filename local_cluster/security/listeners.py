@@ -93,7 +93,10 @@ def agents_bypass(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
 
 
 def bypass_listener(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-    """Return a broker's keys; `listeners` and the protocol map must be joined with the existing ones."""
+    """Return a broker's keys for the listener by which agents bypass a dead one.
+
+    `listeners` and the protocol map must be joined with the existing ones.
+    """
     prefix = f"listener.name.{_BYPASS.lower()}.ssl."
     return {
         "listeners": f"{_BYPASS}://{layout.bypass_address(broker_id)}",

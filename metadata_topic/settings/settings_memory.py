@@ -243,7 +243,7 @@ class SettingsMemory:
         return self._is_lost
 
     def was_remade(self) -> bool:
-        """Whether this topic is, or was, without values that another one held."""
+        """Whether the settings topic was created anew and lacks, or lacked, values of the earlier one."""
         with self._lock:
             return self._is_lost or any(kind is RESTORED for kind, _ in self._now.rows)
 

@@ -80,7 +80,7 @@ OtherFacts = Callable[[], Iterable[tuple[str, str | None]]]
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """Where an agent's store is kept."""
+    """The SQLite file in which an agent keeps what it knows of the metadata topic."""
 
     directory: Path
     cluster_id: str

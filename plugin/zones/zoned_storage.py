@@ -186,7 +186,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
             raise
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        """List all buckets. Raises IncompleteListingError at the end if one did not answer."""
+        """List the segments of all buckets. Raises IncompleteListingError at the end if one did not answer."""
         key = "-" if broker_id is None else f"broker {broker_id}"
         return self._buckets.listed(key, lambda one: one.list_log_segments(broker_id))
 

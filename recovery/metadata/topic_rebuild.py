@@ -91,7 +91,7 @@ class RememberedMetadata:
 
 @dataclass(slots=True)
 class RebuildPlan:
-    """What to write, and its source."""
+    """What a rebuild writes into the metadata topic, and what of it snapshots and footers told."""
 
     objects: int = 0
     """Stored combined segments and archive objects."""

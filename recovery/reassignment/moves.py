@@ -113,7 +113,7 @@ class MoveProgress:
 
     @property
     def move(self) -> Move:
-        """The move itself."""
+        """The move of one partition whose progress this is."""
         return self.request.move
 
     @property

@@ -81,7 +81,7 @@ class ReassignmentPlan:
 
 
 class Load(NamedTuple):
-    """What a partition, or a broker, has to carry."""
+    """The load of a partition or a broker: traffic and stored bytes."""
 
     in_bytes_per_s: float = 0.0
     """Written to each replica."""

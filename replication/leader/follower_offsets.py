@@ -111,7 +111,7 @@ class WatermarkTimes:
             self._ahead += 1
 
     def fetched(self, partition: TopicIdPartition, follower: object, offset: int, now_s: float) -> None:
-        """Record that a follower asks for this offset, so it has everything below."""
+        """Record that a follower fetches from this offset on, so that it has everything below."""
         tracked = self._partitions.get(partition)
         if tracked is not None:
             tracked.fetch_offsets[follower] = offset

@@ -67,7 +67,7 @@ def stored_batches(
 
 
 class LinkIndex:
-    """Finds a stored batch by partition and base offset."""
+    """Finds by partition and base offset where a batch of a led log is in object storage."""
 
     def __init__(self, max_batches: int = DEFAULT_MAX_BATCHES) -> None:
         self._max_batches = max_batches

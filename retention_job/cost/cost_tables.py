@@ -123,7 +123,7 @@ DEFAULT_SECTIONS: Final = StoreSections()
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Prices in dollars."""
+    """Prices in dollars for the requests, the storage and the traffic that a report counts."""
 
     store: StorePrices
     archive: StorePrices

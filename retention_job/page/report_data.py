@@ -30,7 +30,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class FindingCount:
-    """All findings of one kind."""
+    """How many findings of one kind a report has."""
 
     kind: str
     severity: str

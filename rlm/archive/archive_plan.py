@@ -146,7 +146,7 @@ class PartitionPlanner:
         self.reset()
 
     def reset(self) -> None:
-        """Search all parts again: some could not be read."""
+        """Forget the parts that were found and search all again, because some could not be read."""
         self._parts = []
         self._size_bytes = 0
         self._oldest_ms = None

@@ -226,7 +226,7 @@ class LedGaps:
 
     @property
     def offsets(self) -> int:
-        """How many offsets are missing."""
+        """How many offsets of led logs are in no object and are declared as gaps."""
         return sum(gap.to_offset - gap.from_offset for _, gap in self._gaps())
 
     def describe_held(self) -> list[dict[str, Any]]:

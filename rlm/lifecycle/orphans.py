@@ -130,7 +130,7 @@ _RETRY_S = 60.0
 
 
 def pause_s(searched: bool, interval_s: float) -> float:
-    """Return the time until the next search; short if this one could not be made."""
+    """Return the seconds until the next search for orphans; few if this one could not be made."""
     return interval_s if searched else min(interval_s, _RETRY_S)
 
 

@@ -39,7 +39,7 @@ Records = memoryview | AdoptedRecords
 
 @dataclass(frozen=True, slots=True)
 class AdoptionLimits:
-    """How much is kept, and for how long."""
+    """How many bytes gateways may offer for adoption, and how long an offer is kept."""
 
     kept_bytes: int = 64 * 1024 * 1024
     wait_max_s: float = 5.0

@@ -35,7 +35,7 @@ class PublishedLogs(Protocol):
         """Called when the log may be stored and published further."""
 
     def cut(self, log: TopicIdPartition, offset: int) -> None:
-        """Called when it was truncated there."""
+        """Called when the log was truncated at this offset."""
 
     def released(self, log: TopicIdPartition) -> None:
         """Called when it is not led here any more."""
