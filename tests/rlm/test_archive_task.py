@@ -14,7 +14,6 @@ from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from plugin.errors import RemoteStorageTimeoutError
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.orphans import MetadataBehindError
 from tests.kafka_log.batches import batch
@@ -175,20 +174,6 @@ def _check_the_end(outside: Outside, agent: Agent) -> None:
         assert raw in agent.read(located)
     # The one with the dead tail is left, which is not the archive's to release.
     assert len(outside.wal_storage.objects) == 1
-
-
-async def test_a_write_of_unknown_outcome_is_done_again_under_a_new_id() -> None:
-    outside = Outside(plain_log(4), ((0, 0),))
-    outside.upload(outside.log)
-    outside.archive_storage.write_faults = [RemoteStorageTimeoutError("put", "x", "planted")]
-    agent = Agent(outside, 5)
-    assert await agent.archive_all() == 1
-    assert [named.writer_id.sequence for named, _ in agent.archive.objects(FINISHED)] == [1]
-    outside.now_s += TTL_MS / 1000
-    agent.take_care()
-    assert agent.archive.count_by_state()[DELETED].segments == 1
-    assert agent.archive.count_by_state()[STARTED].segments == 0
-    agent.task.close()
 
 
 async def test_a_corrupt_or_missing_source_gives_way_to_its_copy() -> None:
@@ -405,13 +390,6 @@ async def test_the_index_can_be_made_of_the_objects_alone() -> None:
     assert again.archived_bytes() == b"".join(raw for _, _, raw in outside.log)
     agent.task.close()
     again.task.close()
-
-
-async def test_a_restarted_agent_archives_nothing_twice() -> None:
-    outside = Outside(plain_log(4), ((0, 0),))
-    outside.upload(outside.log)
-    assert await Agent(outside, 5).archive_all() == 1
-    assert await Agent(outside, 6).archive_all() == 0
 
 
 async def test_what_was_lost_in_an_unclean_election_is_archived_anew() -> None:

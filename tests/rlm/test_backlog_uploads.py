@@ -1,15 +1,9 @@
 """A log that is far behind goes on where its followers are; what it passes over is stored beside that."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from kafka_log.errors import LogDirectoryError
-from rlm.write_path.reading.log_task import TaskOutcome
-from rlm.write_path.reading.wal_task import RLMWalTask
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 
@@ -89,14 +83,6 @@ async def test_all_that_was_passed_over_is_stored_in_the_end_and_nobody_is_sent_
         assert rig.manager.status()[partition(0)].lag_age_ms == 0
 
 
-async def test_a_log_without_followers_is_uploaded_from_front_to_end(tmp_path: Path) -> None:
-    async with running(tmp_path, read_bytes=BATCH_BYTES) as rig:
-        append(rig, 8 * FAR)
-        rig.assign(0)
-        await rig.all_stored()
-        assert rig.listener.stored(partition(0)) == [one.raw for one in rig.log().batches]
-
-
 async def test_what_retention_deletes_of_it_is_told_as_a_gap(tmp_path: Path) -> None:
     async with running(tmp_path, **slow(96 * BATCH_BYTES)) as rig:
         append(rig, 1)
@@ -112,56 +98,3 @@ async def test_what_retention_deletes_of_it_is_told_as_a_gap(tmp_path: Path) -> 
         gone = {at for gap in rig.owner.found for at in range(gap.from_offset, gap.to_offset)}
         assert gone
         assert held(rig) | gone == set(range(end))
-
-
-async def test_an_upload_or_a_read_of_it_that_fails_is_made_again(tmp_path: Path) -> None:
-    async with running(tmp_path, read_bytes=BATCH_BYTES, queue_bytes=BATCH_BYTES) as rig:
-        end = 0
-
-        def plant() -> None:
-            nonlocal end
-            rig.storage.copy_faults = ["before" if number % 3 else None for number in range(60)]
-            end = rig.log().log_end_offset
-
-        await fall_behind(rig, plant)
-        await rig.until(lambda: rig.manager.uploaded_offset(partition(0)) == end, "all is stored")
-
-
-async def test_a_read_of_it_that_fails_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = [LogDirectoryError(tmp_path, "planted")]
-    run = RLMWalTask.run
-
-    def failing_once(task: RLMWalTask, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
-        if failures and threading.current_thread().name.startswith("rlm-backlog"):
-            raise failures.pop()
-        return run(task, max_bytes, seen_s, now_s)
-
-    monkeypatch.setattr(RLMWalTask, "run", failing_once)
-    async with running(tmp_path, read_bytes=BATCH_BYTES) as rig:
-        await fall_behind(rig)
-        end = rig.log().log_end_offset
-        await rig.until(lambda: rig.manager.uploaded_offset(partition(0)) == end, "all is stored")
-        assert metric_value(rig.metrics.read_failures) == 1
-    assert failures == []
-
-
-async def test_a_log_that_is_led_elsewhere_is_let_go_with_what_it_passed_over(tmp_path: Path) -> None:
-    async with running(tmp_path, **slow(1024)) as rig:
-        await fall_behind(rig)
-        await rig.until(lambda: backlog(rig) > 0, "the log is passed over")
-        rig.assign()
-        assert not rig.manager.status()
-        assert rig.manager.uploaded_offset(partition(0)) is None
-
-
-async def test_a_log_that_was_cut_below_is_taken_on_anew(tmp_path: Path) -> None:
-    async with running(tmp_path, **slow(1024)) as rig:
-        taken_on: list[str] = []
-        await fall_behind(rig)
-        await rig.until(lambda: backlog(rig) > 0, "the log is passed over")
-        rig.owner.look_again = lambda: taken_on.append("anew")
-        rig.log().truncate_to(FAR)
-        rig.log().append(1, leader_epoch=1)
-        rig.manager.links_wanted([partition(0)])
-        await rig.until(lambda: bool(taken_on), "it is asked for anew")
-        assert not rig.manager.status()
