@@ -389,14 +389,14 @@ def _storage(
 ) -> "tuple[dict[str, TopicStorage], AgentsRetention]":
     """Return the topics' settings that decide about their logs, and the agents' retention. No `client`: no agents."""
     from metadata_topic.settings.settings_table import SettingsTable
-    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.settings_topic import read_known_settings
     from metadata_topic.settings.wal_retention import AgentsRetention
     from recovery.reassignment.plan import TopicStorage
 
     names = {move.topic_partition.topic for move in planned.moves}
-    known = read_settings(client) if client is not None else SettingsTable()
+    known = read_known_settings(client) if client is not None else SettingsTable()
     retention = admin.local_retentions_ms(names)
-    topics = {name: TopicStorage(known.topics.get(name), retention.get(name)) for name in names}
+    topics = {name: TopicStorage(known.of(name, None), retention.get(name)) for name in names}
     return topics, AgentsRetention.registered(known.agents.values())
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from kafka_cluster.answers import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION, Answers
+from kafka_cluster.answers import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, Answers
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_log.topic_partition import TopicId
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import read_settings
@@ -149,6 +150,8 @@ class Cluster:
     """The offsets of all topics, by name."""
     unanswered: frozenset[tuple[str, int]] = frozenset()
     """Partitions whose offsets are not known, as no leader answers for them."""
+    hidden: frozenset[TopicId] = frozenset()
+    """Topics with settings that are not among `topics`, and not known to be deleted: their entries are kept."""
 
     @property
     def metadata_topic(self) -> Topic:
@@ -158,7 +161,8 @@ class Cluster:
     @property
     def retentions(self) -> dict[str, int | None]:
         """The retentions by which segments are judged: `Topic.kept_ms` by hexadecimal id, if the feature is on."""
-        return {topic.topic_id.hex(): topic.kept_ms for topic in self.topics if topic.settings.enable}
+        told = {topic.topic_id.hex(): topic.kept_ms for topic in self.topics if topic.settings.enable}
+        return told | dict.fromkeys((topic_id.hex() for topic_id in self.hidden), None)
 
     @property
     def held_ms(self) -> int:
@@ -240,13 +244,14 @@ class Kafka:
 
 def _ask(cluster: KafkaCluster) -> Cluster:
     listing = cluster.listing()
-    if METADATA_TOPIC not in listing.topics:
-        raise SourceError("read", METADATA_TOPIC, "the cluster shows no such topic", "have agents ever run here?")
+    for needed in (METADATA_TOPIC, SETTINGS_TOPIC):
+        if needed not in listing.topics:
+            raise SourceError("read", needed, "the cluster shows no such topic", "have agents ever run here?")
     # Ask side by side: one question after the other costs a dozen round trips to a cluster that may be far away.
     with ThreadPoolExecutor(1, thread_name_prefix="settings-topic") as pool:
-        told = pool.submit(_settings, cluster.client) if SETTINGS_TOPIC in listing.topics else None
+        told = pool.submit(_settings, cluster.client)
         # Leaves out topics that were deleted since they were listed, and topics that this client may not describe.
-        ids = {one.name: bytes(one.topic_id) for one in cluster.topics(sorted(listing.topics)) if not one.error_code}
+        ids = {one.name: one.topic_id for one in cluster.topics(sorted(listing.topics)) if not one.error_code}
         partitions = {name: [one.partition for one in listing.topics[name].partitions] for name in sorted(ids)}
         unanswered = {
             (name, one.partition) for name in partitions for one in listing.topics[name].partitions if one.leader_id < 0
@@ -264,7 +269,7 @@ def _ask(cluster: KafkaCluster) -> Cluster:
         given = configs.get_all(deleted)
         starts, ends = _told(earliest, unanswered), _told(latest, unanswered)
         offsets = offsets_by_topic(starts, ends, partitions)
-        known = told.result() if told is not None else SettingsTable()
+        known = told.result()
     for name, number in sorted(unanswered):
         if name in (METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC):
             raise SourceError("read", f"{name}-{number}", "it has no leader", "without it nothing can be judged")
@@ -275,14 +280,27 @@ def _ask(cluster: KafkaCluster) -> Cluster:
             name,
             tuple(one.partition for one in listing.topics[name].partitions),
             listing.topics[name].replication_factor,
-            known.topics.get(name, TopicSettings()),
+            known.of(name, topic_id) or TopicSettings(),
             given.get(name, {}),
             retention,
             any(one.is_lagging for one in listing.topics[name].partitions),
         )
         for name, topic_id in ids.items()
     )
-    return Cluster(frozenset(listing.brokers) | set(known.agents), topics, offsets, frozenset(unanswered))
+    bound = {one.topic_id for one in known.topics.values() if one.topic_id is not None}
+    hidden = _not_deleted(cluster, bound - set(ids.values()), ids[METADATA_TOPIC])
+    return Cluster(frozenset(listing.brokers) | set(known.agents), topics, offsets, frozenset(unanswered), hidden)
+
+
+def _not_deleted(cluster: KafkaCluster, unseen: set[TopicId], witness: TopicId) -> frozenset[TopicId]:
+    """Return which of these topics may exist: Kafka says of an id that it does not exist, also to who may not see it.
+
+    A broker that does not know the witness does not know the whole cluster.
+    """
+    if not unseen or not cluster.can_ask_by_id:
+        return frozenset(unseen)
+    told = {one.topic_id: one.error_code for one in cluster.topics_by_id(sorted({*unseen, witness}))}
+    return frozenset(one for one in unseen if told.get(witness) or told.get(one) != UNKNOWN_TOPIC_ID)
 
 
 def _told(answers: Answers[tuple[str, int], int], unanswered: set[tuple[str, int]]) -> dict[tuple[str, int], int]:

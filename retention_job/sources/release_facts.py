@@ -35,7 +35,7 @@ class ReleaseFacts:
 
     @classmethod
     def of(cls, retention_ms: Mapping[bytes, int | None], released_before: Mapping[tuple[bytes, int], int]) -> Self:
-        """Make the facts; `retention_ms` has all existing topics by id: -1 is for ever, None is unknown."""
+        """Make the facts; `retention_ms` has what is not known to be deleted, by id: -1 is for ever, None unknown."""
         ordinals = {topic_id: number for number, topic_id in enumerate(retention_ms)}
         kept = [FOREVER if value is None or value < 0 else value for value in retention_ms.values()]
         keyed = sorted(

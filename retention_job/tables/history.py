@@ -300,7 +300,8 @@ def load(
 
 
 def _release_facts(cluster: Cluster, tiered_up_to: Mapping[tuple[bytes, int], int]) -> ReleaseFacts:
-    retention = {topic.topic_id: topic.kept_ms for topic in cluster.topics}
+    retention: dict[bytes, int | None] = {topic.topic_id: topic.kept_ms for topic in cluster.topics}
+    retention |= dict.fromkeys(cluster.hidden)
     before = {
         (topic.topic_id, number): max(log_start, tiered_up_to.get((topic.topic_id, number), 0))
         for topic in cluster.topics
