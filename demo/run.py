@@ -54,7 +54,7 @@ def run_demo(
         undo.callback(cluster.kill_all)
         cluster.start()
         progress.end(f"Kafka {KAFKA_VERSION}, unmodified, {protocol}; each pair is a zone of its own")
-        progress.begin("make topics, switch them on", f"{len(ALL_TOPICS)} topics, linked always")
+        progress.begin("make topics, switch them on", f"{len(ALL_TOPICS)} topics, remote.wal.storage.enable=true")
         prepare_topics(cluster)
         show = _Show(plan, store, cluster, server, progress)
         undo.callback(show.abandon)

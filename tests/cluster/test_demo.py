@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.plan import WAYS
 from local_cluster.polling import wait_until
 
 pytestmark = pytest.mark.whole_machine
@@ -40,13 +41,9 @@ def test_the_demo_keeps_its_promises_and_its_figures_agree(tmp_path: Path, proto
     assert report["linked_bytes"] > 0
     saturated = report["phases"]["saturated"]
     assert saturated["linked_bytes"] <= report["linked_bytes"]
-    # What goes by agents is linked wherever that pays; how much of the rest is depends on how fast the machine is.
-    [moved] = [
-        run["moved_bytes"]
-        for run in report["latency_ms"]["producers"]
-        if (run["phase"], run["way"]) == ("saturated", "acks=all by agents")
-    ]
-    assert moved["linked"] > 0.5 * sum(moved.values())
+    # How much is linked depends on how fast the machine is, as packed inline bytes are nearly as cheap.
+    assert saturated["zone_bytes"]["ratio"] < 0.5
+    assert {run["way"] for run in report["latency_ms"]["producers"] if run["moved_bytes"]} == {way.name for way in WAYS}
 
     assert 0 < report["objects"] <= report["requests"]["put"]
     assert report["requests"]["get"] > 0

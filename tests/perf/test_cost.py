@@ -49,14 +49,14 @@ def test_below_the_break_even_nothing_is_uploaded() -> None:
 
 @pytest.mark.parametrize(("rate", "acks_all", "usd_gb"), [(30e6, False, 0.0095), (5e6, False, 0.0110)])
 def test_large_loads_cost_a_small_part_of_stock(rate: float, acks_all: bool, usd_gb: float) -> None:
-    found = priced(rate, acks_all=acks_all)
+    found = price(Case(rate, "steady", acks_all), 2 * SECONDS, PRICES)
     assert found.usd_gb <= usd_gb
     assert found.counts.linked_bytes > 0.85 * 2 * found.counts.produced_bytes
 
 
 @pytest.mark.parametrize(("rate", "of_stock"), [(0.8e6, 0.65), (0.9e6, 0.6), (1e6, 0.5), (1.1e6, 0.5), (1.2e6, 0.45)])
 def test_where_nobody_waits_links_pay_below_what_one_interval_would_have_to_bring(rate: float, of_stock: float) -> None:
-    assert price(Case(rate, "steady", acks_all=False), 20.0, PRICES).ratio <= of_stock
+    assert price(Case(rate, "steady", acks_all=False), 30.0, PRICES).ratio <= of_stock
 
 
 def test_producers_that_wait_are_hardly_held_up_by_trials_there() -> None:
@@ -67,7 +67,7 @@ def test_producers_that_wait_are_hardly_held_up_by_trials_there() -> None:
 
 def test_producers_that_wait_are_not_held_up_for_larger_objects() -> None:
     waiting, others = (priced(30e6, acks_all=acks_all).counts.amounts for acks_all in (True, False))
-    assert waiting.puts / waiting.uploaded_bytes > 2 * others.puts / others.uploaded_bytes
+    assert waiting.puts / waiting.uploaded_bytes > 1.5 * others.puts / others.uploaded_bytes
 
 
 @pytest.mark.parametrize("shape", ["2 s of 10 s", "0.1 s of 1 s"])
@@ -129,7 +129,7 @@ def test_a_producer_whose_requests_pay_one_by_one_keeps_its_rate_and_waits_for_a
 
 def test_a_producer_two_of_whose_requests_would_pay_is_not_tried_again_and_again() -> None:
     load = Load(2e6, acks_all=True, partitions=6, request_bytes=25_000)
-    assert held_up(load, 0.9, seconds=60.0) <= 1.5
+    assert held_up(load, 0.9, seconds=120.0) <= 1.5
 
 
 @pytest.mark.parametrize("mb_per_s", [4, 7])

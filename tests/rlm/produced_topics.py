@@ -71,9 +71,9 @@ class Produced:
             if trials and self.trials.due_s(do_pay=True) <= self.now_s:
                 wanted = self.trials.wanted(self.now_s)
                 samples = {one: Sample(self.now_s, self.appended[one], self.batches[one]) for one in wanted}
-                before = {topic: self.trials.state(topic) for topic in self.topics}
+                before = {topic: self.trials.of(topic).state for topic in self.topics}
                 self.found += self.trials.advance(samples, self.now_s, do_pay=True)
-                self._release({one for one in self.topics if self.trials.state(one) is not before[one]})
+                self._release({one for one in self.topics if self.trials.of(one).state is not before[one]})
         return self
 
     def rate(self) -> float:
@@ -83,11 +83,11 @@ class Produced:
     def _release(self, topics: set[str]) -> None:
         """What waits for links goes inline at once."""
         for fleet in self.fleets:
-            if topics & set(fleet.topics) and not any(self.trials.state(one) is State.LINKS for one in fleet.topics):
+            if topics & set(fleet.topics) and not any(self.trials.of(one).state is State.LINKS for one in fleet.topics):
                 fleet.busy_s = [min(one, self.now_s + fleet.inline_s) for one in fleet.busy_s]
 
     def _round_s(self, fleet: Fleet) -> float:
-        links = any(self.trials.state(topic) is State.LINKS for topic in fleet.topics)
+        links = any(self.trials.of(topic).state is State.LINKS for topic in fleet.topics)
         return (fleet.link_s if links else min(fleet.inline_s, fleet.link_s)) * self.rng.lognormvariate(0, self._noise)
 
     def _produce(self, fleet: Fleet) -> None:
@@ -111,5 +111,5 @@ class Produced:
         for topic in topics:
             self.appended[topic] += size
             self.batches[topic] += max(math.ceil(size / 16_000), 1)
-            if self.trials.state(topic) is State.LINKS:
+            if self.trials.of(topic).state is State.LINKS:
                 self.linked_bytes[topic] += size

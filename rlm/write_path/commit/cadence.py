@@ -6,7 +6,7 @@ for it. So, as in a database's group commit, what is appended while others wait 
 - Nobody wants links (small loads, by cost): one archive interval from start to start.
 - Links are wanted because they pay: until the rate has brought an object that pays with something to spare, so that
   objects pay on average; a large one, if links are known to hold nobody back. At the latest after the time that an
-  upload may wait.
+  upload may wait, and as soon as an object pays and nothing more comes: then all producers wait.
 - Links are wanted whatever they cost: at once while nothing is in flight, so that a single record waits for nothing.
   Otherwise, or while much is appended, one interval after the last start, and up to two for a large object.
 - As soon as a whole object's bytes are queued or known to be in the logs.
@@ -25,7 +25,7 @@ from typing import Final
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.bandwidth import TokenBucket
-from rlm.write_path.commit.constants import OBJECT_BYTES
+from rlm.write_path.commit.constants import LULL_S, OBJECT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,10 @@ class Load:
     """The average size that objects should have."""
     wait_s: float = math.inf
     """How long an append may wait for more."""
+    newest_s: float = math.inf
+    """When the newest of what is queued was read."""
+    enough_bytes: float = math.inf
+    """The size from which on an object just pays, if producers may be waiting for it."""
 
 
 class Cadence:
@@ -116,10 +120,15 @@ class Cadence:
             interval_s *= min(max(OBJECT_BYTES / (rate * interval_s), 1.0), 2.0)
         if load.urgency is Urgency.LINKS:
             return max(self._last_start_s + interval_s, earliest_s)
-        interval_s = stretched_interval_s(interval_s, load.wanted_bytes / rate, load.wait_s)
+        # Logs are read as soon as an object may just pay: that shows whether all producers wait.
+        wanted_bytes = load.wanted_bytes if load.queued_bytes else min(load.enough_bytes, load.wanted_bytes)
+        interval_s = stretched_interval_s(interval_s, wanted_bytes / rate, load.wait_s)
         # Producers that wait append again when they have their answers, so their rounds count from the last start.
         is_new = load.since_s - self._last_start_s > max(load.wait_s, interval_s)
-        return max((load.since_s if is_new else self._last_start_s) + interval_s, earliest_s)
+        start_s = (load.since_s if is_new else self._last_start_s) + interval_s
+        if load.queued_bytes >= load.enough_bytes:  # nothing more comes before producers that wait have their answers
+            start_s = min(start_s, load.newest_s + LULL_S)
+        return max(start_s, earliest_s)
 
     def _is_bulk(self, load: Load) -> bool:
         return load.bytes_per_s * self._limits.interval_s >= OBJECT_BYTES / 4 and not self._back_off_s
@@ -141,10 +150,6 @@ class Cadence:
     def held_back_s(self, now_s: float) -> float:
         """Return how long the quota blocks the next upload."""
         return self._quota.wait_s(now_s)
-
-    def is_too_soon(self, queued_bytes: int, now_s: float) -> bool:
-        """Whether an upload of these bytes would come too soon after the last one."""
-        return now_s < self._spaced_from_s(queued_bytes)
 
     def _spaced_from_s(self, queued_bytes: int) -> float:
         return -math.inf if self.is_whole(queued_bytes) else self._last_upload_s + self.spacing_s

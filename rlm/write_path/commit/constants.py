@@ -8,13 +8,8 @@ RATE_S: Final = 0.3
 """Seconds over which rates are averaged. Computed (`perf cost`): with 0.1, short bursts that do not pay were linked."""
 PAYS_TIMES: Final = 1.5
 """How often an object should pay for itself on average, so that a small one now and then costs nothing. Guessed."""
-HOLD_S: Final = 0.1
-"""Seconds for which links stay in use after the rate last paid, so that the mode does not flap. Guessed."""
-
-LOAN: Final = 2.0
-"""Objects' worth that may be lost to objects that are too small before links rest. Guessed."""
-HOLD_OFF_S: Final = (10.0, 600.0)
-"""Seconds of such a rest, and inline after a verdict; doubled with each in a row. Guessed."""
+LOAN: Final = 1.0
+"""Objects' worth that may be lost to objects that are too small before links rest. Computed (`perf cost`)."""
 
 # Trial
 
@@ -22,22 +17,27 @@ LOOK_S: Final = 0.4
 """Seconds of a look inline. Measured on two busy cores (2026-11-28): looks of 0.4 s told held-up loads from others."""
 LOOK_MAX_S: Final = 2.0
 """Seconds that a look takes at most while its surplus grows. Guessed."""
-WINDOW_S: Final = 1.0
-"""Seconds by links, before each look, that show the usual rate; the first third, in which producers get used to links
-again, does not count. Guessed."""
+WINDOW_S: Final = 0.8
+"""Seconds by links, before each look, that show the usual rate. Guessed."""
 LOOKS: Final = 3
 """Looks in a row for a verdict. Measured (2026-11-28): loads that links do not hold back voted up to twice in a row."""
-PERIOD_S: Final = (2.0, 120.0)
-"""Seconds from one look to the next, doubled while all is well. Guessed."""
+PERIOD_S: Final = (10.0, 120.0)
+"""Seconds from one look to the next, doubled while all is well. Measured: from 5 s on, they took 4 % of 30 s."""
+HOLD_OFF_S: Final = (20.0, 600.0)
+"""Seconds inline after a verdict, doubled with each in a row. Guessed."""
 GROWS: Final = 1.3
 """A surplus still grows while so many times the usual rate comes. Guessed."""
 NOBODY: Final = 0.2
 """Share of a topic's bound that links may hold records back, so that uploads wait for large objects. Guessed."""
 BATCHES: Final = 4
-"""Batches that a window must bring: fewer say nothing about a rate. Guessed."""
+"""Batches that must come by links before a look: fewer say nothing about a rate. Guessed."""
 
 # Cadence
 
+LULL_S: Final = 0.01
+"""Seconds without new records after which all producers are taken to wait. Measured (2026-11-28): by links 40
+librdkafka producers brought one batch each in a round, 44 KB; waiting for 50 KB took them 100 ms.
+"""
 OBJECT_BYTES: Final = 512 * 1024
 """Bytes in an object from which on a larger one saves little CPU. Measured (docs/performance.md): 25 MB/s took agents
 0.93 core with 90 KB in an object, 0.68 with 210 KB and 0.52 with 420 KB."""

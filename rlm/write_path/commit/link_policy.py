@@ -15,6 +15,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.inline_reason import InlineReason
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, Load, Urgency
+from rlm.write_path.commit.constants import WINDOW_S
 from rlm.write_path.commit.price import Price
 from rlm.write_path.commit.trial import Finding, Sample, State, Trials, Verdict
 
@@ -69,7 +70,7 @@ class LinkDecider:
                 is_always = one.link_policy is LinkPolicy.ALWAYS
                 urgency = max(urgency, Urgency.LINKS if is_always else Urgency.PAYING_LINKS)
                 wait_s = min(wait_s, self._wait_s(one))
-                holds_nobody &= self.trials.holds_nobody(one.topic)
+                holds_nobody &= self.trials.of(one.topic).holds_nobody
             elif mode is not LinkMode.LINK:
                 mode, reason = _MODES.get(why, LinkMode.INLINE), why
             if one.is_durable:
@@ -79,7 +80,15 @@ class LinkDecider:
         price = self.price
         wanted_bytes = price.wanted_bytes(holds_nobody=holds_nobody)
         rate = price.bytes_per_s(now_s)
-        load = replace(load, urgency=urgency, wait_s=wait_s, bytes_per_s=rate, wanted_bytes=wanted_bytes)
+        enough_bytes = math.inf if holds_nobody else price.break_even_bytes
+        load = replace(
+            load,
+            urgency=urgency,
+            wait_s=wait_s,
+            bytes_per_s=rate,
+            wanted_bytes=wanted_bytes,
+            enough_bytes=enough_bytes,
+        )
         return Decision(mode, self.cadence.start_s(load, now_s), None if mode is LinkMode.LINK else reason)
 
     def mode_of(self, assignment: Assignment, now_s: float) -> LinkMode:
@@ -101,10 +110,10 @@ class LinkDecider:
             return InlineReason.NEVER_PAYS
         if one.is_bounded and self.price.link_s * 1000 > one.latency_bound_ms:
             return InlineReason.LATENCY_BOUND
-        if (state := self.trials.state(one.topic)) is not State.LINKS:
+        if (state := self.trials.of(one.topic).state) is not State.LINKS:
             return InlineReason.LOOK if state is State.LOOK else InlineReason.HELD_UP
-        is_tried = self.trials.is_tried(one.topic) and not self.price.rests(now_s)
-        return None if is_tried or self.price.pays(now_s) else InlineReason.LOAD
+        is_linked = (self.trials.is_tried(one.topic) and not self.price.rests(now_s)) or self.price.pays(now_s)
+        return None if is_linked else InlineReason.LOAD
 
     def may_link(self, one: Assignment) -> bool:
         """Whether links to this partition's bytes can be worth anything."""
@@ -125,7 +134,7 @@ class LinkDecider:
                     f"{rate / 1e6:.2f} MB/s here bring {rate * wait_s / 1e3:.0f} KB in {wait_s * 1e3:.0f} ms; links "
                     f"start at {self.price.paying_bytes / 1e3:.0f} KB"
                 )
-            case InlineReason.HELD_UP if (verdict := self.trials.verdict(one.topic)) is not None:
+            case InlineReason.HELD_UP if (verdict := self.trials.of(one.topic).verdict) is not None:
                 return _told(verdict, one.topic, now_s, wall_ms)
             case InlineReason.LATENCY_BOUND:
                 link_ms = self.price.link_s * 1000
@@ -167,7 +176,7 @@ class LinkDecider:
     def _note_begin(self) -> None:
         if self.price.begun_s != self._begun_s:
             self._begun_s = self.price.begun_s
-            self.trials.forget_pace()
+            self.trials.load_began(self.price.begun_s)
 
     def uploading(self, of: Collection[Assignment], size: int, now_s: float) -> None:
         """Record that an object of so many bytes of these partitions begins."""
@@ -176,7 +185,7 @@ class LinkDecider:
 
     def _is_counted(self, one: Assignment) -> bool:
         """Whether the log's bytes would be in objects if these paid."""
-        return self.may_link(one) and self.trials.state(one.topic) is not State.INLINE
+        return self.may_link(one) and self.trials.of(one.topic).state is not State.INLINE
 
     def space_uploads(self, spacing_s: float) -> None:
         """Keep uploads so far apart at least, unless an object is whole."""
@@ -188,6 +197,8 @@ class LinkDecider:
 
     def look(self, samples: Mapping[str, Sample], now_s: float) -> Sequence[tuple[str, Finding]]:
         """Go on with trials. Returns what looks that ended found, by topic."""
+        if not self.cadence.is_prompt(WINDOW_S, now_s):
+            self.trials.abandon(now_s)
         return self.trials.advance(samples, now_s, do_pay=self.price.pays(now_s))
 
 

@@ -15,7 +15,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.bandwidth import RateMeter
-from rlm.write_path.commit.constants import HOLD_OFF_S, HOLD_S, LOAN, RATE_S
+from rlm.write_path.commit.constants import HOLD_OFF_S, LOAN, PAYS_TIMES, RATE_S
 from rlm.write_path.commit.link_costs import LinkCosts, Outlook
 
 log = structlog.get_logger(__name__)
@@ -32,8 +32,9 @@ class Price:
         self._outlook = Outlook.of_size(break_even_bytes)
         self._appended = RateMeter(RATE_S)
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(RATE_S))
+        self._did_pay = False
+        """Whether the rate paid when bytes last came."""
         self._paid_s = -math.inf
-        """When the rate last paid."""
         self.begun_s = -math.inf
         """When it began to pay, after a pause."""
         self._entries = 1.0
@@ -41,6 +42,8 @@ class Price:
         self._gained = 0.0
         """How many objects' worth the last ones saved; below 0: lost."""
         self._rests_until_s, self._rest_s = -math.inf, HOLD_OFF_S[0]
+        self._uploading_s = -math.inf
+        """When the last object began that is made only because links pay."""
         self.upload_s = 0.0
         """How long uploads took recently; 0 before the first."""
         self.spacing_s = 0.0
@@ -70,13 +73,11 @@ class Price:
 
     def appended(self, size: int, since_s: float, now_s: float) -> None:
         """Record that so many bytes were read from a log, appended since `since_s`, that may be linked."""
-        self._appended.add(size, now_s, now_s - since_s)
-        self._note(now_s)
+        self._note(self._appended, size, now_s, now_s - since_s)
 
     def fetched(self, follower_id: int, size: int, now_s: float) -> None:
         """Record that a follower is about to get so many bytes that may be linked and are not stored yet."""
-        self._fetched[follower_id].add(size, now_s)
-        self._note(now_s)
+        self._note(self._fetched[follower_id], size, now_s)
 
     def uploaded(self, duration_s: float, entries: int = 1) -> None:
         """Record that an upload of so many entries took so long."""
@@ -85,17 +86,20 @@ class Price:
 
     def uploading(self, size: int, now_s: float) -> None:
         """Record that an object of so many bytes begins, only because links pay. If objects cease to, links rest."""
-        self._gained = min(self._gained + size / max(self.paying_bytes, 1.0) - 1, LOAN)
-        if self._gained >= LOAN:
-            self._rest_s = HOLD_OFF_S[0]
-        elif self._gained < -LOAN:
+        self._gained = min(self._gained + size / max(self.break_even_bytes, 1) - 1, LOAN)
+        self._uploading_s = now_s
+        if self._gained < -LOAN:
+            is_soon = now_s - self._rests_until_s < self._rest_s  # after the last rest
+            self._rest_s = min(2 * self._rest_s, HOLD_OFF_S[1]) if is_soon else HOLD_OFF_S[0]
             self._gained, self._rests_until_s = 0.0, now_s + self._rest_s
-            self._rest_s = min(2 * self._rest_s, HOLD_OFF_S[1])
 
-    def _note(self, now_s: float) -> None:
-        if self.bytes_per_s(now_s) * self.wait_s(self._wait_max_s) >= self.paying_bytes:
-            if now_s - self._paid_s > HOLD_OFF_S[0]:
-                self.begun_s = now_s
+    def _note(self, meter: RateMeter, size: int, now_s: float, over_s: float = 0.0) -> None:
+        self._did_pay = self._brings_objects(now_s)
+        meter.add(size, now_s, over_s)
+        self._did_pay = self._brings_objects(now_s)
+        if self._did_pay:
+            if now_s - self._paid_s > HOLD_OFF_S[0]:  # a new load
+                self.begun_s, self._gained, self._rests_until_s = now_s, 0.0, -math.inf
             self._paid_s = now_s
 
     # Questions. They change nothing.
@@ -131,12 +135,17 @@ class Price:
         return max(min(at_most_s, self._wait_max_s), self.spacing_s)
 
     def pays(self, now_s: float) -> bool:
-        """Whether the rate brings paying objects, or did a moment ago."""
-        return now_s < self._paid_s + HOLD_S and not self.rests(now_s)
+        """Whether the rate brings paying objects. Once it does, it may fall to what just pays, and seldom flaps."""
+        is_uploading = now_s < self._uploading_s + self.link_s  # what is paid for already is also used
+        return is_uploading or (not self.rests(now_s) and self._brings_objects(now_s))
 
     def rests(self, now_s: float) -> bool:
         """Whether objects were too small lately, whatever the rate."""
         return now_s < self._rests_until_s
+
+    def _brings_objects(self, now_s: float) -> bool:
+        times = 1.0 if self._did_pay else PAYS_TIMES
+        return self.bytes_per_s(now_s) * self.wait_s(self._wait_max_s) >= times * self.break_even_bytes
 
     @property
     def link_s(self) -> float:

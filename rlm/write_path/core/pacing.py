@@ -19,7 +19,7 @@ from rlm.write_path.commit.trial import Finding, Sample
 from rlm.write_path.core.actions import PassOver, Read, Reads, Upload
 from rlm.write_path.core.led_partition import BacklogLimits, LedPartition
 from rlm.write_path.core.partition_schedule import PartitionSchedule, ScheduleIntervals
-from rlm.write_path.uploads.segment_queue import ReadingOrder, RemoteSegmentQueue, reading_order
+from rlm.write_path.uploads.segment_queue import MetaQueueItem, ReadingOrder, RemoteSegmentQueue, reading_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,8 @@ class Pacing:
         self._appended: dict[TopicIdPartition, None] = {}
         """Partitions with noticed but unread appends, in order, so that a run can be repeated."""
         self.hurried: set[TopicIdPartition] = set()
+        self._newest_s = -math.inf
+        """When records were last queued."""
 
     def forget(self, partition: TopicIdPartition) -> None:
         """Forget a partition that is not led here any more."""
@@ -107,6 +109,12 @@ class Pacing:
             self._appended[partition] = None
         self.schedule.wake(partition, now_s)
         return True
+
+    def put(self, items: Sequence[MetaQueueItem], now_s: float) -> None:
+        """Queue what was read."""
+        self._queue.put(items)
+        if items:
+            self._newest_s = now_s
 
     def left_unread(self, partition: TopicIdPartition, seen_s: float) -> None:
         """Record that a run's budget ended before the log: the rest is as urgent as a new append."""
@@ -175,7 +183,8 @@ class Pacing:
         if has_work and any(one in self._appended or not self._led[one].is_settled for one in self.hurried):
             urgency = Urgency.LINKS
         of, since_s = self._waiting(now_s) if has_work else ((), now_s)
-        return self._decider.decide(now_s, Load(of, self._queue.size_bytes, due_s, urgency, since_s))
+        load = Load(of, self._queue.size_bytes, due_s, urgency, since_s, newest_s=self._newest_s)
+        return self._decider.decide(now_s, load)
 
     def _waiting(self, now_s: float) -> tuple[Iterable[Assignment], float]:
         """Return the partitions of what waits for an upload, and since when."""
@@ -219,10 +228,8 @@ class Pacing:
         return Reads(passed_over, reads, min(self._limits.read_bytes, max(self._queue.free_bytes, 1)))
 
     def next_upload(self, now_s: float) -> Upload | None:
-        """Return the upload to start with what is queued; None while quota or spacing hold it back."""
-        if not len(self._queue) or self.commit.held_back_s(now_s):
-            return None
-        if self.commit.is_too_soon(self._queue.size_bytes, now_s):
+        """Return the upload to start with what is queued; None if it is to wait, as what was read now shows."""
+        if not len(self._queue) or self.decide(now_s).start_at > now_s:
             return None
         return self._upload(now_s)
 

@@ -264,7 +264,7 @@ class WritePathCore:
         if left_out_bytes := read_bytes - sum(len(item.records) for item in outcome.items):
             actions.append(CountLeftOut(led.assignment, left_out_bytes))
         actions += self.unwanted.declare(led, now_s)
-        self.queue.put(outcome.items)
+        self.pacing.put(outcome.items, now_s)
         led.log_read(outcome)
         if outcome.more:
             self.pacing.left_unread(partition, now_s)
