@@ -12,10 +12,11 @@ from perf.defaults import defaults
 from perf.gateway.command import gateway
 from perf.ladder.command import ladder
 from perf.pack import pack
+from perf.size import size
 from tests.soak.command import soak
 
 app = command_group(__doc__)
-for command in (ladder, cost, counts, defaults, gateway, pack, soak):
+for command in (ladder, cost, counts, defaults, gateway, pack, size, soak):
     app.command()(command)
 
 if __name__ == "__main__":

@@ -19,9 +19,11 @@ from agent.stores import StoreSettings
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
 from metadata_topic.store.archive.archive_recovery import record_from_object
+from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.topic_session import newest_snapshot, read_metadata
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.format.entry_column_batches import LogFilter
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from recovery.cluster_view import ClusterView, TopicView, ask_cluster, read_kraft_view
 from recovery.errors import UnknownClusterError
@@ -118,13 +120,14 @@ class OpenTopics:
         return self._inventory
 
     def _taken(self) -> Inventory:
-        wanted = frozenset(view.topic_id for view in self.topics.topics.values()) | self._others
+        wanted = LogFilter({view.topic_id for view in self.topics.topics.values()} | self._others)
         topics, storage, archive, patience = self.topics, self._storage, self._archive, self._patience
+        store: RemoteWalMetadataStore
         load = newest_snapshot(storage.blobs, topics.stores.context.cluster_id)
         if topics.client is not None:
             store, archived = read_metadata(topics.client, load)
         elif topics.from_objects:
-            return from_objects(storage, archive, patience=patience, topic_ids=wanted, snapshot=load())
+            return from_objects(storage, archive, patience=patience, wanted=wanted, snapshot=load())
         else:
             remembered = read_snapshots(storage, topics.stores.context.cluster_id)
             store, archived = remembered.store, remembered.archive
@@ -134,7 +137,7 @@ class OpenTopics:
                         archived.apply(record_from_object(archive, stored))
                     except (RemoteSegmentCorruptError, RemoteResourceNotFoundError):
                         continue  # a log that needs it has a gap
-        return from_metadata(store, archived, storage, archive, patience=patience, topic_ids=wanted)
+        return from_metadata(store, archived, storage, archive, patience=patience, wanted=wanted)
 
     def check_complete(self, *, fail_on_data_loss: bool) -> None:
         """Raise UnknownClusterError if nothing is stored, and what `check_readable` does."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from metadata_topic.store.store_image import StoreImage
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.archive_storage import ObjectArchiveStorage
+    from plugin.format.entry_column_batches import LogFilter
     from plugin.remote_wal_storage_manager import RemoteWalStorageManager
     from recovery.cluster_view import ClusterView
     from recovery.logs.run_reader import RunReader
@@ -104,6 +105,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     from metadata_topic.topic.consumer import STALLED_S
     from metadata_topic.topic.topic_session import newest_snapshot
     from plugin.errors import meant
+    from plugin.format.entry_column_batches import LogFilter
     from plugin.wall_clock import wall_ms
     from recovery.cluster_view import read_tier
     from recovery.logs.run_reader import RunReader
@@ -116,6 +118,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     for topic in sorted({*(where.topic or ())} - names):
         raise typer.BadParameter(f"there is no topic {topic}{meant(topic, names)}", param_hint="--topic")
     with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
+        wanted = LogFilter(view.replicas_of(broker.node_id))
 
         def take_inventory() -> "Inventory":
             tell("listing objects")
@@ -124,9 +127,9 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
                 snapshot, progress, patience = load(), progress_to(tell), patience_of(tell)
                 if snapshot is None:
                     tell("no snapshot of the metadata was read: what leaders declared is not known")
-                return look_until_steady(lambda: from_objects(storage, archive, progress, patience, None, snapshot))
+                return look_until_steady(lambda: from_objects(storage, archive, progress, patience, wanted, snapshot))
             client = client_of(broker, settings, where)
-            return look_until_steady(lambda: _by_metadata(client, load, storage, archive, tell))
+            return look_until_steady(lambda: _by_metadata(client, load, storage, archive, tell, wanted))
 
         def read_tiered() -> "TieredOffsets | None":
             tell("reading the tier's metadata")
@@ -144,8 +147,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
 def _stopped_clock(inventory: "Inventory") -> "Callable[[], int]":
     from plugin.wall_clock import wall_ms
 
-    written_ms = (run.stored_in.written_ms for runs in inventory.runs.values() for run in runs)
-    newest_ms = max(written_ms, default=wall_ms())
+    newest_ms = wall_ms() if inventory.newest_ms is None else inventory.newest_ms
     return lambda: min(newest_ms, wall_ms())
 
 
@@ -239,12 +241,13 @@ def _by_metadata(
     storage: "RemoteWalStorageManager",
     archive: "ObjectArchiveStorage | None",
     tell: Tell,
+    wanted: "LogFilter",
 ) -> "Inventory":
     from metadata_topic.topic.topic_session import read_metadata
     from recovery.metadata.inventory import from_metadata
 
     store, archived = read_metadata(client, load_snapshot, tell)
-    return from_metadata(store, archived, storage, archive, progress_to(tell), patience_of(tell))
+    return from_metadata(store, archived, storage, archive, progress_to(tell), patience_of(tell), wanted)
 
 
 def patience_of(tell: Tell) -> "Patience":

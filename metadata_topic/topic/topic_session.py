@@ -13,6 +13,7 @@ from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic.consumer import STALLED_S, RemoteWalMetadataConsumer
@@ -40,14 +41,18 @@ def read_metadata(
     client: KafkaClientConfig,
     load_snapshot: Callable[[], StoreImage | None] = lambda: None,
     tell: Tell = lambda _text: None,
-) -> tuple[RemoteWalMetadataStore, ArchiveStore]:
-    """Return all that is known by the newest snapshot and the topic. Raises MetadataTopicError when nothing comes."""
-    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+) -> tuple[SparseStore, ArchiveStore]:
+    """Return all that is known by the newest snapshot and the topic. Raises MetadataTopicError when nothing comes.
+
+    What a snapshot alone tells of segments is in the store's `untold` ones.
+    """
+    store, archive = SparseStore(), ArchiveStore()
     consumer = RemoteWalMetadataConsumer(client, store, ONE_LOOK, load_snapshot=load_snapshot, archive=archive)
     try:
         consumer.read_whole(tell)
     finally:
         consumer.close()
+    store.settle()
     for doubt, found in store.topic.doubts.items():
         tell(f"metadata topic {doubt}: {found}; what leaders declared may be missing")
     return store, archive

@@ -7,7 +7,7 @@ field of every block is gathered by one numpy operation. A block that `entry_col
 marked; the caller asks `entry_columns` for the reason.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from kafka_log.batch_digests import DIGEST_BYTES
-from kafka_log.topic_partition import TOPIC_ID_BYTES
+from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId, TopicIdPartition
 from plugin.format.entry_columns import (
     COLUMN_HEAD,
     COLUMNS,
@@ -46,6 +46,7 @@ _COLUMN_HEAD_FIELDS: Final = np.dtype([("minimum", "<i8"), ("width", "u1")])
 _ALL_COLUMNS: Final = (*COLUMNS, START_POSITION)
 _HEADS_BYTES: Final = HEAD.size + len(_ALL_COLUMNS) * COLUMN_HEAD.size
 _WIDTHS: Final = (1, 2, 4, 8)
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 _FOLLOW, _STORED, _UNKNOWN = 0, 1, 2
 
 _FEW_BYTES: Final = 4096
@@ -72,6 +73,7 @@ class EntryBatch:
     last_offset: Ints
     start_file_position: Ints
     end_file_position: Ints
+    crc32c: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,51 @@ def decode_blocks_of(data: NDArray[np.uint8], starts: Ints, ends: Ints, wanted: 
     is_good, counts = np.zeros(len(starts), dtype=np.bool_), np.zeros(len(starts), dtype=np.int64)
     is_good[chosen], counts[chosen] = found.is_good, found.counts
     return replace(found, is_good=is_good, counts=counts, block=chosen[found.block])
+
+
+def are_laid_out(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> Bools:
+    """Return which blocks [start, end) have a head that is known and the size that it says."""
+    return _layout(data, starts, ends).is_good
+
+
+class LogFilter:
+    """Some logs, to be looked for in many blocks: a topic stands for all of its partitions."""
+
+    def __init__(self, logs: Collection[TopicIdPartition | TopicId]) -> None:
+        self._logs = frozenset(logs)
+        whole = [log for log in self._logs if isinstance(log, bytes)]
+        single = [log for log in self._logs if isinstance(log, TopicIdPartition)]
+        self._keys = _keys([log.topic_id for log in single], [log.partition for log in single])
+        self._topic_keys = _keys(whole, [0] * len(whole))
+
+    def __contains__(self, log: TopicIdPartition) -> bool:
+        return log in self._logs or log.topic_id in self._logs
+
+    def matches(self, topic_ids: NDArray[np.uint8], partitions: Ints) -> Bools:
+        """Return which entries may be of these logs: two logs may have the same key."""
+        found: Bools = np.isin(_key_of(topic_ids, partitions), self._keys)
+        if len(self._topic_keys):
+            found |= np.isin(_key_of(topic_ids, np.zeros_like(partitions)), self._topic_keys)
+        return found
+
+    def find_blocks(self, data: NDArray[np.uint8], starts: Ints, ends: Ints) -> Ints:
+        """Return the blocks with entries that may be of these logs; `PADDING_BYTES` must follow the last block."""
+        layout = _layout(data, starts, ends)
+        topic, partition = (_column(data, layout, at, COLUMNS[at].lowest, layout.is_good)[0] for at in (0, 1))
+        block = np.repeat(np.arange(len(starts)), layout.counts)
+        topic_ids = gather(data, layout.topics_start[block] + topic * TOPIC_ID_BYTES, TOPIC_ID_BYTES)
+        return np.unique(block[self.matches(topic_ids, partition)])
+
+
+def _keys(topic_ids: Sequence[bytes], partitions: Sequence[int]) -> NDArray[np.uint64]:
+    raw = np.frombuffer(b"".join(topic_ids), dtype=np.uint8).reshape(-1, TOPIC_ID_BYTES)
+    return _key_of(raw, np.array(partitions, dtype=np.int64))
+
+
+def _key_of(topic_ids: NDArray[np.uint8], partitions: Ints) -> NDArray[np.uint64]:
+    halves = np.ascontiguousarray(topic_ids).view("<u8").reshape(-1, 2)
+    found: NDArray[np.uint64] = (halves[:, 0] * _SPREAD + halves[:, 1]) * _SPREAD + partitions.astype(np.uint64)
+    return found
 
 
 def decode_runs(blocks: Sequence[bytes]) -> EntryRuns:
@@ -271,4 +318,5 @@ def _entries(data: NDArray[np.uint8], layout: _Layout, columns: dict[str, Ints])
         columns["first_offset"] + columns["last_offset_delta"],
         start,
         end,
+        columns["crc32c"],
     )

@@ -20,18 +20,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.states import FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.held_records import HeldRecords, lost_from
 from metadata_topic.store.released_offsets import ReleasedUpTo
+from metadata_topic.store.snapshots.snapshot import SegmentPortion
+from metadata_topic.store.snapshots.sparse_store import SparseStore, UntoldSegments
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import IncompleteListingError
 from plugin.format.archive_object_id import StoredObjectId
+from plugin.format.entry_column_batches import Bools, LogFilter, decode_blocks
+from plugin.format.entry_columns import DIGEST_VERSION
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.logs.log_plan import EpochStart, LogRuns, PlanRules
@@ -40,12 +47,13 @@ from recovery.metadata.epoch_ends import EpochEnds
 from recovery.metadata.footers import Progress, UnreadableObject, read_footers
 from recovery.patience import IMPATIENT, Patience
 
-DeadTails = Mapping[tuple[CombinedSegmentId, TopicIdPartition, int], int]
+DeadTails = Mapping[tuple[StoredObjectId, TopicIdPartition, int], int]
 
 DeadFrom = Callable[[RemoteLogSegmentMetadataEntry], int | None]
 """Returns the offset from which an object's entry is dead; None: all of it lives."""
 
 _MOST_LOOKS: Final = 4
+_TOLD_EACH: Final = 100_000
 _UNKNOWN_BUCKET = "a bucket that is not known here"
 
 
@@ -53,8 +61,8 @@ _UNKNOWN_BUCKET = "a bucket that is not known here"
 class Inventory:
     """Everything that is stored."""
 
-    topic_ids: frozenset[TopicId] | None = None
-    """The topics whose runs are kept; None: all."""
+    wanted: LogFilter | None = None
+    """The logs whose runs are kept; None: all."""
     runs: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
     lost: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
     """Runs in the metadata whose objects are gone, or unreachable."""
@@ -77,9 +85,11 @@ class Inventory:
     unanswered: frozenset[str] = frozenset()
     """Buckets that did not answer, with unknown other content."""
     objects: int = 0
-    """Objects with runs in `runs`."""
+    """Objects that can be read, of whatever logs."""
     unpublished_objects: int = 0
     """Those of them that are not finished in the metadata."""
+    newest_ms: int | None = None
+    """When the newest object of `objects` was written, by its writer's clock."""
     foreign_objects: int = 0
     """Keys under the cluster's prefix that are not ours."""
 
@@ -143,7 +153,7 @@ def from_objects(
     archive: ArchiveStorage | None,
     progress: Progress = lambda _what, _done: None,
     patience: Patience = IMPATIENT,
-    topic_ids: frozenset[TopicId] | None = None,
+    wanted: LogFilter | None = None,
     snapshot: StoreImage | None = None,
 ) -> Inventory:
     """Return what the objects themselves contain, but for what leaders had declared by the time of the snapshot.
@@ -152,7 +162,7 @@ def from_objects(
     """
     image = snapshot or StoreImage({}, (), (), (), ())
     ends = EpochEnds(image.ends, image.released)
-    inventory = Inventory(topic_ids, known_starts=ends.starts())
+    inventory = Inventory(wanted, known_starts=ends.starts())
     _add_declared(inventory, image)
     held = HeldRecords()
     held.add(gap for gap in image.gaps if gap.reason is GapReason.LOST_LOCALLY)
@@ -163,7 +173,7 @@ def from_objects(
         found = [offset for offset in (told, lost_from(entry, held.losses)) if offset is not None]
         return min(found, default=None)
 
-    _add_footers(inventory, storage, _listed(inventory, storage).values(), progress, patience, dead_from)
+    _add_footers(inventory, storage, _listed(inventory, storage, progress).values(), progress, patience, dead_from)
     if archive is not None:
         for record in records_from_objects(archive):
             stored = StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms)
@@ -181,15 +191,16 @@ def from_metadata(
     archive: ArchiveStorage | None,
     progress: Progress = lambda _what, _done: None,
     patience: Patience = IMPATIENT,
-    topic_ids: frozenset[TopicId] | None = None,
+    wanted: LogFilter | None = None,
 ) -> Inventory:
     """Return the metadata topic's content, compared with the listing. Raises RemoteStorageError when the store
     fails.
     """
     image = store.image()
     ends = EpochEnds(image.ends, image.released)
-    inventory = Inventory(topic_ids, known_starts=ends.starts())
-    listed = _listed(inventory, storage)
+    inventory = Inventory(wanted, known_starts=ends.starts())
+    untold = store.untold if isinstance(store, SparseStore) else UntoldSegments()
+    listed = _listed(inventory, storage, progress, untold)
     inventory.foreign_objects = storage.request_counts.foreign_objects
     _add_declared(inventory, image)
     dead = _dead_tails(image)
@@ -217,6 +228,7 @@ def from_metadata(
             listed.pop(segment.combined_segment_id, None)
         if done % 1000 == 0:
             progress("metadata", done)
+    _add_untold(inventory, storage, untold, dead, progress)
     unpublished += [stored for segment_id, stored in listed.items() if store.state_of(segment_id) is None]
     inventory.unpublished_objects = len(unpublished)
     _add_footers(inventory, storage, unpublished, progress, patience, lambda _, entry: lost_from(entry, losses))
@@ -226,7 +238,7 @@ def from_metadata(
     return inventory
 
 
-def _dead_tails(image: StoreImage) -> dict[tuple[CombinedSegmentId, TopicIdPartition, int], int]:
+def _dead_tails(image: StoreImage) -> dict[tuple[StoredObjectId, TopicIdPartition, int], int]:
     return {
         (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
     }
@@ -244,15 +256,74 @@ def _add_declared(inventory: Inventory, image: StoreImage) -> None:
         inventory.log_starts.setdefault(start.topic_id_partition, []).append(start)
 
 
-def _listed(inventory: Inventory, storage: RemoteWalStorageManager) -> dict[CombinedSegmentId, StoredSegment]:
-    """Return what the answering buckets have."""
+def _listed(
+    inventory: Inventory, storage: RemoteWalStorageManager, progress: Progress, untold: UntoldSegments | None = None
+) -> dict[CombinedSegmentId, StoredSegment]:
+    """Return what the answering buckets have, without the untold segments, which are marked."""
     found: dict[CombinedSegmentId, StoredSegment] = {}
     try:
-        for stored in storage.list_log_segments():
-            found[stored.combined_segment_id] = stored
+        for number, stored in enumerate(storage.list_log_segments(), start=1):
+            if untold is None or not untold.note_listed(stored.combined_segment_id):
+                found[stored.combined_segment_id] = stored
+            if number % _TOLD_EACH == 0:
+                progress("listed objects", number)
     except IncompleteListingError as error:
         inventory.unanswered = error.unanswered
     return found
+
+
+def _add_untold(
+    inventory: Inventory, storage: RemoteWalStorageManager, untold: UntoldSegments, dead: DeadTails, progress: Progress
+) -> None:
+    """Add segments of a snapshot, of which only the wanted entries become runs."""
+    done = 0
+    for portion, is_untold, is_listed in untold.portions():
+        for at in np.flatnonzero(is_untold & ~is_listed).tolist():
+            segment, stored = portion[at], _stored(portion, at)
+            _not_listed(inventory, storage, stored)
+            dead_from = _named_dead(segment.combined_segment_id, dead)
+            _add_entries(inventory, stored, segment.metadata.entries, dead_from, is_lost=True)
+        if is_listed.any():
+            inventory.objects += int(is_listed.sum())
+            inventory.newest_ms = max(inventory.newest_ms or 0, int(portion.written_ms[is_listed].max()))
+        _add_wanted(inventory, portion, is_listed, dead)
+        done += int(is_untold.sum())
+        progress("metadata", done)
+
+
+def _add_wanted(inventory: Inventory, portion: SegmentPortion, chosen: Bools, dead: DeadTails) -> None:
+    wanted = inventory.wanted
+    places = np.flatnonzero(chosen) if wanted is None else portion.find_holders(wanted, chosen)
+    has_digests = portion.data[portion.block_starts[places]] == DIGEST_VERSION
+    for at in places[has_digests].tolist():
+        segment = portion[at]
+        inventory.objects -= 1  # it is counted already
+        dead_from = _named_dead(segment.combined_segment_id, dead)
+        _add_entries(inventory, _stored(portion, at), segment.metadata.entries, dead_from)
+    places = places[~has_digests & (portion.block_ends > portion.block_starts)[places]]
+    found = decode_blocks(portion.data, portion.block_starts[places], portion.block_ends[places])
+    if not found.is_good.all():
+        raise SnapshotError("read metadata snapshot", "-", "a segment's entries cannot be decoded", "--from-objects")
+    rows = slice(None) if wanted is None else np.flatnonzero(wanted.matches(found.topic_ids, found.partition))
+    objects: dict[int, StoredObject] = {}
+    columns = (found.block, found.partition, found.leader_epoch, found.first_offset, found.last_offset,
+               found.start_file_position, found.end_file_position, found.crc32c)  # fmt: skip
+    topic_ids = [topic_id.tobytes() for topic_id in found.topic_ids[rows]]
+    for topic_id, block, partition, epoch, first, last, start, end, crc in zip(
+        topic_ids, *(column[rows].tolist() for column in columns), strict=True
+    ):
+        log = TopicIdPartition(TopicId(topic_id), partition)
+        if wanted is not None and log not in wanted:
+            continue
+        stored = objects.get(block) or objects.setdefault(block, _stored(portion, int(places[block])))
+        living = min(last, dead.get((stored.object_id, log, epoch), last + 1) - 1) if dead else last
+        run = StoredRun(stored, epoch, first, last, living, start, end, crc)
+        inventory.runs.setdefault(log, []).append(run)
+
+
+def _stored(portion: SegmentPortion, at: int) -> StoredObject:
+    written_ms, size_bytes = int(portion.written_ms[at]), int(portion.size_bytes[at])
+    return StoredObject(portion.segment_id(at), size_bytes, written_ms, portion.custom_metadata(at))
 
 
 def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: StoredObject) -> None:
@@ -337,10 +408,12 @@ def _add_entries(
     *,
     is_lost: bool = False,
 ) -> None:
-    inventory.objects += not is_lost
+    if not is_lost:
+        inventory.objects += 1
+        inventory.newest_ms = max(inventory.newest_ms or 0, stored.written_ms)
     into = inventory.lost if is_lost else inventory.runs
     for entry in entries:
-        if inventory.topic_ids is not None and entry.topic_id_partition.topic_id not in inventory.topic_ids:
+        if inventory.wanted is not None and entry.topic_id_partition not in inventory.wanted:
             continue
         first_dead = dead_from(entry)
         living_last = entry.last_offset if first_dead is None else min(entry.last_offset, first_dead - 1)

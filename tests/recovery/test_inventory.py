@@ -14,9 +14,12 @@ from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.entry_column_batches import LogFilter
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import (
@@ -27,13 +30,13 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from recovery.logs.log_plan import EpochStart, Gap, PlanRules
-from recovery.metadata.inventory import from_metadata, from_objects
+from recovery.metadata.inventory import Inventory, from_metadata, from_objects
 from tests.recovery.stored_objects import Records, records
 from tests.rlm.archive_rig import MemoryArchive
 
-ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
+ORDERS, CLICKS = (TopicIdPartition(TopicId(name.ljust(16)), 0) for name in (b"orders", b"clicks"))
 CLASS = "plugin.local_directory.LocalWalStorageManager"
-Published = RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate
+Published = RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate | RemoteWalGapDeclaration
 
 
 @pytest.fixture
@@ -80,12 +83,49 @@ def _told(*published: Published) -> RemoteWalMetadataStore:
     return store
 
 
+def _found(
+    storage: RemoteWalStorageManager,
+    *published: Published,
+    archived: ArchiveStore | None = None,
+    archive: MemoryArchive | None = None,
+) -> Inventory:
+    """What the whole topic tells; a snapshot of any age and the rest of the topic tell the same."""
+    archived = archived or ArchiveStore()
+    whole = from_metadata(_told(*published), archived, storage, archive)
+    for told in range(len(published) + 1):
+        store = SparseStore()
+        store.restore(read_image(b"".join(snapshot_chunks(_told(*published[:told]).image()))))
+        store.apply_all(
+            (
+                PublishedSegment.of(one) if isinstance(one, RemoteWalCombinedLogSegmentMetadata) else one,
+                (0, told + number),
+            )
+            for number, one in enumerate(published[told:])
+        )
+        store.settle()
+        assert _comparable(from_metadata(store, archived, storage, archive)) == _comparable(whole)
+        logs = [ORDERS, CLICKS]
+        for wanted in ([], [ORDERS], [ORDERS.topic_id], logs):
+            some = from_metadata(store, archived, storage, archive, wanted=LogFilter(wanted))
+            kept = [log for log in logs if log in wanted or log.topic_id in wanted]
+            assert {log: set(runs) for log, runs in some.runs.items()} == {
+                log: set(whole.runs[log]) for log in kept if log in whole.runs
+            }
+    return whole
+
+
+def _comparable(found: Inventory) -> Inventory:
+    by_log = ({log: sorted(runs, key=repr) for log, runs in of.items()} for of in (found.runs, found.lost))
+    runs, lost = by_log
+    return replace(found, runs=runs, lost=lost, lost_objects=sorted(found.lost_objects, key=repr))
+
+
 def test_objects_alone_tell_what_the_metadata_tells(storage: RemoteWalStorageManager) -> None:
     leader = Leader(storage, 1)
     uploads = [leader.upload(records(ORDERS, 0, 0, 4)), leader.upload(records(ORDERS, 1, 5, 9))]
 
     by_objects = from_objects(storage, None)
-    by_metadata = from_metadata(_told(*uploads), ArchiveStore(), storage, None)
+    by_metadata = _found(storage, *uploads)
 
     assert set(by_objects.runs[ORDERS]) == set(by_metadata.runs[ORDERS])
     assert by_objects.objects == by_metadata.objects == 2
@@ -97,7 +137,7 @@ def test_an_upload_that_was_never_published_is_taken(storage: RemoteWalStorageMa
     leader = Leader(storage, 1)
     published, _unpublished = leader.upload(records(ORDERS, 0, 0, 4)), leader.upload(records(ORDERS, 0, 5, 9))
 
-    inventory = from_metadata(_told(published), ArchiveStore(), storage, None)
+    inventory = _found(storage, published)
 
     assert inventory.unpublished_objects == 1
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 10
@@ -124,11 +164,9 @@ def test_what_a_log_has_lost_and_objects_hold_is_no_part_of_it(storage: RemoteWa
     """The broker led again after a power cut, from offset 5 on, and wrote one more record."""
     leader = Leader(storage, 1)
     uploads = [leader.upload(records(ORDERS, 0, first, first + 4)) for first in (0, 5)]
-    store = _told(*uploads)
     loss = DeclaredGap(ORDERS, 5, 10, 2, GapReason.LOST_LOCALLY)
-    store.apply_all([(RemoteWalGapDeclaration(1, 1, 0, (loss,), 0), (0, 9))])
 
-    inventory = from_metadata(store, ArchiveStore(), storage, None)
+    inventory = _found(storage, *uploads, RemoteWalGapDeclaration(1, 1, 0, (loss,), 0))
 
     assert inventory.held == {ORDERS: 1}
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
@@ -139,11 +177,9 @@ def test_an_unpublished_upload_of_what_a_log_has_lost_is_no_part_of_it(storage: 
     """Nobody can name it, and what the lost records' epoch had in their place is left out."""
     published = Leader(storage, 1).upload(records(ORDERS, 0, 0, 4)), Leader(storage, 2).upload(records(ORDERS, 1, 5, 9))
     Leader(storage, 3).upload(records(ORDERS, 0, 3, 9))
-    store = _told(*published)
     loss = DeclaredGap(ORDERS, 5, 10, 2, GapReason.LOST_LOCALLY)
-    store.apply_all([(RemoteWalGapDeclaration(1, 1, 0, (loss,), 0), (0, 9))])
 
-    inventory = from_metadata(store, ArchiveStore(), storage, None)
+    inventory = _found(storage, *published, RemoteWalGapDeclaration(1, 1, 0, (loss,), 0))
 
     assert inventory.unpublished_objects == 1
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
@@ -154,7 +190,7 @@ def test_an_object_that_the_store_has_lost_is_named_and_ends_the_log(storage: Re
     uploads = [leader.upload(records(ORDERS, 0, 5 * number, 5 * number + 4)) for number in range(3)]
     storage.delete_log_segment_data(uploads[1].combined_segment_id)
 
-    inventory = from_metadata(_told(*uploads), ArchiveStore(), storage, None)
+    inventory = _found(storage, *uploads)
 
     assert [lost.object_id for lost in inventory.lost_objects] == [uploads[1].combined_segment_id]
     assert inventory.log_runs(ORDERS).plan(PlanRules()).gap == Gap(5, 10)
@@ -167,7 +203,7 @@ def test_what_is_to_be_deleted_counts_for_nothing(storage: RemoteWalStorageManag
         going.combined_segment_id, (), RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 9
     )
 
-    inventory = from_metadata(_told(kept, going, deletion), ArchiveStore(), storage, None)
+    inventory = _found(storage, kept, going, deletion)
 
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
 
@@ -181,7 +217,7 @@ def test_records_declared_dead_are_left_out_and_the_next_epoch_begins_there(
     dead = RemoteLogSegmentMetadataEntry(ORDERS, 0, 5, 9, entry.start_file_position, entry.end_file_position, 0)
     declared = RemoteWalLogSegmentMetadataUpdate(upload.combined_segment_id, (dead,), 2, new_epoch, 10)
 
-    inventory = from_metadata(_told(upload, declared), ArchiveStore(), storage, None)
+    inventory = _found(storage, upload, declared)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap) == (5, None)
@@ -221,7 +257,7 @@ def restored_to_8(storage: RemoteWalStorageManager) -> list[Published]:
 def test_an_unpublished_upload_behind_a_restored_logs_end_is_no_gap(
     storage: RemoteWalStorageManager, restored_to_8: list[Published]
 ) -> None:
-    inventory = from_metadata(_told(*restored_to_8), ArchiveStore(), storage, None)
+    inventory = _found(storage, *restored_to_8)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.start_offset, plan.end_offset, plan.gap) == (0, 8, None)
@@ -251,7 +287,7 @@ def test_an_unpublished_upload_does_not_bring_back_what_follows_a_restored_logs_
     kept = leader.upload(records(ORDERS, 0, 0, 9))
     leader.upload(records(ORDERS, 0, 5, 19))
 
-    inventory = from_metadata(_told(kept, _declared_dead(kept, 8, 2)), ArchiveStore(), storage, None)
+    inventory = _found(storage, kept, _declared_dead(kept, 8, 2))
 
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 8
 
@@ -263,7 +299,7 @@ def test_what_is_written_behind_a_restored_logs_end_is_the_log(
     published = later.upload(records(ORDERS, 2, 8, 16))
     later.upload(records(ORDERS, 2, 17, 18))
 
-    inventory = from_metadata(_told(*restored_to_8, published), ArchiveStore(), storage, None)
+    inventory = _found(storage, *restored_to_8, published)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap) == (19, None)
@@ -278,7 +314,7 @@ def test_a_second_point_in_time_before_the_first_one_counts(
     between = Leader(storage, 1, since_ms=30).upload(records(ORDERS, 2, 8, 16))
     again = [_declared_dead(kept, 3, 4, 50), _declared_dead(between, 8, 4, 50)]
 
-    inventory = from_metadata(_told(*restored_to_8, between, *again), ArchiveStore(), storage, None)
+    inventory = _found(storage, *restored_to_8, between, *again)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap, plan.leader_epochs) == (3, None, (EpochStart(0, 0),))
@@ -293,7 +329,7 @@ def test_what_an_unclean_election_brought_back_and_was_uploaded_anew_is_the_log(
     anew = brought_back.upload(records(ORDERS, 0, 5, 7))
     brought_back.upload(records(ORDERS, 0, 8, 9))  # not published
 
-    inventory = from_metadata(_told(old, declared, anew), ArchiveStore(), storage, None)
+    inventory = _found(storage, old, declared, anew)
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap, plan.leader_epochs) == (10, None, (EpochStart(0, 0),))
@@ -313,7 +349,7 @@ def test_an_archive_object_does_not_bring_back_what_follows_a_restored_logs_end(
     archive.write(object_id, sealed)
     archived.apply(ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, (), published_again_ms))
 
-    inventory = from_metadata(_told(*restored_to_8), archived, storage, archive)
+    inventory = _found(storage, *restored_to_8, archived=archived, archive=archive)
 
     assert len(inventory.runs[ORDERS]) == 3
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 8

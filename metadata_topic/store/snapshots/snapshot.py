@@ -44,6 +44,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -54,7 +55,7 @@ from metadata_topic.store.declared_ends import DeclaredEnd
 from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.store_image import DeadTail, Segments, StoreImage, WriterImage
-from plugin.format import entry_columns
+from plugin.format.entry_column_batches import PADDING_BYTES, Bools, LogFilter, are_laid_out
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
 FORMAT_VERSION: Final = 2
@@ -83,6 +84,7 @@ _COLUMNS: Final = (
     ("custom_metadata_bytes", "<u2"),
     ("entry_block_bytes", "<u4"),
 )
+_BYTES: Final = ("custom_metadata_bytes", "entry_block_bytes")
 
 
 class SnapshotSource(Protocol):
@@ -217,7 +219,9 @@ def _read_image(snapshot: SnapshotSource, cluster_id: str) -> StoreImage:
     extras: dict[str, bytes] = {}
     for kind, content in sections:
         if kind == _SEGMENTS:
-            segments += sum(1 for _ in _decode_segments(content))
+            portion = SegmentPortion(content)
+            portion.check()
+            segments += len(portion)
         elif kind == _EXTRA:
             [name_bytes] = _NAME.unpack_from(content)
             start = _NAME.size + name_bytes
@@ -226,10 +230,10 @@ def _read_image(snapshot: SnapshotSource, cluster_id: str) -> StoreImage:
             raise _refused(f"a section of kind {kind} is not known")
     if segments != state["segments"]:
         raise _refused(f"it holds {segments} segments, not {state['segments']}")
-    return replace(image_of(state, _StoredSegments(snapshot, segments)), extras=extras)
+    return replace(image_of(state, StoredSegments(snapshot, segments)), extras=extras)
 
 
-class _StoredSegments:
+class StoredSegments:
     """The segments of a snapshot that was checked once; each iteration decodes them again."""
 
     def __init__(self, snapshot: SnapshotSource, count: int) -> None:
@@ -239,9 +243,14 @@ class _StoredSegments:
         return self._count
 
     def __iter__(self) -> Iterator[PublishedSegment]:
+        for portion in self.portions():
+            yield from (portion[at] for at in range(len(portion)))
+
+    def portions(self) -> Iterator["SegmentPortion"]:
+        """Yield them in portions."""
         for kind, content in _sections(self._snapshot):
             if kind == _SEGMENTS:
-                yield from _decode_segments(content, check=False)
+                yield SegmentPortion(content)
 
 
 # Segments
@@ -286,33 +295,75 @@ def _encode_segments(segments: Sequence[PublishedSegment]) -> bytes:
     )
 
 
-def _decode_segments(content: bytes, *, check: bool = True) -> Iterable[PublishedSegment]:
-    [count] = _COUNT.unpack_from(content)
-    at = _COUNT.size
-    columns: list[list[int]] = []
-    for _, dtype in _COLUMNS:
-        column = np.frombuffer(content, dtype=dtype, count=count, offset=at)
-        columns.append(column.tolist())
-        at += column.nbytes
-    custom_bytes, block_bytes = columns[-2:]
-    block_at = at + sum(custom_bytes)
-    if block_at + sum(block_bytes) != len(content):
-        raise ValueError(f"segments need {block_at + sum(block_bytes)} bytes, there are {len(content)}")
-    states = {int(state): state for state in RemoteLogSegmentState}
-    for broker_id, incarnation, sequence, state, timestamp_ms, size_bytes, custom, block in zip(*columns, strict=True):
-        entry_block = content[block_at : block_at + block]
-        if block and check:
-            entry_columns.check(entry_block)
-        yield PublishedSegment(
-            CombinedSegmentId(broker_id, incarnation, sequence),
-            states[state],
-            timestamp_ms,
-            size_bytes,
-            content[at : at + custom],
-            entry_block,
+class SegmentPortion:
+    """The segments of one section, as columns; each becomes a record when it is asked for."""
+
+    def __init__(self, content: bytes) -> None:
+        """Raises ValueError."""
+        [count] = _COUNT.unpack_from(content)
+        at = _COUNT.size
+        columns: dict[str, NDArray[Any]] = {}
+        for name, dtype in _COLUMNS:
+            columns[name] = np.frombuffer(content, dtype=dtype, count=count, offset=at)
+            at += columns[name].nbytes
+        self._columns, self._content = columns, content
+        ends = np.cumsum(np.concatenate([columns[name].astype(np.int64) for name in _BYTES])) + at
+        if (end := int(ends[-1]) if count else at) != len(content):
+            raise ValueError(f"segments need {end} bytes, there are {len(content)}")
+        self._custom_ends, self.block_ends = ends[:count], ends[count:]
+        self.block_starts = self.block_ends - columns["entry_block_bytes"]
+        self.states = columns["state"]
+        self.written_ms, self.size_bytes = columns["event_timestamp_ms"], columns["size_bytes"]
+        self._writers = np.stack((columns["broker_id"].astype(np.int64), columns["incarnation"]))
+        self.data = np.frombuffer(content + bytes(PADDING_BYTES), dtype=np.uint8)
+        """All bytes, with what `entry_column_batches` wants behind them."""
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __getitem__(self, at: int) -> PublishedSegment:
+        columns, custom_end = self._columns, int(self._custom_ends[at])
+        return PublishedSegment(
+            self.segment_id(at),
+            RemoteLogSegmentState(int(self.states[at])),
+            int(self.written_ms[at]),
+            int(self.size_bytes[at]),
+            self._content[custom_end - int(columns["custom_metadata_bytes"][at]) : custom_end],
+            self._content[int(self.block_starts[at]) : int(self.block_ends[at])],
         )
-        at += custom
-        block_at += block
+
+    def segment_id(self, at: int) -> CombinedSegmentId:
+        """Return one segment's id."""
+        return CombinedSegmentId(*(int(self._columns[name][at]) for name in ("broker_id", "incarnation", "sequence")))
+
+    def custom_metadata(self, at: int) -> bytes:
+        """Return one segment's custom metadata."""
+        end = int(self._custom_ends[at])
+        return self._content[end - int(self._columns["custom_metadata_bytes"][at]) : end]
+
+    def check(self) -> None:
+        """Raise ValueError unless every segment has a state, and entries that are laid out well."""
+        if not np.isin(self.states, [int(state) for state in RemoteLogSegmentState]).all():
+            raise ValueError("a segment has no state that is known")
+        has_entries = self.block_ends > self.block_starts
+        if not are_laid_out(self.data, self.block_starts[has_entries], self.block_ends[has_entries]).all():
+            raise ValueError("a segment's entries cannot be read")
+
+    def is_of(self, writer: tuple[int, int]) -> Bools:
+        """Return which segments the writer made."""
+        found: Bools = (self._writers == np.array(writer)[:, None]).all(axis=0)
+        return found
+
+    def by_writer(self, chosen: Bools) -> Iterator[tuple[tuple[int, int], NDArray[np.int64]]]:
+        """Yield the writers of the chosen segments, each with the sequences of its chosen segments in their order."""
+        for broker_id, incarnation in np.unique(self._writers[:, chosen], axis=1).T.tolist():
+            writer = (broker_id, incarnation)
+            yield writer, self._columns["sequence"][chosen & self.is_of(writer)].astype(np.int64)
+
+    def find_holders(self, logs: LogFilter, chosen: Bools) -> NDArray[np.int64]:
+        """Return the places of those chosen segments that have entries of some of the logs."""
+        places = np.flatnonzero(chosen & (self.block_ends > self.block_starts))
+        return places[logs.find_blocks(self.data, self.block_starts[places], self.block_ends[places])]
 
 
 # The rest
