@@ -116,7 +116,7 @@ def set_(
     json: Json = False,
 ) -> None:
     """Change settings of topics that are enabled, and leave their others as they are."""
-    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.settings_topic import read_known_settings
     from metadata_topic.settings.topic_settings import DURABLE_KEY, POLICY_KEY, WAL_RETENTION_KEY
 
     wanted = {POLICY_KEY: link_policy, WAL_RETENTION_KEY: wal_retention_ms, DURABLE_KEY: durable}
@@ -124,15 +124,16 @@ def set_(
     if not changes:
         raise typer.BadParameter("nothing to set", param_hint="--link-policy, --wal-retention-ms, --durable")
     client = connection.client_config()
-    known = read_settings(client)
-    for topic in topics:
-        if topic not in known.topics or not known.topics[topic].enable:
+    known = read_known_settings(client)
+    now = _settings_that_count(topics, known)
+    for topic, settings in now.items():
+        if not settings.enable:
             raise typer.BadParameter(f"{topic} is not enabled{meant(topic, known.topics)}", param_hint="TOPIC...")
-    changed = _changed({topic: known.topics[topic] for topic in topics}, changes)
+    changed = _changed(now, changes)
     if wal_retention_ms is not None:
         _check_retention(changed, client)
     if durable:
-        _check_durable(_not_durable(topics, known.topics), known.agents, client)
+        _check_durable(_not_durable(topics, now), known.agents, client)
     _set(changed, client, json=json)
 
 
@@ -150,12 +151,12 @@ def pack(
     Topics need not be enabled. Other settings stay as they are.
     """
     from metadata_topic.settings.settings_topic import read_known_settings
-    from metadata_topic.settings.topic_settings import PACK_KEY, TopicSettings
+    from metadata_topic.settings.topic_settings import PACK_KEY
 
     client = connection.client_config()
     known = read_known_settings(client)
-    now = known.patterns if pattern else known.topics
-    changed = _changed({name: now.get(name, TopicSettings()) for name in topics}, {PACK_KEY: is_packed})
+    now = _own_settings(topics, known, are_patterns=True) if pattern else _settings_that_count(topics, known)
+    changed = _changed(now, {PACK_KEY: is_packed})
     (_set_patterns if pattern else _set)(changed, client, json=json)
 
 
@@ -173,8 +174,8 @@ def disable(topics: Topics, connection: Connection, pattern: Pattern = False, js
     from metadata_topic.settings.topic_settings import OWN, TopicSettings
 
     client = connection.client_config()
-    known = read_known_settings(client).topics
-    off = {name: TopicSettings(origin=OWN, pack=known.get(name, TopicSettings()).pack) for name in topics}
+    now = _settings_that_count(topics, read_known_settings(client))
+    off = {name: TopicSettings(origin=OWN, pack=settings.pack) for name, settings in now.items()}
     _set(off, client, json=json)
 
 
@@ -254,6 +255,13 @@ def _own_settings(names: "Sequence[str]", known: "SettingsTable", *, are_pattern
         return {name: known.patterns.get(name, TopicSettings()) for name in names}
     own = {name: one for name, one in known.topics.items() if one.is_own}
     return {name: own.get(name, TopicSettings()) for name in names}
+
+
+def _settings_that_count(topics: "Sequence[str]", known: "SettingsTable") -> "dict[str, TopicSettings]":
+    """Return what counts for these topics, also where no agent has written a pattern's record yet."""
+    from metadata_topic.settings.topic_settings import TopicSettings
+
+    return {topic: known.of(topic, None) or TopicSettings() for topic in topics}
 
 
 def _changed(settings: "Mapping[str, TopicSettings]", changes: "Mapping[str, Any]") -> "dict[str, TopicSettings]":

@@ -75,12 +75,18 @@ def test_to_enable_again_keeps_what_is_not_named(
     assert (result.exit_code, written) == (0, [{"orders": expected}]), result.output
 
 
+ARCHIVED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=True)
+BY_PATTERN = TopicSettings(enable=True, durable=True, pack=False)
+KNOWN = SettingsTable({"orders": ARCHIVED}, patterns={"b.*": BY_PATTERN}, orphaned={"deleted": ARCHIVED})
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
         ("enable orders-.* --pattern --link-policy always", {"orders-.*": TopicSettings(True, LinkPolicy.ALWAYS)}),
         ("disable orders-.* --pattern", {"orders-.*": None}),
         ("disable orders", {"orders": TopicSettings(origin=OWN)}),
+        ("disable by-pattern", {"by-pattern": TopicSettings(origin=OWN, pack=False)}),
         ("reset orders", {"orders": None}),
     ],
 )
@@ -88,7 +94,7 @@ def test_patterns_and_topics_are_told_apart_and_off_is_a_setting(
     monkeypatch: pytest.MonkeyPatch, command: str, expected: dict[str, TopicSettings | None]
 ) -> None:
     written: dict[str, object] = {}
-    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: SettingsTable())
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.update(topics=wanted))
     monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, _client, **_: written.update(patterns=wanted))
     words = ["topics", *command.split(), "--bootstrap-server", "nowhere:1"]
@@ -98,7 +104,6 @@ def test_patterns_and_topics_are_told_apart_and_off_is_a_setting(
 
 
 OF_ORDERS = DescribedTopic("orders", 0)
-ARCHIVED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=True)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +114,11 @@ ARCHIVED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=Tru
         (["orders", "--link-policy", "never"], []),
         (["orders", "--durable"], [{"orders": replace(ARCHIVED, durable=True)}]),
         (["orders"], []),
+        (["deleted", "--link-policy", "always"], []),
+        (
+            ["by-pattern", "--link-policy", "always"],
+            [{"by-pattern": replace(BY_PATTERN, link_policy=LinkPolicy.ALWAYS)}],
+        ),
         (["orders", "unknown", "--wal-retention-ms", "60000"], []),
         (["orders", "--wal-retention-ms", "-3"], []),
     ],
@@ -118,7 +128,7 @@ def test_a_setting_is_changed_and_the_others_stay(
 ) -> None:
     written: list[object] = []
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable({"orders": ARCHIVED}))
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
     monkeypatch.setattr(topics_module, "_check_durable", lambda _names, _agents, _client: None)
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "set", *arguments, "--bootstrap-server", "nowhere:1"]
@@ -132,6 +142,8 @@ def test_a_setting_is_changed_and_the_others_stay(
         (["orders", "--off"], {"orders": replace(ARCHIVED, pack=False)}),
         (["new", "--off"], {"new": TopicSettings(pack=False)}),
         (["orders", "--on"], {"orders": ARCHIVED}),
+        (["by-pattern", "--on"], {"by-pattern": replace(BY_PATTERN, pack=True)}),
+        (["b.*", "--on", "--pattern"], {"b.*": replace(BY_PATTERN, pack=True)}),
     ],
 )
 def test_a_topic_is_left_unpacked_whether_or_not_it_is_enabled(
@@ -139,8 +151,8 @@ def test_a_topic_is_left_unpacked_whether_or_not_it_is_enabled(
 ) -> None:
     written: list[object] = []
     monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
-    known = SettingsTable({"orders": ARCHIVED})
-    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
+    monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, _client, **_: written.append(wanted))
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
     command = ["topics", "pack", *arguments, "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), command)
     assert (result.exit_code, written) == (0, [expected]), result.output
@@ -157,7 +169,7 @@ def test_objects_that_would_be_kept_without_bound_are_refused(
     for name in ("_set", "_set_patterns"):
         monkeypatch.setattr(topics_module, name, lambda wanted, _client, **_: written.append(wanted))
     monkeypatch.setattr(KafkaCluster, "listing", lambda _self: ClusterListing("c", {}, {"orders": OF_ORDERS}))
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable({"orders": ARCHIVED}))
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
     known = SettingsTable({"orders": ARCHIVED})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     admin = SimpleNamespace(topic_config=lambda _topic: {"cleanup.policy": policy})
