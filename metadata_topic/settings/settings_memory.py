@@ -7,9 +7,10 @@ every kind, in its state directory, each with the place where it was written.
 Theory. While the topic is the one that is remembered, and whole, it counts alone: what it lacks was removed. Otherwise
 the memory counts as well: a value of it counts if the topic has none under its key, or an older one. Agents write such
 values into the topic again (`restorations`), each with its place in the lost topic. So agents that knew the lost topic
-up to different offsets agree, whoever comes first, and a new record is newer than all that is restored. An agent that
-had read the lost topic further than another one also removes what that one restored and had been removed since. Once
-the topic has all that the memory has, the agent notes so in the topic (`RESTORED`), and the topic counts alone again:
+up to different offsets agree, whoever comes first, and a new record is newer than all that is restored, unless it would
+have yielded to it in the lost topic. An agent that had read the lost topic further than another one also removes what
+that one restored and had been removed since. Once the topic has all that the memory has, the agent notes so in the
+topic (`RESTORED`), and the topic counts alone again:
 also for agents that come back later, and read the lost topic less far.
 
 A record that does not count may come behind one that does, which compaction would remove. Agents then write the one
@@ -168,7 +169,7 @@ class SettingsMemory:
             value, restored = kind.decode(record.value)
         except MalformedSettingError:
             known = self._now.rows.get(key) or self._before.rows.get(key)
-            value = kind.unreadable if known is None else known.value
+            value = kind.unreadable if known is None or known.value is None else known.value
             self._put(key, _Row(value, here, is_restored=False))
             raise
         self._put(key, _Row(value, restored or here, restored is not None))
@@ -187,14 +188,17 @@ class SettingsMemory:
     def _yields(self, key: Key, row: _Row, known: _Row) -> bool:
         """Whether a record does not replace what the topic has under its key."""
         if row.is_restored:
-            return not self._is_newer(row.place, known)
+            return not self._is_newer(key, row, known)
         return None not in (row.value, known.value) and key[0].yields(row.value, known.value)
 
-    def _is_newer(self, place: Place, than: _Row) -> bool:
+    def _is_newer(self, key: Key, row: _Row, than: _Row) -> bool:
         """Whether a restored or remembered value replaces one that the topic has."""
-        if place.topic == than.place.topic:
-            is_of_now = self._cut is not None and not than.is_restored and than.place.offset >= self._cut
-            return place.offset > than.place.offset and not is_of_now
+        place = row.place
+        is_of_now = self._cut is not None and not than.is_restored and than.place.offset >= self._cut
+        if place.topic == than.place.topic and not is_of_now:
+            return place.offset > than.place.offset
+        if None not in (row.value, than.value) and key[0].yields(than.value, row.value):
+            return True  # an agent that did not know the own value wrote what the topic inherits
         return place.topic == self._now.topic and than.is_restored
 
     # What counts.
@@ -214,7 +218,7 @@ class SettingsMemory:
         return {
             key: row
             for key, row in self._before.rows.items()
-            if (known := now.get(key)) is None or self._is_newer(row.place, known)
+            if (known := now.get(key)) is None or self._is_newer(key, row, known)
         }
 
     def _removed(self) -> list[Key]:
@@ -245,7 +249,9 @@ class SettingsMemory:
     def was_remade(self) -> bool:
         """Whether the settings topic was created anew and lacks, or lacked, values of the earlier one."""
         with self._lock:
-            return self._is_lost or any(kind is RESTORED for kind, _ in self._now.rows)
+            return self._is_lost or any(
+                kind is RESTORED or row.is_restored for (kind, _), row in self._now.rows.items()
+            )
 
     def has_new(self, kind: Kind[Any, Any]) -> bool:
         """Whether the topic has a value of this kind that nobody restored."""

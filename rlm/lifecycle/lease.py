@@ -161,7 +161,7 @@ class Lease:
         # Agents of several zones write to a bucket each, so the newest number may occur more than once.
         unknown = {value for one in stored if one.number == newest and (value := self._value(one)) not in known}
         was_known, self.unknown_because = self.unknown_because is None, None
-        if unknown and recorded.may_lack:
+        if unknown and (recorded.may_lack or not known):  # a topic without any may be new in place of a lost one
             self.unknown_because = _unknown(newest)
             if was_known:
                 log.warning("lease_unknown", number=newest, consequence="nothing is deleted")

@@ -184,6 +184,28 @@ def test_what_is_set_after_the_loss_is_newer_than_what_is_restored(tmp_path: Pat
         assert Agent(None).read(topic).topics == {"orders": on, "payments": DURABLE}
 
 
+def test_own_settings_are_restored_over_what_an_agent_without_memory_let_the_topic_inherit(tmp_path: Path) -> None:
+    topic, agent = Topic(), Agent(tmp_path)
+    topic.put(TOPICS, "orders", DURABLE)
+    agent.read(topic)
+    topic.make_again()
+    topic.put(TOPICS, "orders", replace(DURABLE, durable=False, origin=FILE))
+    agent.restore(topic)
+    topic.compact()
+    for reader in (agent, Agent(None)):
+        assert reader.read(topic).topics == {"orders": DURABLE}
+
+
+def test_a_record_that_cannot_be_read_counts_the_same_before_and_after_compaction() -> None:
+    topic = Topic()
+    topic.put(TOPICS, "orders", DURABLE)
+    topic.put(TOPICS, "orders", None)
+    topic.records.append((TOPICS.key("orders"), b'{"version":2}'))
+    before = Agent(None).read(topic)
+    topic.compact()
+    assert Agent(None).read(topic) == before == SettingsTable({"orders": cast(TopicSettings, TOPICS.unreadable)})
+
+
 def test_own_settings_before_what_is_inherited_outlive_compaction(tmp_path: Path) -> None:
     topic, agent = Topic(), Agent(tmp_path)
     topic.put(TOPICS, "orders", DURABLE)
@@ -205,8 +227,12 @@ def test_leases_of_a_topic_made_again_may_lack_some_until_one_is_new(tmp_path: P
     topic.make_again()
     agent.read(topic)
     assert agent.memory.was_remade()
+    topic.records += agent.memory.restorations().items()
+    new_host = Agent(None)
+    new_host.read(topic)  # while the loss is not noted as restored
     agent.restore(topic)
-    assert (agent.memory.was_remade(), agent.memory.has_new(LEASES)) == (True, False)
+    for memory in (new_host.memory, agent.memory):
+        assert (memory.was_remade(), memory.has_new(LEASES)) == (True, False)
     topic.put(LEASES, 3, BY_KIND[LEASES][2])
     agent.read(topic)
     assert agent.memory.has_new(LEASES)

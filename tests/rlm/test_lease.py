@@ -187,12 +187,13 @@ def test_records_are_read_as_written_and_keep_the_last_two_numbers() -> None:
     assert with_lease(leases, LeaseValue(3, "d")) == (*leases[1:], LeaseValue(3, "d"))
 
 
-def test_a_value_that_was_lost_with_the_settings_topic_is_not_taken_for_another_clusters() -> None:
+@pytest.mark.parametrize("may_lack", [True, False], ids=["remembers the loss", "a new host"])
+def test_a_value_that_was_lost_with_the_settings_topic_is_not_taken_for_another_clusters(may_lack: bool) -> None:
     cluster = Cluster(FakeBlobs())
     agents = [cluster.agent(broker_id=one) for one in range(2)]
     live(agents, cluster, RENEW_S)
     known = dict(cluster.records)
-    cluster.records, cluster.may_lack = {}, True  # the topic was lost, and nobody has restored it yet
+    cluster.records, cluster.may_lack = {}, may_lack  # the topic was lost, and nobody has restored it yet
     alone = cluster.agent(broker_id=2)
     live([alone], cluster, RENEW_S)
     assert (alone.lost_because, alone.is_contested, alone.may_delete) == (None, False, False)
