@@ -143,7 +143,7 @@ def test_producers_that_wait_and_would_lose_their_rate_go_inline_in_step_or_not(
 def test_where_links_are_tried_in_vain_now_and_then_most_requests_do_not_wait() -> None:
     inline, tried = (sent_ahead(5000, LinkPolicy.COST, seconds=300.0, is_off=is_off) for is_off in (True, False))
     assert tried != inline
-    for share, times in ((0.5, 1.1), (0.95, 1.2), (0.99, 2.0)):
+    for share, times in ((0.5, 1.1), (0.9, 1.4)):
         assert tried[int(len(tried) * share)] <= times * inline[int(len(inline) * share)]
 
 
