@@ -14,7 +14,6 @@ import structlog
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_messages import encode_outcome
 from gateway.produce.route_request import ZoneRouteRequest
-from gateway.request_order import RequestOrder
 from kafka_log.crc32c import Buffer
 from plugin.adopted_records import BatchSource
 from plugin.errors import defect_site
@@ -47,9 +46,8 @@ class AdoptionOffers:
     def __init__(self, adoptable: AdoptableRecords, channel: PeerChannel) -> None:
         self._adoptable = adoptable
         self._channel = channel
-        self._unsent: dict[int, Offer] = {}
-        """Offers of requests that the broker has not got, by the requests' numbers."""
-        self._order: RequestOrder[Offer | None] = RequestOrder()
+        self._open: dict[int, Offer] = {}
+        """Offers of requests that the broker has not answered, by the requests' numbers."""
         self._is_closed = False
 
     def spliced(self, request: ZoneRouteRequest, content: Buffer, now_s: float) -> None:
@@ -65,23 +63,18 @@ class AdoptionOffers:
         if offer is None:
             self._tell(request.number, adopted=False)
             return
-        self._unsent[request.number] = offer
+        self._open[request.number] = offer
 
-    def asked(self, frame: Buffer, number: int | None) -> None:
-        """Note a frame that goes to the broker next, by its beginning; `number` is that of a routed request."""
-        self._order.asked(frame, self._unsent.pop(number, None) if number is not None else None)
-
-    def answered(self, frame: Buffer, now_s: float) -> None:
-        """Record that the broker has answered a request. Raises MalformedFrameError."""
-        if (offer := self._order.answered(frame)) is not None:
+    def answered(self, number: int | None, now_s: float) -> None:
+        """Record that the broker has answered a request; `number` is that of a routed one."""
+        if number is not None and (offer := self._open.pop(number, None)) is not None:
             self._adoptable.answered(offer, now_s)
 
     def close(self, now_s: float) -> None:
         """End all offers: the connection ended."""
         self._is_closed = True
-        for offer in (*self._unsent.values(), *self._order):
-            if offer is not None:
-                self._adoptable.answered(offer, now_s)
+        for offer in self._open.values():
+            self._adoptable.answered(offer, now_s)
 
     def _tell(self, number: int, adopted: bool) -> None:
         if not self._is_closed:

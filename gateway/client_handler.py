@@ -4,29 +4,27 @@ Only the client listeners in the settings are ever dialled, each for the zone th
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
+from gateway.broker_pipe import BrokerPipe, HoldingContext, SplicingContext
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_protocol import decode_zone, encode_answer
 from gateway.client_side import ClientSide
-from gateway.consume.consumer_answers import ConsumerContext
-from gateway.durable.answer_gate import HoldingContext
-from gateway.durable.held_relay import relay_held
+from gateway.consume.consumer_answers import ConsumerAnswers, ConsumerContext
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
-from gateway.spliced_relay import SplicedRelay, SplicingContext
 from plugin.clients.dialling import connect
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
-from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_channel import PeerChannel, PlainFrames
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, connect_framed
 from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
 
-Relay = Callable[[FramedConnection, Callable[[], object]], Coroutine[None, None, None]]
-"""Relays frames to the broker until either side ends, and calls back whenever something has passed."""
+_LINKING: Final = PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,36 +85,39 @@ class ClientHandler:
             return
         self._held += 1
         try:
-            if self._splicing is not None and capabilities & MESSAGES:
-                side, splicing = ClientSide(zone, gateway, capabilities), self._splicing
-
-                def splice(broker: FramedConnection, passed: Callable[[], object]) -> Coroutine[None, None, None]:
-                    return SplicedRelay(splicing, peer, broker, side, passed, self._consumers, self._holding).run()
-
-                await self._relay_frames(peer, zone, splicing.answers_budget, splice)
-            elif (holding := self._holding) is not None:
-                await self._relay_frames(
-                    peer, zone, holding.answers_budget, lambda broker, passed: relay_held(holding, peer, broker, passed)
-                )
+            side = ClientSide(zone, gateway, capabilities)
+            if (self._splicing is not None and capabilities & MESSAGES) or self._holding is not None:
+                await self._relay_frames(peer, side)
             else:
                 await self._relay(peer, zone)
         finally:
             self._held -= 1
 
-    async def _relay_frames(self, peer: FramedConnection, zone: str, answers: MemoryBudget, relay: Relay) -> None:
-        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=answers)
+    async def _relay_frames(self, peer: FramedConnection, side: ClientSide) -> None:
+        splicing = self._splicing if side.capabilities & MESSAGES else None
+        context = splicing or self._holding
+        broker = FramedConnection(
+            RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=context.answers_budget if context is not None else None
+        )
         try:
-            await connect_framed(self._listeners[zone], broker, timeout_s=self._limits.connect_timeout_s)
+            await connect_framed(self._listeners[side.zone], broker, timeout_s=self._limits.connect_timeout_s)
         except OSError as error:
-            self._refuse_unreachable(peer, zone, error)
+            self._refuse_unreachable(peer, side.zone, error)
             raise
-        labels = (BROKER_SIDE, zone, str(self._broker_id))
+        labels = (BROKER_SIDE, side.zone, str(self._broker_id))
         count = self._metrics.bytes
         try:
             peer.write_frame(encode_answer())
             passed = PassedBytes(peer, count.labels(*labels, "to_broker").inc, count.labels(*labels, "to_client").inc)
+            near: PeerChannel = PlainFrames(peer)
+            routed = links = None
+            if splicing is not None:
+                near, routed = splicing.channel(peer, side.gateway.broker_id), (splicing, side)
+                if self._consumers is not None and side.capabilities & _LINKING:
+                    links = ConsumerAnswers(self._consumers, side, peer, near)
+            pipe = BrokerPipe(near, peer, broker, passed.update, splicing=routed, links=links, holding=self._holding)
             with self._metrics.connections.labels(*labels).track_inprogress():
-                await relay(broker, passed.update)
+                await pipe.run()
         finally:
             broker.close()
 

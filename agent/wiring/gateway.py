@@ -23,6 +23,7 @@ from agent.wiring.gateway_serving import GatewayServing, build_serving
 from agent.wiring.lease_watch import LeaseWatch
 from agent.wiring.peering import gateway_tls
 from gateway.adoption_offers import tell_outcomes
+from gateway.broker_pipe import RouterReads, SplicingContext
 from gateway.client_handler import ClientHandler
 from gateway.client_traffic import ClientTraffic
 from gateway.consume.consume_metrics import ConsumeMetrics
@@ -36,7 +37,6 @@ from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
 from gateway.routed_relay import LinkReading, RoutingContext
 from gateway.router_uploads import RouterStore, RouterUploads
-from gateway.spliced_relay import RouterReads, SplicingContext
 from gateway.wanted_objects import KnownNames, WantedObjects
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from gateway.zone_proxies import ZoneProxies
@@ -60,7 +60,7 @@ from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
 
 if TYPE_CHECKING:
-    from gateway.durable.answer_gate import HoldingContext
+    from gateway.broker_pipe import HoldingContext
     from gateway.durable.durable_logs import DurableLogs
 
 log = structlog.get_logger(__name__)

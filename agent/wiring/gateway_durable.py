@@ -8,7 +8,7 @@ from replication.leader.leader_context import LeaderContext
 from replication.wire.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:
-    from gateway.durable.answer_gate import HoldingContext
+    from gateway.broker_pipe import HoldingContext
 
 
 def durable_degraded(holding: "HoldingContext") -> list[str]:
@@ -22,7 +22,7 @@ def build_durable(configuration: Configuration, leader: LeaderContext) -> "Holdi
     """Build what connections share; None if no answers are held. `leader` is that of replication."""
     if not configuration.settings.gateway.durable_listener:
         return None
-    from gateway.durable.answer_gate import HoldingContext
+    from gateway.broker_pipe import HoldingContext
     from gateway.durable.durable_logs import DurableLogs
     from gateway.durable.durable_metrics import DurableMetrics
     from gateway.durable.pipelined_acks import ReplicationLimits

@@ -27,7 +27,7 @@ from replication.wire.peer_connection import Address, listening_context
 
 if TYPE_CHECKING:
     from gateway.bootstrap_port import BootstrapPort
-    from gateway.durable.answer_gate import HoldingContext
+    from gateway.broker_pipe import HoldingContext
     from gateway.durable.own_zone_port import OwnZonePort
 
 

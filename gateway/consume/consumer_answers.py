@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.client_side import ClientSide
 from gateway.consume.consume_metrics import ConsumeMetrics
-from gateway.consume.consumer_links import ConsumerLinks
+from gateway.consume.consumer_links import Asked, ConsumerLinks
 from gateway.consume.read_worth import ReadCosts
 from kafka_log.crc32c import Buffer
 from plugin.format.archive_object_id import StoredObjectId
@@ -44,7 +44,6 @@ class ConsumerAnswers:
         """`channel` is that of `gateway`."""
         leader = context.leader
         self._leader = leader
-        self._gateway = gateway
         self._channel = channel
         self._catch_up: FollowerCatchUp | None = None
         if leader.catch_up is not None:
@@ -52,11 +51,11 @@ class ConsumerAnswers:
         read_ahead = self._catch_up.plan if self._catch_up is not None else None
         self._links = ConsumerLinks(leader, side, context.metrics, context.costs, read_ahead)
         begin_reads = self._catch_up.begin_reads if self._catch_up is not None else lambda: None
-        self._decided = partial(decided, context=leader, peer=gateway, begin_reads=begin_reads)
+        self._decided = partial(decided, self._links.look_again, context=leader, peer=gateway, begin_reads=begin_reads)
 
-    def asked(self, frame: Buffer) -> None:
-        """Note a frame that is about to be sent to the broker, by its begin."""
-        self._links.asked(frame, self._leader.clock())
+    def asked(self, frame: Buffer) -> Asked:
+        """Return what `answer` needs to know of a frame that is about to be sent to the broker, by its begin."""
+        return self._links.asked(frame, self._leader.clock())
 
     def control(self, kind: MessageKind, body: Buffer) -> None:
         """Handle a message of one of CONTROL_KINDS. Raises MalformedFrameError, ConnectionError."""
@@ -65,9 +64,9 @@ class ConsumerAnswers:
             self._channel.send(original.kind, *original.body, records=original.records)
         self._leader.uploads.notify()  # whether links are given may have changed
 
-    async def answer(self, frame: Buffer) -> None:
-        """Send what replaces this frame. Raises ConnectionError."""
-        answer = await self._decided(self._links, frame)
+    async def answer(self, frame: Buffer, what: Asked) -> None:
+        """Send what replaces this frame, the answer to what was `asked`. Raises ConnectionError."""
+        answer = await self._decided(self._links.response(frame, what, self._leader.clock()))
         self._channel.send(answer.kind, *answer.body, records=answer.records)
 
     def close(self) -> None:

@@ -21,7 +21,6 @@ import structlog
 from gateway.client_side import ClientSide
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.read_worth import ReadCosts, ReadWorth
-from gateway.request_order import RequestOrder
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.leader_context import LeaderContext
@@ -49,9 +48,15 @@ _MAX_UNDER_WAY: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Fetch:
+class AskedFetch:
+    """A Fetch request that is under way."""
+
     api_version: int
     sent_s: float
+
+
+Asked = AskedFetch | bool
+"""What is known of a request. A bool: its response passes as it is; whether it may have records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +87,6 @@ class ConsumerLinks:
         self._context = context
         self._side = side
         self._metrics = metrics
-        self._order: RequestOrder[_Fetch | bool] = RequestOrder()
-        """A bool: its response passes as it is; whether it may have records."""
         self._fetches = 0
         """Fetch requests under way."""
         self._at_hand: _AtHand | None = None
@@ -106,12 +109,8 @@ class ConsumerLinks:
         self._count("original", len(frame))
         return ToFollower(MessageKind.KAFKA, (frame,), None)
 
-    def asked(self, frame: Buffer, now_s: float) -> None:
-        """Note a frame that is about to be sent to the broker, by its begin. Raises MalformedFrameError."""
-        self._order.asked(frame, self._fetch(frame, now_s))
-
-    def _fetch(self, frame: Buffer, now_s: float) -> _Fetch | bool:
-        """Return what is known of a request; of one that is no Fetch to be read, whether records may answer it."""
+    def asked(self, frame: Buffer, now_s: float) -> Asked:
+        """Return what is known of a frame that is about to be sent to the broker, by its begin."""
         api_key, api_version = _BEGIN.unpack_from(frame) if len(frame) >= _BEGIN.size else (None, 0)
         if api_key != FETCH_API_KEY:
             return api_key in RECORDS_API_KEYS
@@ -122,14 +121,13 @@ class ConsumerLinks:
         if self._fetches >= _MAX_UNDER_WAY:
             return True
         self._fetches += 1
-        return _Fetch(api_version, now_s)
+        return AskedFetch(api_version, now_s)
 
-    def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
+    def response(self, frame: Buffer, what: Asked, now_s: float) -> ToFollower | WaitForUploads:
         """Return the message to send instead, or until when to wait for `look_again`, before the next response.
 
-        Raises MalformedFrameError if it is not the response to the next request.
+        `what` is what `asked` returned for its request.
         """
-        what = self._order.answered(frame)
         if isinstance(what, bool):
             if not self._is_understood:
                 self._metrics.traffic.fetched(self._side.zone, len(frame), None)

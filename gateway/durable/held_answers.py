@@ -32,7 +32,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from gateway.durable.durable_logs import DurableLogs, Hold, Verdict
 from gateway.durable.leader_questions import OWN_ID, OwnRequest
@@ -90,12 +90,6 @@ class ProduceRefusedError(ConnectionError):
     """A Produce request whose answer could not be held."""
 
 
-class _Refused(NamedTuple):
-    """A request that the broker did not get, with the answer that it gets in its turn."""
-
-    answer: bytes
-
-
 class _Asked(NamedTuple):
     """A Produce request that the broker has not answered."""
 
@@ -108,13 +102,24 @@ class _Asked(NamedTuple):
     """The partitions that went on as acks=1 instead of acks=all; empty: none did."""
 
 
+N = TypeVar("N")
+
+
 @dataclass(slots=True)
-class _Answer:
-    frame: Buffer
-    came_s: float
-    deadline_s: float
+class _Pending(Generic[N]):
+    """A request of the client whose answer it has not got."""
+
+    note: N
+    asked: _Asked | None = None
+    """For Produce only; None: its answer is not held."""
+    is_refused: bool = False
+    """The broker did not get it, and `frame` comes in its turn."""
+    frame: Buffer = b""
+    """The answer."""
+    came_s: float = 0.0
+    deadline_s: float = 0.0
+    """When the answer goes on at the latest."""
     view: ProduceAnswerView | None = None
-    """For Produce only."""
     holds: list[tuple[AnsweredPartition, Hold | ReplicationHold]] = field(default_factory=list)
 
     @property
@@ -132,7 +137,7 @@ class Told(Protocol):
         """Note a transactional request to a durable topic."""
 
 
-class HeldAnswers:
+class HeldAnswers(Generic[N]):
     """Holds one connection's answers in order until their conditions are met. Times are monotonic seconds."""
 
     def __init__(
@@ -153,9 +158,8 @@ class HeldAnswers:
         self._acks: PipelinedAcks | None = None
         if replication is not None:
             self._acks = PipelinedAcks(replication, logs, woken)
-        self._order: RequestOrder[_Asked | _Refused | OwnRequest | None] = RequestOrder()
-        """None: an answer that is not held."""
-        self._answers: deque[_Answer] = deque()
+        self._order: RequestOrder[_Pending[N] | OwnRequest] = RequestOrder()
+        self._answers: deque[_Pending[N]] = deque()
         self._bytes = 0
 
     @property
@@ -197,29 +201,29 @@ class HeldAnswers:
             deadlines.append(self._acks.next_poll_s)
         return min(deadlines, default=None)
 
-    def passed(self, frame: Buffer) -> None:
-        """Note a client's frame that goes to the broker next as it is, by its beginning; nothing may be held."""
-        self._order.asked(frame, None)
+    def passed(self, frame: Buffer, note: N) -> None:
+        """Note a client's frame that goes to the broker next as it is, by its beginning; its answer is not held."""
+        self._order.asked(frame, _Pending(note))
 
-    def asked(self, frame: Buffer, now_s: float) -> list[Buffer] | None:
+    def asked(self, frame: Buffer, note: N, now_s: float) -> list[Buffer] | None:
         """Return what goes to the broker for the client's next frame; None: ask again when something has changed.
 
-        Raises ProduceRefusedError if nothing may be sent.
+        The answer comes with `note`. Raises ProduceRefusedError if nothing may be sent.
         """
         if not self.may_hold:
-            self.passed(frame)
+            self.passed(frame, note)
             return [frame]
         view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
         if not isinstance(view, Unread):
             self._is_login = False
-            return self._asked_to_produce(frame, view, now_s)
+            return self._asked_to_produce(frame, view, note, now_s)
         is_login = len(frame) >= _API_KEY.size and _API_KEY.unpack_from(frame)[0] in _SASL
         if self._acks is not None and (self._acks.is_waiting or (is_login and self.is_asking)):
             return None
         self._is_login = is_login
         if view is not Unread.OTHER_API and self._logs.may_hold:
             raise ProduceRefusedError(f"a Produce request that is not understood ({view.value})")
-        self.passed(frame)
+        self.passed(frame, note)
         return [frame]
 
     def to_broker(self, now_s: float) -> list[bytes]:
@@ -231,9 +235,9 @@ class HeldAnswers:
             self._order.add(OWN_ID, question)
         return [question.frame for question in questions]
 
-    def _asked_to_produce(self, frame: Buffer, view: ProduceRequestView, now_s: float) -> list[Buffer] | None:
+    def _asked_to_produce(self, frame: Buffer, view: ProduceRequestView, note: N, now_s: float) -> list[Buffer] | None:
         if view.is_transactional and (refusal := self._refuse_transaction(view)) is not None:
-            self._order.add(view.correlation_id, refusal)
+            self._order.add(view.correlation_id, _Pending(note, is_refused=True, frame=refusal))
             self._take_refusals(now_s)
             return []
         if view.acks == ACKS_NONE:
@@ -245,10 +249,10 @@ class HeldAnswers:
         if forwarded is None:
             return None
         asked = _Asked(view.api_version, _deadline_s(view, now_s), view.acks, records, forwarded)
-        self._order.add(view.correlation_id, asked)
+        self._order.add(view.correlation_id, _Pending(note, asked))
         return [with_acks_of_leader(frame, view) if forwarded else frame]
 
-    def _refuse_transaction(self, view: ProduceRequestView) -> _Refused | None:
+    def _refuse_transaction(self, view: ProduceRequestView) -> bytes | None:
         """Return the refusal of a transactional request; None: none of its topics is durable."""
         are_durable = {self._logs.is_durable(_topic(one)) for one in view.fields}
         if are_durable <= {False}:
@@ -257,20 +261,21 @@ class HeldAnswers:
             raise ProduceRefusedError("a request of a transaction with acks=0 for a topic that may be durable")
         if True in are_durable:
             self._told.transaction_refused()
-            return _Refused(refuse_all(view, _POLICY_VIOLATION, _NO_TRANSACTIONS))
+            return refuse_all(view, _POLICY_VIOLATION, _NO_TRANSACTIONS)
         self._logs.ask_anew()
-        return _Refused(refuse_all(view, _NOT_LEADER_OR_FOLLOWER, "it is not known yet which topics are durable"))
+        return refuse_all(view, _NOT_LEADER_OR_FOLLOWER, "it is not known yet which topics are durable")
 
     def _take_refusals(self, now_s: float) -> None:
         """Let the answers of refused requests come in their turn."""
-        while isinstance(refused := next(iter(self._order), None), _Refused):
+        while isinstance(first := next(iter(self._order), None), _Pending) and first.is_refused:
             self._order.pop_first()
-            self._take(_Answer(refused.answer, now_s, now_s))
+            self._take(first, now_s)
             self._woken()
 
-    def _take(self, answer: _Answer) -> None:
-        self._answers.append(answer)
-        self._bytes += len(answer.frame)
+    def _take(self, pending: _Pending[N], now_s: float) -> None:
+        pending.came_s = now_s
+        self._answers.append(pending)
+        self._bytes += len(pending.frame)
 
     def answered(self, frame: Buffer, now_s: float) -> None:
         """Take in the broker's next answer. Raises MalformedFrameError."""
@@ -280,13 +285,13 @@ class HeldAnswers:
             if self._acks is not None:
                 self._acks.answered(now_s)
         else:
-            answer = _Answer(frame, now_s, now_s)
-            if isinstance(what, _Asked):
-                self._read(answer, what, now_s)
-            self._take(answer)
+            what.frame = frame
+            if what.asked is not None:
+                self._read(what, what.asked, now_s)
+            self._take(what, now_s)
         self._take_refusals(now_s)
 
-    def _read(self, answer: _Answer, asked: _Asked, now_s: float) -> None:
+    def _read(self, answer: _Pending[N], asked: _Asked, now_s: float) -> None:
         """Begin all holds that an answer to Produce waits for."""
         answer.deadline_s = asked.deadline_s
         try:
@@ -329,8 +334,8 @@ class HeldAnswers:
             held.append(self._acks.hold(forwarded, end_offset, now_s))
         return held
 
-    def ready(self, now_s: float) -> Buffer | None:
-        """Take out and return the answer that goes to the client now; None: none does yet."""
+    def ready(self, now_s: float) -> tuple[Buffer, N] | None:
+        """Take out and return the answer that goes to the client now, with its note; None: none does yet."""
         if not self._answers:
             return None
         first = self._answers[0]
@@ -338,9 +343,9 @@ class HeldAnswers:
             return None
         self._answers.popleft()
         self._bytes -= len(first.frame)
-        return self._settled(first, now_s)
+        return self._settled(first, now_s), first.note
 
-    def _settled(self, answer: _Answer, now_s: float) -> Buffer:
+    def _settled(self, answer: _Pending[N], now_s: float) -> Buffer:
         held_s = now_s - answer.came_s
         refused: list[tuple[AnsweredPartition, Verdict]] = []
         for found, held in answer.holds:
@@ -371,8 +376,8 @@ class HeldAnswers:
             for _, held in answer.holds:
                 self._let_go(held)
         while len(self._order):
-            if isinstance(what := self._order.pop_first(), _Asked):
-                self._let_go_of(what)
+            if isinstance(what := self._order.pop_first(), _Pending) and what.asked is not None:
+                self._let_go_of(what.asked)
         if self._acks is not None:
             self._acks.close()
         self._answers.clear()

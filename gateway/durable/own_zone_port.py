@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import structlog
 
+from gateway.broker_pipe import BrokerPipe, HoldingContext
 from gateway.client_handler import ClientLimits
 from gateway.client_port import ClientPort
-from gateway.durable.answer_gate import HoldingContext
-from gateway.durable.held_relay import relay_held
 from gateway.metrics import OWN_SIDE, GatewayMetrics
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.peer_channel import PlainFrames
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_listener import News
 
@@ -56,7 +56,7 @@ class OwnZonePort(ClientPort):
             self._unreached.is_over()
             labels = (OWN_SIDE, context.zone, str(context.broker_id))
             with context.metrics.connections.labels(*labels).track_inprogress():
-                await relay_held(context.holding, client, broker, lambda: None)
+                await BrokerPipe(PlainFrames(client), client, broker, holding=context.holding).run()
         except MalformedFrameError as error:
             self._clients.refuse("answer_unknown")
             log.warning("produce_answer_unknown", error=str(error), consequence="the client's connection is closed")

@@ -8,19 +8,19 @@ remote.wal.storage.enable, is told.
 
 from collections.abc import Awaitable, Callable
 
+from gateway.broker_pipe import BrokerPipe
 from gateway.client_side import ClientSide
-from gateway.consume.consumer_answers import CONTROL_KINDS, ConsumerAnswers, ConsumerContext
+from gateway.consume.consumer_answers import ConsumerAnswers, ConsumerContext
 from gateway.serve.fetch_frames import decode_request, encode_sessionless
+from kafka_log.crc32c import Buffer
 from replication.leader.zones import Zones
 from replication.wire.framed_connection import (
     DEFAULT_MAX_FRAME_BYTES,
     RESPONSE_FACTOR,
     FramedConnection,
-    run_until_one_ends,
     until_idle,
 )
-from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 
 
 class TailHandler:
@@ -48,32 +48,17 @@ class TailHandler:
         broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=leader.budget)
         channel = leader.channel(peer, hello.broker_id)
         side = ClientSide(self._zones.of(hello.broker_id) or "", hello, capabilities)
-        answers = ConsumerAnswers(self._consumers, side, peer, channel)
 
-        async def relay_requests() -> None:
-            while (message := await channel.receive()) is not None:
-                kind, body = message
-                if kind in CONTROL_KINDS:
-                    answers.control(kind, body)
-                    continue
-                if kind is not MessageKind.KAFKA:
-                    raise MalformedFrameError(0, f"{kind.name} from an agent that asks what is visible")
-                request = decode_request(body)
-                led = [one for one in request.partitions if leader.led.find(*one.log) is not None]
-                question = encode_sessionless(request, led, request.max_wait_ms)
-                answers.asked(question)
-                broker.write_frame(question)
-                await broker.drain()
-
-        async def relay_answers() -> None:
-            while (frame := await broker.read_frame()) is not None:
-                await answers.answer(frame)
-                await channel.drain()
+        def narrow(frame: Buffer) -> Buffer:
+            """Return the question without what is not led here."""
+            request = decode_request(frame)
+            led = [one for one in request.partitions if leader.led.find(*one.log) is not None]
+            return encode_sessionless(request, led, request.max_wait_ms)
 
         try:
             await self._dial(broker)
-            idle = until_idle((peer, broker), self._idle_timeout_s)
-            await run_until_one_ends(relay_requests(), relay_answers(), idle)
+            answers = ConsumerAnswers(self._consumers, side, peer, channel)
+            pipe = BrokerPipe(channel, peer, broker, links=answers, edit=narrow)
+            await pipe.run(until_idle((peer, broker), self._idle_timeout_s))
         finally:
-            answers.close()
             broker.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator
-from typing import Protocol
 
 import structlog
 
@@ -91,32 +90,22 @@ def _in_steps(walk: Generator[None, None, int]) -> Generator[None, None, int]:
             yield
 
 
-class ResponseCore(Protocol):
-    """The part of `RelayCore` that handles responses."""
-
-    def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
-        """Return the message to send instead, or until when to wait for `look_again`, before the next response."""
-
-    def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
-        """Decide again about the response that waits."""
-
-
 async def decided(
-    core: ResponseCore,
-    frame: Buffer,
+    look_again: Callable[[float], ToFollower | WaitForUploads],
+    step: ToFollower | WaitForUploads,
     context: LeaderContext,
     peer: FramedConnection,
     begin_reads: Callable[[], None],
     send: Callable[[ToFollower], None] | None = None,
 ) -> ToFollower:
-    """Return the message to send to `peer`. `begin_reads` is called whenever the core may have found something to read.
+    """Return the message to send to `peer`; `step` is what was decided about the response, and `look_again` decides
+    once more at a time.
 
-    If `send` is given, it sends the message: a response that waited for an upload then goes out in the same turn of the
-    event loop as the announcement. Raises ConnectionResetError when the peer is gone meanwhile, and what the core
-    raises.
+    `begin_reads` is called whenever that may have found something to read. If `send` is given, it sends the
+    message: a response that waited for an upload then goes out in the same turn of the event loop as the announcement.
+    Raises ConnectionResetError when the peer is gone meanwhile.
     """
     clock = context.clock
-    step = core.response(frame, clock())
     begin_reads()
     if isinstance(step, WaitForUploads):
         found: list[ToFollower] = []
@@ -124,7 +113,7 @@ async def decided(
         def look() -> float | None:
             if peer.error is not None:
                 raise ConnectionResetError("the reader's agent is gone")
-            step = core.look_again(clock())
+            step = look_again(clock())
             begin_reads()
             if isinstance(step, WaitForUploads):
                 return step.until_s - clock()
@@ -282,7 +271,8 @@ class LeaderRelay:
 
     async def _relay_responses(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
-            await decided(self.core, frame, self._context, self.peer, self._begin_reads, self.send)
+            step = self.core.response(frame, self._context.clock())
+            await decided(self.core.look_again, step, self._context, self.peer, self._begin_reads, self.send)
             await (self._channel or self.peer).drain()
             self._peer_bytes.update(self.core.follower_id)
 

@@ -144,6 +144,19 @@ class PeerChannel:
         return _KINDS[number], await loop.run_in_executor(self._packing.pool, self._unpacker.unpack, payload, size)
 
 
+class PlainFrames(PeerChannel):
+    """Kafka frames as they are, where the other side is no agent, or one that passes bytes only."""
+
+    def send(self, kind: MessageKind, *body: Buffer, records: Sequence[TopicRecords] | None = _NO_RECORDS) -> None:
+        """Send the frame. Raises ConnectionError."""
+        self._connection.write_frame(*body)
+
+    async def receive(self) -> tuple[MessageKind, memoryview] | None:
+        """Return the next frame as a message; None at the end."""
+        frame = await self._connection.read_frame()
+        return None if frame is None else (MessageKind.KAFKA, memoryview(frame))
+
+
 Answer = TypeVar("Answer")
 Connect = Callable[[], Awaitable[FramedConnection]]
 """Dials and exchanges hellos. Raises OSError, ssl.SSLError, PeerRefusedError."""

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
+from gateway.broker_pipe import HoldingContext, SplicingContext
 from gateway.client_handler import ClientHandler, ClientLimits
 from gateway.client_traffic import ClientTraffic
 from gateway.consume.consumer_answers import ConsumerContext
-from gateway.durable.answer_gate import HoldingContext
 from gateway.metrics import GatewayMetrics
 from gateway.routed_relay import RoutingContext
 from gateway.serve.served_client import ServingParts
-from gateway.spliced_relay import SplicingContext
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from replication.leader.leader_context import LeaderContext, LeaderLimits, PeerHandler
 from replication.leader.leader_proxy import LeaderProxy

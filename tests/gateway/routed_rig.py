@@ -1,6 +1,6 @@
 """A client's connection through a gateway and the agent beside its broker, over real sockets, frame by frame.
 
-client -> RoutedRelay -> SplicedRelay -> a broker that keeps what it gets, and answers in order
+client -> RoutedRelay -> BrokerPipe -> a broker that keeps what it gets, and answers in order
 
 The store is in memory; a test sets what it does.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from gateway.broker_pipe import BrokerPipe, RouterReads, SplicingContext
 from gateway.client_side import ClientSide
 from gateway.produce.produce_frame import is_answered
 from gateway.produce.produce_metrics import ProduceMetrics
@@ -24,7 +25,6 @@ from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
 from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext
 from gateway.router_uploads import RouterStore, RouterUploads
-from gateway.spliced_relay import RouterReads, SplicedRelay, SplicingContext
 from gateway.wanted_objects import KnownNames, WantedObjects
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
@@ -33,6 +33,7 @@ from plugin.wall_clock import Clocks
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.commit.cadence import CommitLimits
@@ -171,10 +172,10 @@ class RoutedRig:
     async def _splice(self, gateway: FramedConnection) -> None:
         broker = await connect_framed(address(self.broker), FramedConnection(MAX_FRAME_BYTES, self.frame_timeout_s))
         side = ClientSide("az2", Hello("cluster", GATEWAY_ID, self.incarnation), self.capabilities)
-        relay = SplicedRelay(self.splicing, gateway, broker, side)
+        relay = BrokerPipe(PeerChannel(gateway), gateway, broker, splicing=(self.splicing, side))
         await self._run(relay, gateway, broker)
 
-    async def _run(self, relay: RoutedRelay | SplicedRelay, *ends: FramedConnection) -> None:
+    async def _run(self, relay: RoutedRelay | BrokerPipe, *ends: FramedConnection) -> None:
         try:
             await relay.run()
         except Exception as error:

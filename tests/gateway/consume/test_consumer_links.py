@@ -1,5 +1,6 @@
 """A client's Fetch responses as plain values: what goes as links, what as it is, and what waits."""
 
+from collections import deque
 from dataclasses import dataclass
 
 import pytest
@@ -10,14 +11,13 @@ from prometheus_client import CollectorRegistry
 from gateway.client_side import ClientSide
 from gateway.client_traffic import ClientTraffic, ZoneTraffic
 from gateway.consume.consume_metrics import ConsumeMetrics
-from gateway.consume.consumer_links import ConsumerLinks
+from gateway.consume.consumer_links import Asked, ConsumerLinks
 from gateway.consume.read_worth import ReadCosts
 from kafka_log.record_batch import scan_batches
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.response_links import ToFollower
 from replication.leader.zones import RemoteReaders, Zones
-from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import LinkedResponse, decode_linked_response, splice
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 from replication.wire.peer_protocol import encode_inline_request as inline_request
@@ -44,13 +44,16 @@ class Client:
         self.traffic = ClientTraffic("az1")
         metrics = ConsumeMetrics(self.registry, self.traffic)
         self.links = ConsumerLinks(self.rig.context, side, metrics, ReadCosts(read_bytes, 0.025), None)
+        self.under_way: deque[Asked] = deque()
 
     def asked(self, correlation_id: int = 7, version: int = 17) -> None:
-        frame = request({0: 0}, correlation_id=correlation_id, replica_id=-1, version=version)
-        self.links.asked(frame, self.rig.now_s)
+        self.sent(request({0: 0}, correlation_id=correlation_id, replica_id=-1, version=version))
+
+    def sent(self, frame: bytes) -> None:
+        self.under_way.append(self.links.asked(frame, self.rig.now_s))
 
     def answered(self, frame: bytes = FRAME) -> ToFollower | WaitForUploads:
-        return self.links.response(frame, self.rig.now_s)
+        return self.links.response(frame, self.under_way.popleft(), self.rig.now_s)
 
     def counted(self, way: str, name: str = "record_bytes") -> float:
         found = self.registry.get_sample_value(f"remote_wal_gateway_fetch_{name}_total", {"zone": "az3", "way": way})
@@ -90,10 +93,10 @@ def test_records_that_the_consumers_zone_has_a_replica_of_are_told_apart(
 
 def test_of_what_is_not_understood_nobody_knows_whether_the_zone_has_a_replica() -> None:
     client = Client()
-    client.links.asked(b"\x00\x01" + (11).to_bytes(2, "big") + b"\x00\x00\x00\x07 and more", 0.0)
+    client.sent(b"\x00\x01" + (11).to_bytes(2, "big") + b"\x00\x00\x00\x07 and more")
     client.answered()
-    client.links.asked(b"\x00\x03\x00\x0c\x00\x00\x00\x09", 0.0)  # a request for metadata, by the way
-    client.links.response(bytes(FUTURE.body[0]), 0.0)
+    client.sent(b"\x00\x03\x00\x0c\x00\x00\x00\x09")  # a request for metadata, by the way
+    client.answered(bytes(FUTURE.body[0]))
     assert client.traffic.by_zone["az3"].untold_bytes == len(FRAME) + len(FUTURE.body[0])
 
 
@@ -171,7 +174,7 @@ def test_an_empty_response_tells_of_no_reader() -> None:
 def test_versions_that_are_not_understood_pass_as_they_are(version: int) -> None:
     client = Client()
     client.rig.stored()
-    client.links.asked(b"\x00\x01" + version.to_bytes(2, "big") + b"\x00\x00\x00\x07 and more", 0.0)
+    client.sent(b"\x00\x01" + version.to_bytes(2, "big") + b"\x00\x00\x00\x07 and more")
     assert client.answered() == INLINE
 
 
@@ -179,7 +182,7 @@ def test_versions_that_are_not_understood_pass_as_they_are(version: int) -> None
 def test_what_is_no_fetch_passes_as_it_is(begin: bytes) -> None:
     client = Client()
     client.rig.stored()
-    client.links.asked(begin, 0.0)
+    client.sent(begin)
     assert client.answered() == INLINE
 
 
@@ -207,21 +210,9 @@ def test_only_the_one_fetch_under_way_is_linked_whatever_else_is() -> None:
     client.asked(7)
     client.asked(8)
     assert client.answered() == INLINE
-    client.links.asked(b"\x00\x03\x00\x0c\x00\x00\x00\x09", 0.0)
+    client.sent(b"\x00\x03\x00\x0c\x00\x00\x00\x09")
     is_linked(client.answered(response({0: RAW}, correlation_id=8)))
     assert client.answered(bytes(FUTURE.body[0])) == FUTURE
-
-
-def test_a_fetch_is_known_by_its_place_whatever_id_the_client_chose() -> None:
-    client = Client()
-    client.rig.stored()
-    client.links.asked(b"\x00\x03\x00\x0c\x00\x00\x00\x07", 0.0)  # a request for metadata with the Fetch's id
-    client.asked(7)
-    told = ToFollower(MessageKind.KAFKA, (FRAME,))
-    assert client.answered(FRAME) == told, "of the request for metadata, whatever it looks like"
-    is_linked(client.answered())
-    with pytest.raises(MalformedFrameError):
-        client.answered(bytes(FUTURE.body[0]))
 
 
 def test_beside_another_fetch_nothing_is_waited_for() -> None:
@@ -246,7 +237,7 @@ def test_the_original_is_there_until_the_next_fetch() -> None:
     client.rig.stored()
     client.asked()
     is_linked(client.answered())
-    client.links.asked(b"\x00\x03\x00\x0c\x00\x00\x00\x09", 0.0)  # a request for metadata tells nothing
+    client.sent(b"\x00\x03\x00\x0c\x00\x00\x00\x09")  # a request for metadata tells nothing
     assert client.links.control(MessageKind.INLINE_REQUEST, inline_request(7)) == INLINE
     assert client.counted("original") == len(FRAME)
     assert client.answered(bytes(FUTURE.body[0])) == FUTURE

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.durable.answer_gate import HoldingContext
+from gateway.broker_pipe import HoldingContext
 from gateway.durable.durable_metrics import DurableMetrics
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities

@@ -50,7 +50,7 @@ class Rig:
         self.answers = self.connection()
         self.sent = 0
 
-    def connection(self) -> HeldAnswers:
+    def connection(self) -> HeldAnswers[None]:
         return HeldAnswers(self.logs, self._wake, self)
 
     # Told.
@@ -78,7 +78,7 @@ class Rig:
         self.logs.look(log)
 
     def ask(self, number: int, *topics: str, records: int = 5, acks: int = 1, now_s: float = 0.0) -> None:
-        self.answers.asked(self.request(number, *topics, records=records, acks=acks), now_s)
+        self.answers.asked(self.request(number, *topics, records=records, acks=acks), None, now_s)
 
     def request(
         self, number: int, *topics: str, records: int = 5, acks: int = 1, transactional_id: str | None = None
@@ -133,8 +133,8 @@ class Rig:
         return bytes(message.encode(header=True))
 
     def ready(self, now_s: float = 0.0) -> bytes | None:
-        frame = self.answers.ready(now_s)
-        return None if frame is None else bytes(frame)
+        found = self.answers.ready(now_s)
+        return None if found is None else bytes(found[0])
 
     def told(self, frame: bytes | None) -> list[tuple[str, int, int]]:
         """As a client reads it."""
@@ -227,7 +227,7 @@ def test_what_comes_behind_a_held_answer_waits_for_it() -> None:
     first = rig.answer(1, (TOPIC, NO_ERROR, 100))
     rig.ask(2)
     second = rig.answer(2, (TOPIC, TOO_LARGE, -1))
-    rig.answers.asked(b"\0\3" + bytes(2) + (3).to_bytes(4, "big"), 0.0)
+    rig.answers.asked(b"\0\3" + bytes(2) + (3).to_bytes(4, "big"), None, 0.0)
     of_metadata = (3).to_bytes(4, "big") + b"something"
     rig.answers.answered(of_metadata, 0.0)
     assert rig.ready() is None
@@ -304,7 +304,7 @@ def test_where_no_topic_is_durable_nothing_is_held_or_refused() -> None:
     rig = Rig(is_known=False)
     rig.logs.topics_known(frozenset(), {})
     assert not rig.logs.may_hold
-    assert rig.answers.asked(unknown := b"\x00\x00\x00\x63" + bytes(20), 0.0) == [unknown]
+    assert rig.answers.asked(unknown := b"\x00\x00\x00\x63" + bytes(20), None, 0.0) == [unknown]
     rig.answers.close()
     rig.ask(1)
     frame = rig.answer(1, (TOPIC, NO_ERROR, 100))
@@ -315,7 +315,7 @@ def test_where_no_topic_is_durable_nothing_is_held_or_refused() -> None:
 def test_a_request_of_an_unknown_version_is_refused(version: int) -> None:
     rig = Rig()
     with pytest.raises(ProduceRefusedError):
-        rig.answers.asked(b"\x00\x00" + version.to_bytes(2, "big") + bytes(20), 0.0)
+        rig.answers.asked(b"\x00\x00" + version.to_bytes(2, "big") + bytes(20), None, 0.0)
 
 
 def test_records_that_are_not_understood_are_never_acknowledged() -> None:
@@ -323,7 +323,7 @@ def test_records_that_are_not_understood_are_never_acknowledged() -> None:
     frame = bytearray(rig.request(1))
     records = batch(0, 5, -1, b"r")
     frame[frame.index(records) + 16] = 1  # magic
-    rig.answers.asked(bytes(frame), 0.0)
+    rig.answers.asked(bytes(frame), None, 0.0)
     rig.answer(1, (TOPIC, NO_ERROR, 100))
     rig.publish(1000)
     assert rig.told(rig.ready()) == [(TOPIC, TIMED_OUT, -1)]
@@ -350,7 +350,7 @@ def test_a_request_of_a_transaction_for_a_durable_topic_is_refused_in_its_turn(v
     rig = Rig(version)
     rig.ask(1)
     refused = rig.request(2, OTHER, TOPIC, acks=-1, transactional_id="t")
-    assert rig.answers.asked(refused, 0.0) == [], "the broker does not get it"
+    assert rig.answers.asked(refused, None, 0.0) == [], "the broker does not get it"
     rig.ask(3, OTHER)
     first = rig.answer(1, (TOPIC, TOO_LARGE, -1))
     assert rig.ready() == first
@@ -359,7 +359,7 @@ def test_a_request_of_a_transaction_for_a_durable_topic_is_refused_in_its_turn(v
     assert (b"durable topics take no transactions" in (told or b"")) is (version >= 8)
     third = rig.answer(3, (OTHER, NO_ERROR, 7))
     assert rig.ready() == third
-    assert rig.answers.asked(refused, 0.0) == []
+    assert rig.answers.asked(refused, None, 0.0) == []
     assert rig.told(rig.ready()) == rig.told(told), "at once, as nothing is before it"
     assert (rig.refused, rig.logs.waiting, rig.answers.held_bytes) == (2, 0, 0)
 
@@ -367,7 +367,7 @@ def test_a_request_of_a_transaction_for_a_durable_topic_is_refused_in_its_turn(v
 def test_a_request_of_a_transaction_goes_to_the_broker_if_its_topics_are_known_not_to_be_durable() -> None:
     rig = Rig()
     asked = rig.request(1, OTHER, acks=-1, transactional_id="t")
-    assert rig.answers.asked(asked, 0.0) == [asked]
+    assert rig.answers.asked(asked, None, 0.0) == [asked]
     frame = rig.answer(1, (OTHER, NO_ERROR, 7))
     assert rig.ready() == frame
 
@@ -379,7 +379,7 @@ def test_a_request_of_a_transaction_is_to_be_tried_again_while_its_topic_or_the_
     rig = Rig(is_known=is_known)
     if is_known:
         rig.logs.topics_known(frozenset({TOPIC}), {})
-    assert rig.answers.asked(rig.request(1, OTHER, acks=-1, transactional_id="t"), 0.0) == []
+    assert rig.answers.asked(rig.request(1, OTHER, acks=-1, transactional_id="t"), None, 0.0) == []
     assert rig.told(rig.ready()) == [(OTHER, NOT_LEADER, -1)]
     assert (rig.asked_anew, rig.refused) == (1, 0)
 
@@ -387,7 +387,7 @@ def test_a_request_of_a_transaction_is_to_be_tried_again_while_its_topic_or_the_
 def test_a_request_of_a_transaction_that_cannot_be_answered_ends_the_connection() -> None:
     rig = Rig()
     with pytest.raises(ProduceRefusedError):
-        rig.answers.asked(rig.request(1, acks=0, transactional_id="t"), 0.0)
+        rig.answers.asked(rig.request(1, acks=0, transactional_id="t"), None, 0.0)
 
 
 def test_what_is_held_is_bounded() -> None:

@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gateway.broker_pipe import HoldingContext
 from gateway.client_handler import ClientLimits
-from gateway.durable.answer_gate import HoldingContext
 from gateway.durable.durable_metrics import DurableMetrics
 from gateway.durable.own_zone_port import OwnZoneContext, OwnZonePort
 from gateway.metrics import GatewayMetrics

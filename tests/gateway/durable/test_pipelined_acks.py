@@ -114,7 +114,7 @@ class Rig:
         self.now_s = 0.0
         self.woken = 0
 
-    def connection(self) -> HeldAnswers:
+    def connection(self) -> HeldAnswers[None]:
         return HeldAnswers(self.logs, self._wake, self, self.replication)
 
     def _wake(self) -> None:
@@ -130,7 +130,7 @@ class Rig:
         self, number: int, *, records: int = 5, acks: int = -1, size: int = 1, partitions: Sequence[int] = (0,)
     ) -> int | None:
         """The acks with which the broker gets a request; None: it does not get it yet."""
-        frames = self.answers.asked(self.request(number, records, acks, size, partitions), self.now_s)
+        frames = self.answers.asked(self.request(number, records, acks, size, partitions), None, self.now_s)
         if frames is None:
             return None
         if acks:
@@ -185,9 +185,9 @@ class Rig:
 
     def told(self) -> tuple[int, int] | None:
         """Error and throttle time of the answer that goes to the client now."""
-        frame = self.answers.ready(self.now_s)
-        if frame is None:
+        if (found := self.answers.ready(self.now_s)) is None:
             return None
+        frame, _ = found
         view = scan_produce_answer(frame, self.version)
         return view.partitions[0].error, int.from_bytes(bytes(frame[view.throttle_at : view.throttle_at + 4]), "big")
 
@@ -498,9 +498,9 @@ def test_of_a_request_that_failed_in_part_what_was_appended_waits(version: int, 
     rig.leader.log_end, rig.leader.high_watermark = 15, 15 if is_replicated else 14
     rig.ask(0.1)
     rig.now_s += 0.0 if is_replicated else TIMEOUT_MS / 1000
-    frame = rig.answers.ready(rig.now_s)
-    assert frame is not None
-    found = scan_produce_answer(frame, version).partitions
+    ready = rig.answers.ready(rig.now_s)
+    assert ready is not None
+    found = scan_produce_answer(ready[0], version).partitions
     kept = [(NO_ERROR, 10), (DUPLICATE, -1)] if is_replicated else [(TIMED_OUT, -1)] * 2
     assert [(one.error, one.base_offset) for one in found] == [(TOO_LARGE, -1), *kept]
     assert not rig.replication.waiting_bytes
@@ -592,11 +592,11 @@ def test_what_the_broker_would_not_answer_at_once_waits_until_nothing_is_held(ac
     rig.replication.suspect(LOG)
     sasl_handshake = struct.pack(">hhih", 17, 1, 2, -1)
     frame = rig.request(2, 1, -1, 1) if acks else sasl_handshake
-    assert rig.answers.asked(frame, rig.now_s) is None
+    assert rig.answers.asked(frame, None, rig.now_s) is None
     rig.leader.high_watermark = 10
     rig.ask(0.1)
     assert rig.told() == (NO_ERROR, 0)
-    assert rig.answers.asked(frame, rig.now_s) is not None
+    assert rig.answers.asked(frame, None, rig.now_s) is not None
 
 
 def test_an_answer_that_cannot_be_read_gives_back_what_it_was_to_release() -> None:
@@ -641,9 +641,9 @@ def test_the_clients_own_questions_are_its_own() -> None:
     rig = Rig().known()
     message = ApiVersionsRequest(client_software_name="c", client_software_version="1", version=3)
     frame: Buffer = encode(message, 7, "producer")
-    assert rig.answers.asked(frame, 0.0) == [frame]
+    assert rig.answers.asked(frame, None, 0.0) == [frame]
     rig.answers.answered(struct.pack(">i", 7) + b"whatever", 0.0)
-    assert rig.answers.ready(0.0) == struct.pack(">i", 7) + b"whatever"
+    assert rig.answers.ready(0.0) == (struct.pack(">i", 7) + b"whatever", None)
 
 
 @pytest.mark.parametrize("number", [7, 0, -1, 2**31 - 1, -(2**31)])
@@ -697,15 +697,15 @@ def test_a_login_meets_no_question() -> None:
     rig = Rig()
     assert rig.send(1) == -1
     (asked,) = rig.answers.to_broker(0.0)
-    assert rig.answers.asked(handshake, 0.0) is None, "while something is asked"
+    assert rig.answers.asked(handshake, None, 0.0) is None, "while something is asked"
     rig.append(1, 0)
     assert rig.told() == (NO_ERROR, 0)
-    assert rig.answers.asked(handshake, 0.0) is None
+    assert rig.answers.asked(handshake, None, 0.0) is None
     rig.answers.answered(rig.leader.answer(asked), 0.0)
-    assert rig.answers.asked(handshake, 0.0) == [handshake]
+    assert rig.answers.asked(handshake, None, 0.0) == [handshake]
     assert rig.answers.to_broker(1.0) == []
     assert rig.answers.deadline_s is None, "or the agent would look for something to ask again and again"
-    assert rig.answers.asked(authenticate, 1.0) == [authenticate]
+    assert rig.answers.asked(authenticate, None, 1.0) == [authenticate]
     assert rig.answers.to_broker(1.0) == []
     assert rig.send(2) == -1
     assert rig.answers.to_broker(2.0)
@@ -715,10 +715,10 @@ def test_a_login_that_waits_for_what_is_held_keeps_nothing_from_being_asked() ->
     rig = Rig().known()
     assert rig.send(1) == 1
     handshake = struct.pack(">hhih", 17, 1, 2, -1)
-    assert rig.answers.asked(handshake, rig.now_s) is None
+    assert rig.answers.asked(handshake, None, rig.now_s) is None
     rig.append(1, 5)
-    assert rig.answers.asked(handshake, rig.now_s) is None
+    assert rig.answers.asked(handshake, None, rig.now_s) is None
     rig.leader.high_watermark = 10
     rig.ask(0.1)
     assert rig.told() == (NO_ERROR, 0)
-    assert rig.answers.asked(handshake, rig.now_s) == [handshake]
+    assert rig.answers.asked(handshake, None, rig.now_s) == [handshake]

@@ -114,9 +114,9 @@ class Life:
         self.rig.logs.topics_known(frozenset(), {self.directory_id: TOPIC})
 
     def client(self) -> None:
-        frame = self.rig.answers.ready(self.rig.now_s)
-        if frame is None:
+        if (found := self.rig.answers.ready(self.rig.now_s)) is None:
             return
+        frame, _ = found
         id_ = next(iter(self.sent))
         number, acks = self.sent.pop(id_)
         assert int.from_bytes(bytes(frame[:4]), "big") == id_, "answers keep the order of the requests"
