@@ -19,15 +19,15 @@ from gateway.client_handler import ClientLimits
 from gateway.client_listeners import ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
 from gateway.consume.fetch_rack import FetchRackEditor, with_zone
+from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext
 from gateway.metrics import GATEWAY_SIDE, ClientCount, GatewayMetrics, PassedBytes
-from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext, relay_frames
 from gateway.serve.served_client import ServingParts
 from kafka_log.crc32c import Buffer
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
-from replication.wire.peer_protocol import MESSAGES, NO_BROKER_SERVED, Hello, PeerCapabilities, PeerRefusedError
+from replication.wire.peer_protocol import NO_BROKER_SERVED, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
 
@@ -162,13 +162,10 @@ class ZoneGateway:
                 crossed.update()
 
             with metrics.connections.labels(*labels).track_inprogress():
-                if capabilities & MESSAGES:
-                    side = AgentSide(broker_id, agent, capabilities, self._reads[broker_id])
-                    parts = self._context.serving if PeerCapabilities.LINKED_FETCH in capabilities else None
-                    served = parts.client(broker_id, client) if parts is not None else None
-                    await RoutedRelay(routing, client, side, passed, self._edited, served).run()
-                else:
-                    await relay_frames(client, agent, passed, self._edited)
+                side = AgentSide(broker_id, agent, capabilities, self._reads[broker_id])
+                parts = self._context.serving if PeerCapabilities.LINKED_FETCH in capabilities else None
+                served = parts.client(broker_id, client) if parts is not None else None
+                await GatewayPipe(routing, client, side, passed, self._edited, served).run()
         finally:
             client.close()
             agent.close()

@@ -29,13 +29,13 @@ from gateway.client_traffic import ClientTraffic
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.consumer_answers import ConsumerContext
 from gateway.consume.read_worth import ReadCosts
+from gateway.gateway_pipe import LinkReading, RoutingContext
 from gateway.metrics import GatewayMetrics
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
-from gateway.routed_relay import LinkReading, RoutingContext
 from gateway.router_uploads import RouterStore, RouterUploads
 from gateway.wanted_objects import KnownNames, WantedObjects
 from gateway.zone_gateway import GatewayContext, ZoneGateway

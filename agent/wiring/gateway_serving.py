@@ -5,12 +5,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
+from gateway.serve.clearance import ClusterAnswer, ClusterClearance
+
 from agent.configuration import Configuration
 from agent.settings.bypass import client_login
 from agent.settings.memory_shares import SERVED_BYTES
 from gateway.consume.consumer_answers import ConsumerContext
+from gateway.gateway_pipe import LinkReading
 from gateway.metrics import ClientCount, GatewayMetrics
-from gateway.routed_relay import LinkReading
 from gateway.serve.serve_metrics import ServeMetrics
 from gateway.serve.serve_permission import ClusterAnswer, ClusterClearance
 from gateway.serve.served_client import ServingParts

@@ -28,7 +28,6 @@ from typing import Final, NamedTuple
 from gateway.produce.produce_frame import ACKS_NONE, ProduceRequestView, scan_produce_request
 from gateway.produce.request_splicer import CutRequest, cut_request
 from gateway.produce.route_request import ZoneRouteRequest
-from gateway.request_order import MAX_UNANSWERED, RequestOrder
 from kafka_log.crc32c import Buffer
 from plugin.router_object_id import RouterObjectId
 from replication.wire.kafka_frame import MalformedFrameError
@@ -93,6 +92,8 @@ class ForwardInline(NamedTuple):
     """Send this frame to the leader's agent."""
 
     frame: Buffer
+    note: object = None
+    """As it was given with the frame."""
 
 
 class ForwardRoute(NamedTuple):
@@ -119,6 +120,7 @@ class _Waiting:
 
     frame: Buffer
     came_s: float
+    note: object
     number: int = -1
     cut: CutRequest | None = None
     """None: it goes inline."""
@@ -166,8 +168,6 @@ class RouteCore:
         """Requests whose upload has not ended, by number."""
         self._under_way: dict[int, _UnderWay] = {}
         """By number, in the order in which they were sent."""
-        self._order: RequestOrder[_UnderWay | None] = RequestOrder()
-        """All frames that were sent; None: it was sent inline."""
         self._next_number = 0
         self._sent_frames = self._sent_bytes = 0
         self._kept_bytes = 0
@@ -177,8 +177,12 @@ class RouteCore:
     def is_full(self) -> bool:
         """Whether to stop reading from the client."""
         kept = len(self._waiting) + len(self._under_way)
-        is_much = kept >= self._limits.kept_requests or self._kept_bytes >= self._limits.kept_bytes
-        return is_much or len(self._waiting) + len(self._order) >= MAX_UNANSWERED
+        return kept >= self._limits.kept_requests or self._kept_bytes >= self._limits.kept_bytes
+
+    @property
+    def waiting(self) -> int:
+        """How many frames were not sent yet."""
+        return len(self._waiting)
 
     @property
     def kept_bytes(self) -> int:
@@ -195,11 +199,11 @@ class RouteCore:
 
     # Requests, from the client to the leader's agent.
 
-    def frame_came(self, frame: Buffer, now_s: float) -> list[Action]:
-        """Handle a whole frame of the client."""
+    def frame_came(self, frame: Buffer, now_s: float, note: object = None) -> list[Action]:
+        """Handle a whole frame of the client; if it goes inline, `note` goes with it."""
         if self._is_closed:
             return []
-        waiting = self._read(frame, now_s)
+        waiting = self._read(_Waiting(frame, now_s, note))
         self._waiting.append(waiting)
         self._kept_bytes += len(frame)
         actions: list[Action] = []
@@ -208,13 +212,12 @@ class RouteCore:
             actions.append(Offer(waiting.number, waiting.cut.records))
         return [*actions, *self._go_on(now_s)]
 
-    def _read(self, frame: Buffer, now_s: float) -> _Waiting:
-        waiting = _Waiting(frame, now_s)
-        view = scan_produce_request(frame)
+    def _read(self, waiting: _Waiting) -> _Waiting:
+        view = scan_produce_request(waiting.frame)
         if not isinstance(view, ProduceRequestView) or view.acks == ACKS_NONE:
             return waiting
-        cut = cut_request(frame, view)
-        if cut is not None and self._is_linked(view, cut.linked_bytes, now_s):
+        cut = cut_request(waiting.frame, view)
+        if cut is not None and self._is_linked(view, cut.linked_bytes, waiting.came_s):
             waiting.cut, waiting.number = cut, self._next_number
             self._next_number += 1
         return waiting
@@ -253,13 +256,12 @@ class RouteCore:
             if first.route is None:
                 self._kept_bytes -= len(first.frame)
                 self._sent_bytes += len(first.frame)
-                self._order.asked(first.frame, None)
-                yield ForwardInline(first.frame)
+                yield ForwardInline(first.frame, first.note)
             else:
                 self._sent_bytes += len(first.frame) - first.route.linked_bytes
-                request = _UnderWay(first.number, first.frame, self._sent_frames, self._sent_bytes)
-                self._under_way[first.number] = request
-                self._order.asked(first.frame, request)
+                self._under_way[first.number] = _UnderWay(
+                    first.number, first.frame, self._sent_frames, self._sent_bytes
+                )
                 yield ForwardRoute(first.route, first.cut is None or not first.cut.has_all)
 
     def _inline(self, waiting: _Waiting) -> Settled:
@@ -302,15 +304,11 @@ class RouteCore:
         self._outcomes[number] = adopted
         return []
 
-    def answered(self, frame: Buffer, now_s: float) -> list[Action]:
-        """Handle the broker's next answer, which goes to the client, by its beginning. Raises MalformedFrameError."""
+    def answered(self, number: int, now_s: float) -> list[Action]:
+        """Handle the broker's answer to a ZoneRouteRequest, or to its original."""
         if self._is_closed:
             return []
-        request = self._order.answered(frame)
-        if request is None:
-            return []
-        del self._under_way[request.number]
-        return [*self._done(request), *self._go_on(now_s)]
+        return [*self._done(self._under_way.pop(number)), *self._go_on(now_s)]
 
     def _done(self, request: _UnderWay) -> list[Action]:
         if request.frame is None:

@@ -1,4 +1,4 @@
-"""Carries out what `FetchServing` decides for one client's connection.
+"""Carries out what `FetchServing` decides for one client's connection: a stage of `GatewayPipe`.
 
 A broker answers one request of a connection at a time, and so does this: a Fetch is decided once all before it are
 answered, and nothing behind it is read until it is answered or relayed.
@@ -6,10 +6,9 @@ answered, and nothing behind it is read until it is answered or relayed.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from gateway.request_order import RequestOrder
 from gateway.serve.fetch_frames import api_key_of
 from gateway.serve.serve_metrics import ServeMetrics
 from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, ServeOutcome, ServePermission, Wait
@@ -36,7 +35,7 @@ class ServingParts:
 
 
 class ServedClient:
-    """One client's connection. It takes the broker's answers in the client's place."""
+    """One client's connection."""
 
     def __init__(
         self,
@@ -50,25 +49,20 @@ class ServedClient:
         self._client = client
         self._changed = changed
         self._metrics = metrics
-        self._order: RequestOrder[Relay | None] = RequestOrder()
-        """What the broker has to answer; None: its answer passes as it is."""
-        self._all_answered = asyncio.Event()
 
-    async def came(self, frame: Buffer) -> Buffer | None:
-        """Return what the broker gets for a client's request; None: it was answered here.
-
-        Raises MalformedFrameError.
+    async def came(
+        self, frame: Buffer, all_answered: Callable[[], Awaitable[None]]
+    ) -> tuple[Buffer, Relay | None] | None:
+        """Return what the broker gets for a client's request, and how its answer is `answered`, if that does not pass
+        as it is; None: it was answered here. `all_answered` waits for the answers to all requests before it.
         """
         loop = asyncio.get_running_loop()
         turn = self._serving.asked(frame)
         if turn is None:
             if api_key_of(frame) == FETCH_API_KEY:
-                self._metrics.answered(ServeOutcome.UNCHANGED)
-            self._order.asked(frame, None)
-            return frame
-        while len(self._order):
-            self._all_answered.clear()
-            await self._all_answered.wait()
+                self._metrics.answered(Way.UNCHANGED)
+            return frame, None
+        await all_answered()
         came_s = loop.time()
         while isinstance(step := self._serving.decide(turn, came_s, loop.time()), Wait):
             await self._changed(step.until_s)
@@ -78,21 +72,9 @@ class ServedClient:
             await self._client.drain()
             return None
         self._metrics.answered(step.way)
-        self._order.asked(step.frame, step)
-        return step.frame
+        return step.frame, step
 
-    # FrameSink.
-
-    def write_frame(self, *buffers: Buffer) -> None:
-        """Give the client the broker's next answer. Raises ConnectionError, MalformedFrameError."""
-        relayed = self._order.answered(buffers[0])
-        if not len(self._order):
-            self._all_answered.set()
-        if relayed is not None:
-            frame = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-            buffers = tuple(self._serving.answered(relayed, frame, asyncio.get_running_loop().time()))
-        self._client.write_frame(*buffers)
-
-    async def drain(self) -> None:
-        """Wait until the client keeps up. Raises ConnectionError."""
-        await self._client.drain()
+    def answered(self, relayed: Relay, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Return what the client gets for the broker's answer to a request that was relayed."""
+        frame = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        return self._serving.answered(relayed, frame, asyncio.get_running_loop().time())

@@ -16,8 +16,8 @@ from gateway.broker_pipe import HoldingContext, SplicingContext
 from gateway.client_handler import ClientHandler, ClientLimits
 from gateway.client_traffic import ClientTraffic
 from gateway.consume.consumer_answers import ConsumerContext
+from gateway.gateway_pipe import RoutingContext
 from gateway.metrics import GatewayMetrics
-from gateway.routed_relay import RoutingContext
 from gateway.serve.served_client import ServingParts
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from replication.leader.leader_context import LeaderContext, LeaderLimits, PeerHandler

@@ -1,6 +1,6 @@
 """A client's connection through a gateway and the agent beside its broker, over real sockets, frame by frame.
 
-client -> RoutedRelay -> BrokerPipe -> a broker that keeps what it gets, and answers in order
+client -> GatewayPipe -> BrokerPipe -> a broker that keeps what it gets, and answers in order
 
 The store is in memory; a test sets what it does.
 """
@@ -17,13 +17,13 @@ from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import BrokerPipe, RouterReads, SplicingContext
 from gateway.client_side import ClientSide
+from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext
 from gateway.produce.produce_frame import is_answered
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
-from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext
 from gateway.router_uploads import RouterStore, RouterUploads
 from gateway.wanted_objects import KnownNames, WantedObjects
 from metadata_topic.settings.topic_settings import LinkPolicy
@@ -164,7 +164,7 @@ class RoutedRig:
     async def _route(self, client: FramedConnection) -> None:
         agent = await connect_framed(address(self.agent), FramedConnection(MAX_FRAME_BYTES, self.frame_timeout_s))
         side = AgentSide(1, agent, self.capabilities, self.reads_there)
-        await self._run(RoutedRelay(self.routing, client, side), client, agent)
+        await self._run(GatewayPipe(self.routing, client, side), client, agent)
 
     def _serve_as_agent(self, gateway: FramedConnection) -> None:
         self.relays.add(asyncio.get_running_loop().create_task(self._splice(gateway)))
@@ -175,7 +175,7 @@ class RoutedRig:
         relay = BrokerPipe(PeerChannel(gateway), gateway, broker, splicing=(self.splicing, side))
         await self._run(relay, gateway, broker)
 
-    async def _run(self, relay: RoutedRelay | BrokerPipe, *ends: FramedConnection) -> None:
+    async def _run(self, relay: GatewayPipe | BrokerPipe, *ends: FramedConnection) -> None:
         try:
             await relay.run()
         except Exception as error:

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.consumer_answers import ConsumerContext
 from gateway.consume.read_worth import ReadCosts
-from gateway.routed_relay import LinkReading
+from gateway.gateway_pipe import LinkReading
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects

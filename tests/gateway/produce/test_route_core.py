@@ -1,7 +1,5 @@
 """A client's connection at the gateway as plain values: what is offered, what goes on and when, and what is kept."""
 
-import struct
-
 import pytest
 
 from gateway.produce.produce_frame import ProduceRequestView
@@ -39,10 +37,6 @@ def large(correlation_id: int, acks: int = -1, version: int = 13) -> bytes:
     return produce({0: records(2 * KIB)}, correlation_id=correlation_id, acks=acks, version=version)
 
 
-def answer(correlation_id: int) -> bytes:
-    return struct.pack(">i", correlation_id) + b"\0rest"
-
-
 def is_linked(view: ProduceRequestView, size: int, now_s: float) -> bool:
     return size >= KIB
 
@@ -69,7 +63,6 @@ def test_what_is_not_linked_goes_on_at_once() -> None:
     core = make()
     for frame in (small(1), fetch_request({0: 5}), b"token", large(2, version=8), large(3, acks=0)):
         assert core.frame_came(frame, 1.0) == [ForwardInline(frame)]
-    assert core.answered(answer(1), 1.1) == []
     assert (core.kept_bytes, core.is_full, core.deadline_s) == (0, False, None)
 
 
@@ -79,7 +72,7 @@ def test_a_request_is_offered_and_goes_on_as_a_route_request_once_it_is_stored()
     (action,) = core.stored(0, WHERE, 1.1)
     forwarded(action, 0, frame)
     assert core.kept_bytes == len(frame)
-    assert core.answered(answer(1), 1.2) == [Settled(0)]
+    assert core.answered(0, 1.2) == [Settled(0)]
     assert core.kept_bytes == 0
 
 
@@ -143,7 +136,7 @@ def test_the_original_is_sent_when_it_is_asked_for_and_once() -> None:
     assert core.kept_bytes == 0
     with pytest.raises(MalformedFrameError):
         core.inline_asked(0, 1.3)
-    assert core.answered(answer(1), 1.4) == []
+    assert core.answered(0, 1.4) == []
 
 
 def test_nothing_is_given_that_may_have_reached_the_broker_or_did_not_go_on() -> None:
@@ -152,27 +145,10 @@ def test_nothing_is_given_that_may_have_reached_the_broker_or_did_not_go_on() ->
     with pytest.raises(MalformedFrameError):
         core.inline_asked(0, 1.0)  # not forwarded
     core.stored(0, WHERE, 1.1)
-    core.answered(answer(1), 1.2)
+    core.answered(0, 1.2)
     for number in (0, 1):
         with pytest.raises(MalformedFrameError):
             core.inline_asked(number, 1.3)
-
-
-def test_answers_belong_to_requests_by_their_order_whatever_ids_the_client_chose() -> None:
-    core = make()
-    core.frame_came(small(7), 1.0)
-    core.frame_came(large(7), 1.0)
-    core.frame_came(large(9, acks=0), 1.0)
-    core.frame_came(small(7), 1.0)
-    core.frame_came(large(7), 1.0)
-    core.stored(0, WHERE, 1.0)
-    core.stored(1, WHERE, 1.0)
-    assert [core.answered(answer(7), 1.1) for _ in range(4)] == [[], [Settled(0)], [], [Settled(1)]]
-    assert core.kept_bytes == 0
-    core.frame_came(small(1), 1.2)
-    for odd in (answer(2), b"", b"\1"):
-        with pytest.raises(MalformedFrameError):
-            core.answered(odd, 1.3)
 
 
 def test_what_did_not_go_on_is_dropped_when_the_client_is_gone() -> None:
@@ -185,7 +161,7 @@ def test_what_did_not_go_on_is_dropped_when_the_client_is_gone() -> None:
     assert sorted(core.closed()) == [Settled(0), Settled(1), Settled(2)]
     for nothing in (core.stored(1, WHERE, 1.2), core.look_again(9.0), core.frame_came(small(5), 9.0), core.closed()):
         assert nothing == []
-    assert (core.answered(answer(0), 9.0), core.inline_asked(0, 9.0)) == ([], [])
+    assert (core.answered(0, 9.0), core.inline_asked(0, 9.0)) == ([], [])
     assert (core.kept_bytes, core.deadline_s) == (0, None)
 
 
@@ -205,7 +181,7 @@ def test_originals_count_until_they_are_answered() -> None:
     core.frame_came(large(1), 1.0)
     core.stored(0, WHERE, 1.1)
     was_full = [core.is_full]
-    core.answered(answer(1), 1.2)
+    core.answered(0, 1.2)
     assert [*was_full, core.is_full] == [True, False]
 
 
@@ -217,7 +193,7 @@ def test_so_much_follows_a_request_that_may_be_asked_for_and_no_more(window: Win
     went = [core.frame_came(small(number), 1.0) for number in (2, 3, 4, 5)]
     assert went == [[ForwardInline(small(2))], [ForwardInline(small(3))], [], []]
     assert core.deadline_s is None
-    assert core.answered(answer(1), 1.1)[1:] == [ForwardInline(small(4)), ForwardInline(small(5))]
+    assert core.answered(0, 1.1)[1:] == [ForwardInline(small(4)), ForwardInline(small(5))]
 
 
 def test_the_window_opens_when_the_original_is_sent() -> None:
@@ -237,7 +213,7 @@ def test_a_closed_window_gives_no_deadline_that_nothing_would_come_of() -> None:
     core.frame_came(large(3), 1.0)
     assert core.deadline_s is None
     assert core.look_again(9.0) == []
-    assert core.answered(answer(1), 9.0)[1:] == [Settled(1), ForwardInline(large(3))]
+    assert core.answered(0, 9.0)[1:] == [Settled(1), ForwardInline(large(3))]
 
 
 def ends(actions: list[Action], *wanted: Action) -> bool:
@@ -257,12 +233,12 @@ def adopting() -> RouteCore:
 @pytest.mark.parametrize(("adopted", "ended"), [(True, Left(0)), (False, Settled(0))])
 def test_who_adopts_says_what_becomes_of_the_records_before_the_answer_or_after(adopted: bool, ended: Action) -> None:
     core = adopting()
-    assert core.answered(answer(1), 1.2) == []
+    assert core.answered(0, 1.2) == []
     assert core.kept_bytes == 0
     assert ends(core.outcome(0, adopted), ended)
     core = adopting()
     assert core.outcome(0, adopted) == []
-    assert ends(core.answered(answer(1), 1.2), ended)
+    assert ends(core.answered(0, 1.2), ended)
     assert core.closed() == []
 
 
@@ -270,7 +246,7 @@ def test_who_adopts_says_what_becomes_of_the_records_before_the_answer_or_after(
 def test_what_nobody_has_told_of_is_left_at_the_end(is_answered: bool) -> None:
     core = adopting()
     if is_answered:
-        core.answered(answer(1), 1.2)
+        core.answered(0, 1.2)
     assert ends(core.closed(), Left(0))
 
 
@@ -279,7 +255,7 @@ def test_what_was_asked_for_inline_has_no_outcome() -> None:
     assert core.inline_asked(0, 1.2) == [SendOriginal(0, large(1)), Settled(0)]
     with pytest.raises(MalformedFrameError):
         core.outcome(0, adopted=True)
-    assert core.answered(answer(1), 1.3) == []
+    assert core.answered(0, 1.3) == []
     assert core.closed() == []
 
 

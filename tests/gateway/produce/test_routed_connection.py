@@ -20,6 +20,7 @@ from gateway.produce.produce_frame import ProduceRequestView
 from gateway.produce.route_core import RouteCore, RouteLimits, StoredRecords, Window
 from gateway.produce.route_request import encode_route_request
 from gateway.produce.splice_core import SpliceCore, SpliceLimits
+from gateway.request_order import RequestOrder
 from plugin.router_object_id import RouterObjectId
 from tests.gateway.produce.produce_frames import produce, records
 
@@ -44,6 +45,7 @@ class Line:
         self.frames = deque(self.frame(number) for number in range(FRAMES))
         self.sent: list[bytes] = []
         self.gateway = RouteCore(RouteLimits(WAIT_S, 12, KEPT_BYTES, WINDOW), self.is_linked)
+        self.order = RequestOrder[int | None]()
         self.leader = SpliceCore(SpliceLimits(WAIT_S, 1 << 20, 8_000, WINDOW), 4, 11)
         self.objects: dict[RouterObjectId, bytes] = {}
         self.produced: list[bytes] = []
@@ -92,8 +94,10 @@ class Line:
                     assert number in self.offered
                     self.settled.append(number)
                 case route_core.ForwardInline(frame):
+                    self.order.asked(frame, None)
                     self.to_leader(partial(self.leader.frame_came, bytes(frame)))
                 case route_core.ForwardRoute(request):
+                    self.order.asked(request.skeleton[0], request.number)
                     self.to_leader(partial(self.routed, b"".join(map(bytes, encode_route_request(request)))))
                 case route_core.SendOriginal(number, frame):
                     self.to_leader(partial(self.leader.original_came, number, bytes(frame)))
@@ -156,7 +160,8 @@ class Line:
 
             def answer() -> None:
                 self.answered.append(correlation_id)
-                self.at_gateway(self.gateway.answered(response, self.now_s))
+                number = self.order.answered(response)
+                self.at_gateway([] if number is None else self.gateway.answered(number, self.now_s))
 
             self.in_order("gateway", answer)
 

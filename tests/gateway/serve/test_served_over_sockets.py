@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.consumer_answers import ConsumerContext
 from gateway.consume.read_worth import ReadCosts
-from gateway.routed_relay import LinkReading
+from gateway.gateway_pipe import LinkReading
 from gateway.serve.serve_metrics import ServeMetrics
 from gateway.serve.served_client import ServingParts
 from gateway.serve.tail_handler import TailHandler

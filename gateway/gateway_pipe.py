@@ -1,14 +1,24 @@
-"""Relays a client's connection at the gateway of its zone, frame by frame: Produce requests may use object storage.
+"""The pipe of one client's connection at the gateway of its zone: every frame passes here in both directions.
 
-`RouteCore` decides, this carries it out. When the client's or the agent's connection ends, both end. What the core
-keeps is counted in the memory budget, and the client is not read while it keeps too much.
+| stage, from the client to the broker's agent | of requests | of responses |
+| --- | --- | --- |
+| rack (`with_zone`) | names the zone in Fetch | |
+| serve (`ServedClient`) | answers Fetch here, or makes it sessionless | gives it its session again |
+| route (`RouteCore`) | cuts records out of Produce once they are stored | lets go of what it kept |
+| link (`HydratedResponses`) | tells when links are wanted | puts linked responses together |
+
+Each stage takes part if the settings and both agents have it; for an agent that takes bytes only, none but the rack.
+
+The cores decide and do no I/O, this carries it out. A response belongs to a request by its place (`RequestOrder`), and
+one with another correlation id ends the connection. When the client's or the agent's connection ends, both end. What
+`RouteCore` keeps is counted in the memory budget, and the client is not read while it keeps too much.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from typing import NamedTuple
 
 from gateway.client_side import THROTTLED_MAX_S
 from gateway.deadline_timer import DeadlineTimer
@@ -34,19 +44,21 @@ from gateway.produce.route_core import (
 from gateway.produce.route_decider import RouteDecider
 from gateway.produce.route_messages import decode_number, decode_outcome, encode_number
 from gateway.produce.route_request import encode_route_request
+from gateway.request_order import MAX_UNANSWERED, RequestOrder
 from gateway.router_uploads import Holder, RouterUploads
 from gateway.serve.served_client import ServedClient
+from gateway.serve.serving import Relay
 from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
-from replication.follower.hydrated_responses import FrameSink, HydratedResponses
+from replication.follower.hydrated_responses import HydratedResponses
 from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.packed_message import TopicRecords
-from replication.wire.peer_channel import PeerChannel
-from replication.wire.peer_protocol import MessageKind, PeerCapabilities
+from replication.wire.peer_channel import PeerChannel, PlainFrames
+from replication.wire.peer_protocol import MESSAGES, MessageKind, PeerCapabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,35 +99,6 @@ class AgentSide:
     """The state of its reads: each request for an original counts as a failure."""
 
 
-def _unchanged(frame: Buffer) -> Buffer:
-    return frame
-
-
-async def relay_frames(
-    client: FramedConnection,
-    agent: FramedConnection,
-    passed: Callable[[], object],
-    edit: Callable[[Buffer], Buffer] = _unchanged,
-) -> None:
-    """Relay every frame separately until either side ends, to an agent that takes bytes only. `edit` as in
-    RoutedRelay.
-    """
-
-    async def relay(
-        source: FramedConnection,
-        target: FramedConnection,
-        edit: Callable[[Buffer], Buffer],
-        drain: Callable[[], Coroutine[None, None, None]],
-    ) -> None:
-        while (frame := await source.read_frame()) is not None:
-            target.write_frame(edit(frame))
-            passed()
-            await drain()
-
-    requests = relay(client, agent, edit, partial(agent.drain, THROTTLED_MAX_S, client))
-    await run_until_one_ends(requests, relay(agent, client, _unchanged, client.drain))
-
-
 def _records_in(frame: Buffer, position: int = 0) -> list[TopicRecords] | None:
     """Return where records are in a message that has a client's frame at this position; None if nobody knows."""
     view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
@@ -127,7 +110,16 @@ def _records_in(frame: Buffer, position: int = 0) -> list[TopicRecords] | None:
     ]
 
 
-class RoutedRelay:
+class _Note(NamedTuple):
+    """What stages know of a request that the client has no response to."""
+
+    number: int | None
+    """If it was routed."""
+    relayed: Relay | None
+    """If its response is changed by `ServedClient`."""
+
+
+class GatewayPipe:
     """One connection of a client, and the matching connection to the agent beside the broker."""
 
     def __init__(
@@ -136,7 +128,7 @@ class RoutedRelay:
         client: FramedConnection,
         agent: AgentSide,
         passed: Callable[[], object] = lambda: None,
-        edit: Callable[[Buffer], Buffer] = _unchanged,
+        edit: Callable[[Buffer], Buffer] = lambda frame: frame,
         served: ServedClient | None = None,
     ) -> None:
         """`passed` is called whenever something has passed; `edit` returns what replaces a client's frame.
@@ -144,22 +136,24 @@ class RoutedRelay:
         With `served`, Fetch requests may be answered here.
         """
         self._served = served
-        self._answers_to: FrameSink = served or client
         self._passed = passed
         self._edit = edit
         self._context = context
         self._client = client
         self._agent = agent
+        self._order: RequestOrder[_Note] = RequestOrder()
         self._responses: HydratedResponses | None = None
         links = context.links
-        self._channel = context.channel(agent.connection, agent.broker_id)
+        self._channel: PeerChannel = PlainFrames(agent.connection)
+        if agent.capabilities & MESSAGES:
+            self._channel = context.channel(agent.connection, agent.broker_id)
         if links is not None and PeerCapabilities.LINKED_FETCH in agent.capabilities:
             defects = links.defects(agent.broker_id)
             self._responses = HydratedResponses(links.context, self._channel, self, defects, self, is_told_ahead=False)
         adopts = PeerCapabilities.ADOPTED_RECORDS in agent.capabilities
         self._core = RouteCore(context.limits, self._is_linked, adopts=adopts)
         self._owner = agent.broker_id if adopts else None
-        self._has_room = asyncio.Event()
+        self._changed = asyncio.Event()
         self._timer = DeadlineTimer(self._look_again)
         self._held_bytes = 0
 
@@ -185,19 +179,28 @@ class RoutedRelay:
         )
         return is_routed and self._context.decider.is_linked(size, now_s) and self._agent.reads.allows(now_s)
 
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _has_room(self) -> bool:
+        return not self._core.is_full and self._core.waiting + len(self._order) < MAX_UNANSWERED
+
+    async def _all_answered(self) -> None:
+        await self._until(lambda: not self._core.waiting and not len(self._order))
+
     async def _relay_requests(self) -> None:
         while True:
-            while self._core.is_full:
-                self._has_room.clear()
-                await self._has_room.wait()
+            await self._until(self._has_room)
             frame = await self._client.read_frame()
             if frame is None:
                 return
-            request: Buffer | None = self._edit(frame)
-            if self._served is not None and request is not None:
-                request = await self._served.came(request)
-            if request is not None:
-                self._do(self._core.frame_came(request, self._now_s))
+            edited = self._edit(frame)
+            came = (edited, None) if self._served is None else await self._served.came(edited, self._all_answered)
+            if came is not None:
+                request, relayed = came
+                self._do(self._core.frame_came(request, self._now_s, relayed))
             self._passed()
             await self._channel.drain(THROTTLED_MAX_S, self._client)
 
@@ -225,13 +228,17 @@ class RoutedRelay:
 
     async def drain(self) -> None:
         """Wait until the client keeps up. Raises ConnectionError."""
-        await self._answers_to.drain()
+        await self._client.drain()
 
     def write_frame(self, *buffers: Buffer) -> None:
         """Give the client an answer of the broker, in its turn. Raises MalformedFrameError."""
-        actions = self._core.answered(buffers[0], self._now_s)
+        number, relayed = self._order.answered(buffers[0])
+        answer: Sequence[Buffer] = buffers
+        if relayed is not None and self._served is not None:
+            answer = self._served.answered(relayed, buffers)
         with suppress(ConnectionError):  # the task that reads the connection notices its end
-            self._answers_to.write_frame(*buffers)
+            self._client.write_frame(*answer)
+        actions = self._core.answered(number, self._now_s) if number is not None else []
         if any(isinstance(action, Settled) for action in actions):
             self._agent.reads.succeeded()
         self._do(actions)
@@ -266,8 +273,7 @@ class RoutedRelay:
             except ConnectionError:  # the task that reads the connection notices its end
                 continue
         self._hold(self._core.kept_bytes)
-        if not self._core.is_full:
-            self._has_room.set()
+        self._changed.set()
         self._timer.set(self._core.deadline_s)
 
     def _do_one(self, action: Action) -> None:
@@ -280,12 +286,14 @@ class RoutedRelay:
             case Left(number):
                 metrics.requests.labels("adopted").inc()
                 self._context.uploads.left(Holder(self, number))
-            case ForwardInline(frame):
+            case ForwardInline(frame, relayed):
+                self._order.asked(frame, _Note(None, relayed if isinstance(relayed, Relay) else None))
                 metrics.requests.labels("inline").inc()
                 if self._responses is not None:
                     self._responses.note_request(frame)
                 self._channel.send(MessageKind.KAFKA, frame, records=_records_in(frame))
             case ForwardRoute(request, has_records):
+                self._order.asked(request.skeleton[0], _Note(request.number, None))
                 metrics.requests.labels("linked").inc()
                 metrics.linked_bytes.inc(request.linked_bytes)
                 whole = encode_route_request(request)
