@@ -41,7 +41,6 @@ from gateway.durable.pipelined_acks import ReplicationLimits
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_messages import encode_number, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, Spliced, SpliceLimits, ToBroker
-from gateway.request_order import RequestOrder
 from gateway.router_uploads import RouterStore
 from kafka_log.crc32c import Buffer
 from plugin.blob_storage import StoredBlob
@@ -52,6 +51,7 @@ from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
+from replication.wire.request_order import RequestOrder
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 
 log = structlog.get_logger(__name__)

@@ -44,7 +44,6 @@ from gateway.produce.route_core import (
 from gateway.produce.route_decider import RouteDecider
 from gateway.produce.route_messages import decode_number, decode_outcome, encode_number
 from gateway.produce.route_request import encode_route_request
-from gateway.request_order import MAX_UNANSWERED, RequestOrder
 from gateway.router_uploads import Holder, RouterUploads
 from gateway.serve.served_client import ServedClient
 from gateway.serve.serving import Relay
@@ -59,6 +58,7 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.packed_message import TopicRecords
 from replication.wire.peer_channel import PeerChannel, PlainFrames
 from replication.wire.peer_protocol import MESSAGES, MessageKind, PeerCapabilities
+from replication.wire.request_order import MAX_UNANSWERED, RequestOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class GatewayPipe:
         while (message := await self._channel.receive()) is not None:
             kind, body = message
             if kind is MessageKind.KAFKA:
-                self.frame_came(body)
+                self.write_frame(body)
             else:
                 self.message_came(kind, body)
             self._passed()
@@ -219,10 +219,6 @@ class GatewayPipe:
     def passed(self) -> None:
         """Record that something has passed."""
         self._passed()
-
-    def frame_came(self, frame: Buffer) -> None:
-        """Handle an answer of the broker, in its turn. Raises MalformedFrameError."""
-        self.write_frame(frame)
 
     # FrameSink.
 
@@ -290,7 +286,7 @@ class GatewayPipe:
                 self._order.asked(frame, _Note(None, relayed if isinstance(relayed, Relay) else None))
                 metrics.requests.labels("inline").inc()
                 if self._responses is not None:
-                    self._responses.note_request(frame)
+                    self._responses.tell_links()
                 self._channel.send(MessageKind.KAFKA, frame, records=_records_in(frame))
             case ForwardRoute(request, has_records):
                 self._order.asked(request.skeleton[0], _Note(request.number, None))

@@ -107,7 +107,7 @@ class ConsumerLinks:
         if frame is None:
             return None
         self._count("original", len(frame))
-        return ToFollower(MessageKind.KAFKA, (frame,), None)
+        return ToFollower(MessageKind.ORIGINAL, (frame,), None)
 
     def asked(self, frame: Buffer, now_s: float) -> Asked:
         """Return what is known of a frame that is about to be sent to the broker, by its begin."""

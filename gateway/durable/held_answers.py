@@ -57,11 +57,11 @@ from gateway.produce.produce_frame import (
     scan_produce_request,
     with_acks_of_leader,
 )
-from gateway.request_order import RequestOrder
 from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import CorruptBatchError, scan_batches
 from kafka_log.topic_partition import TopicId
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.request_order import RequestOrder
 
 _NONE: Final = 0
 _NOT_LEADER_OR_FOLLOWER: Final = 6

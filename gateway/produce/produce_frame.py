@@ -96,25 +96,6 @@ def scan_produce_request(frame: Buffer, min_version: int = MIN_PRODUCE_VERSION) 
         return Unread.MALFORMED
 
 
-def is_answered(frame: Buffer) -> bool:
-    """Return whether a broker answers this request: all but Produce with acks=0. Its beginning is enough."""
-    if len(frame) < _API.size or _API.unpack_from(frame, 0)[0] != PRODUCE_API_KEY:
-        return True
-    cursor = FrameCursor(frame)
-    try:
-        cursor.skip(_INT16.size)
-        api_version = cursor.int16()
-        cursor.skip(_API.size - 2 * _INT16.size)
-        cursor.skip(max(cursor.int16(), 0))  # client id
-        if api_version >= MIN_PRODUCE_VERSION:
-            cursor.skip_tagged_fields()
-        if api_version >= MIN_TRANSACTIONAL_VERSION:
-            _skip_transactional_id(cursor, api_version)
-        return cursor.int16() != ACKS_NONE
-    except MalformedFrameError:
-        return True
-
-
 def client_id_of(frame: Buffer) -> bytes:
     """Copy the client id of a request that was scanned, with its length in front."""
     size = max(_INT16.unpack_from(frame, _API.size)[0], 0)

@@ -173,7 +173,7 @@ class BrokerTail:
         channel: PeerChannel = responses.channel
         while (question := self.logs.ask(loop.time())) is not None:
             self._answer = loop.create_future()
-            responses.note_request(question)
+            responses.tell_links()
             channel.send(MessageKind.KAFKA, question)
             await channel.drain()
             async with asyncio.timeout(_ANSWER_S):
@@ -189,8 +189,9 @@ class BrokerTail:
     # FrameSink and ResponseTaker.
 
     def write_frame(self, *buffers: Buffer) -> None:
-        """Take an answer that was put together."""
-        self.frame_came(b"".join(buffers))
+        """Take an answer."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(b"".join(buffers))
 
     async def drain(self) -> None:
         """Return at once: answers never wait."""
@@ -199,11 +200,6 @@ class BrokerTail:
         """Count what has passed."""
         if self._passed is not None:
             self._passed.update()
-
-    def frame_came(self, frame: Buffer) -> None:
-        """Take an answer."""
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(frame)
 
     def message_came(self, kind: MessageKind, _body: Buffer) -> None:
         """Refuse any other message. Raises MalformedFrameError."""

@@ -272,7 +272,7 @@ class _FollowerRelay:
             received_s = self._context.clock()
             if not self._may_pass(frame):
                 continue
-            responses.note_request(frame)
+            responses.tell_links()
             if len(frame) <= MAX_IDLE_BYTES:
                 self._idle.note(frame)
             responses.channel.send(MessageKind.KAFKA, frame)
@@ -292,7 +292,6 @@ class _FollowerRelay:
         responses.channel.send_short(MessageKind.IDLE_REQUEST, numbers)
         self._idle_in_a_row += 1
         self._asked += 1
-        responses.asked_last = int.from_bytes(numbers[:4], "big", signed=True)
         return True
 
     def _idle_response(self, payload: memoryview) -> bool:
@@ -320,9 +319,6 @@ class _FollowerRelay:
 
     def passed(self) -> None:
         self._peer_bytes.update()
-
-    def frame_came(self, frame: Buffer) -> None:
-        self._broker.write_frame(frame)
 
     def message_came(self, kind: MessageKind, _body: Buffer) -> None:
         raise MalformedFrameError(0, f"{kind.name} from a leader's agent")

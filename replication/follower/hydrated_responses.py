@@ -26,7 +26,6 @@ from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.hot_path.deadline import Deadline
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationCache, HydrationError
-from replication.wire.fetch_frame import FETCH_API_KEY
 from replication.wire.framed_connection import reserve
 from replication.wire.idle_fetch import response_frame
 from replication.wire.kafka_frame import MalformedFrameError
@@ -42,7 +41,13 @@ from replication.wire.link import (
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
-from replication.wire.peer_protocol import Announcement, MessageKind, coalesce_ranges, encode_inline_request
+from replication.wire.peer_protocol import (
+    Announcement,
+    MessageKind,
+    coalesce_ranges,
+    encode_inline_request,
+    next_number,
+)
 from replication.wire.shared_reads import ZoneReading
 
 log = structlog.get_logger(__name__)
@@ -50,41 +55,12 @@ log = structlog.get_logger(__name__)
 Answer = tuple[MessageKind, memoryview]
 
 
-class AnswersInOrder:
-    """Keeps the answers of one connection in the broker's order, although one may be sent twice.
-
-    A linked answer that cannot be put together is requested again as the broker sent it. Answers that the leader's
-    agent had sent by then arrive before that original and must not overtake it: clients match answers to their requests
-    by order.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[Answer] = deque()
-        self._awaited: int | None = None
-
-    def await_original(self, correlation_id: int) -> None:
-        """Record that the answer given last was requested again as original; nothing is given before it arrives."""
-        self._awaited = correlation_id
-
-    def came(self, kind: MessageKind, body: memoryview) -> None:
-        """Take an answer that arrived, linked or not."""
-        if self._awaited is not None and kind is MessageKind.KAFKA and _correlation_id(body) == self._awaited:
-            self._awaited = None
-            self._waiting.appendleft((kind, body))
-        else:
-            self._waiting.append((kind, body))
-
-    def take_next(self) -> Answer | None:
-        """Return the next answer; None while nothing may be passed on."""
-        return self._waiting.popleft() if self._waiting and self._awaited is None else None
-
-
-def _correlation_id(frame: Buffer) -> int:
-    return int.from_bytes(bytes(frame[:4]), "big", signed=True)
-
-
 class ResponsesAhead:
-    """A bounded queue of responses between one producing task and one consuming task.
+    """The responses of one connection in the broker's order, between one producing task and one consuming task.
+
+    A linked response that cannot be put together is requested again as the broker sent it. Responses that the leader's
+    agent had sent by then arrive before that original and must not overtake it: clients match responses to their
+    requests by order. So none is given until the original is there. Otherwise so many are queued at most.
 
     asyncio.Queue, which serves any number of tasks, takes four times the steps for each response.
     """
@@ -94,33 +70,50 @@ class ResponsesAhead:
         self.loop = loop
         """Kept, because Python 3.11 makes a system call each time it looks for the running loop."""
         self._came: deque[Answer | None] = deque()
+        self._awaits_original = False
         self._taker: asyncio.Future[None] | None = None
         self._giver: asyncio.Future[None] | None = None
 
+    def await_original(self) -> None:
+        """Note that the response that was given last is requested again as original."""
+        self._awaits_original = True
+        _wake(self._giver)
+
     async def put(self, response: Answer | None) -> None:
-        """Add a response; wait while the queue is full."""
-        while len(self._came) >= self._most:
+        """Add a response, None at the end; wait while the queue is full. Raises MalformedFrameError."""
+        while len(self._came) >= self._most and not self._awaits_original:
             self._giver = self.loop.create_future()
             try:
                 await self._giver
             finally:
                 self._giver = None
-        self._came.append(response)
-        if self._taker is not None and not self._taker.done():
-            self._taker.set_result(None)
+        if response is None or response[0] is not MessageKind.ORIGINAL:
+            self._came.append(response)
+        elif self._awaits_original:
+            self._awaits_original = False
+            self._came.appendleft(response)
+        else:
+            raise MalformedFrameError(0, "an original that was not asked for")
+        _wake(self._taker)
 
     async def get(self) -> Answer | None:
-        """Return the next response; wait for one if there is none."""
-        while not self._came:
+        """Return the next response, None at the end; wait for one if there is none."""
+        while not self._came or (self._awaits_original and self._came[-1] is not None):
             self._taker = self.loop.create_future()
             try:
                 await self._taker
             finally:
                 self._taker = None
+        if self._awaits_original:
+            return None
         response = self._came.popleft()
-        if self._giver is not None and not self._giver.done():
-            self._giver.set_result(None)
+        _wake(self._giver)
         return response
+
+
+def _wake(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)
 
 
 class ResponseMemory:
@@ -247,6 +240,7 @@ _RESPONSES_AHEAD = 8
 _HASHED_HERE_BYTES = 64 * 1024
 """Hashing so many bytes takes less time than handing them to another thread."""
 _LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
+_RESPONSE_KINDS = (MessageKind.KAFKA, MessageKind.ORIGINAL, *_LINKED_KINDS)
 _ANNOUNCING_KINDS = (
     MessageKind.ANNOUNCE,
     MessageKind.ANNOUNCE_SHARED,
@@ -288,9 +282,6 @@ class ResponseTaker(Protocol):
     def passed(self) -> None:
         """Called for each message that arrived."""
 
-    def frame_came(self, frame: Buffer) -> None:
-        """Called in turn for a Kafka frame that goes on unchanged. Raises ConnectionError."""
-
     def message_came(self, kind: MessageKind, body: Buffer) -> None:
         """Called at once for a message that is neither a response nor an announcement. Raises MalformedFrameError."""
 
@@ -322,10 +313,9 @@ class HydratedResponses:
         self.spliced_at_s: float | None = None
         """When the last response was put together."""
         self._memory = ResponseMemory(context.budget)
-        self.asked_last = 0
-        """The correlation id of the last Fetch. Only one Fetch is under way, so a linked response answers it."""
+        self._linked = 0
+        """The number of the last linked response."""
         self._responses = ResponsesAhead(_RESPONSES_AHEAD, asyncio.get_running_loop())
-        self._in_order = AnswersInOrder()
 
     @contextmanager
     def watch_breakers(self) -> Iterator[None]:
@@ -339,10 +329,8 @@ class HydratedResponses:
             changed.remove(self._breaker_changed)
             self._memory.close()
 
-    def note_request(self, frame: Buffer) -> None:
-        """Note the request that is about to be sent to the leader's agent."""
-        if int.from_bytes(bytes(frame[:2]), "big") == FETCH_API_KEY:
-            self.asked_last = int.from_bytes(bytes(frame[4:8]), "big", signed=True)
+    def tell_links(self) -> None:
+        """Tell the leader's agent whether links are wanted, before a request goes to it."""
         self._links.tell()
 
     async def receive(self) -> None:
@@ -357,7 +345,7 @@ class HydratedResponses:
                     self._announced(kind, body)
                 except Exception as error:
                     self._defects.record("announcement", error)
-            elif kind is MessageKind.KAFKA or kind in _LINKED_KINDS:
+            elif kind in _RESPONSE_KINDS:
                 self._memory.came(len(body))
                 await self._responses.put(message)
             else:
@@ -379,21 +367,20 @@ class HydratedResponses:
     async def relay(self) -> None:
         """Pass on responses until the leader's agent has ended the connection."""
         while (message := await self._responses.get()) is not None:
-            self._in_order.came(*message)
-            while (message := self._in_order.take_next()) is not None:
-                await self._relay(*message)
+            await self._relay(*message)
 
     async def _relay(self, kind: MessageKind, body: memoryview) -> None:
         self._memory.passes(len(body))
-        if kind is MessageKind.KAFKA:
-            self._taker.frame_came(body)
-        else:
+        if kind in _LINKED_KINDS:
             await self._splice(body, is_old=kind is MessageKind.LINKED_OLD)
+        else:
+            self._to.write_frame(body)
         await self._to.drain()
         self._memory.passed()
 
     async def _splice(self, body: memoryview, is_old: bool) -> None:
         started_s = self._context.clock()
+        self._linked = next_number(self._linked)
         try:
             response = decode_linked_response(body, self._context.limits.max_response_bytes)
             links = response.links
@@ -462,11 +449,11 @@ class HydratedResponses:
             raise HydrationError("timeout", "object storage did not answer in time") from error
 
     async def _ask_inline(self, reason: str, detail: str) -> None:
-        """Ask the leader's agent for the original, which comes as a Kafka frame."""
-        self._in_order.await_original(self.asked_last)
+        """Ask the leader's agent for the original."""
+        self._responses.await_original()
         self._context.metrics.fault(f"inline_requested_{reason}")
-        log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self.asked_last)
-        self.channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self.asked_last))
+        log.warning("inline_requested", reason=reason, detail=detail)
+        self.channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._linked))
         await self.channel.drain()
 
     def _breaker_changed(self, _is_open: bool) -> None:

@@ -10,10 +10,8 @@ with Kafka's replica fetchers; so the next request means that the response arriv
 linking never prevents a frame from being passed on unchanged.
 """
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
@@ -50,18 +48,14 @@ from replication.wire.peer_protocol import (
     Announcement,
     MessageKind,
     PeerCapabilities,
-    PeerRefusedError,
     coalesce_ranges,
 )
+from replication.wire.request_order import RequestOrder
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
-
-
-MAX_UNDER_WAY: Final = 1000
-"""Most requests that a peer may send before it is answered. A guess: brokers send one or a few."""
 
 
 @dataclass(slots=True)
@@ -105,7 +99,8 @@ class RelayCore:
         self._has_agent = capabilities is not None
         self._capabilities = capabilities or PeerCapabilities.NONE
         self._watermarks = watermarks
-        self._under_way: deque[_RequestUnderWay] = deque()
+        self._under_way: RequestOrder[_RequestUnderWay] = RequestOrder()
+        self._asked_last: _RequestUnderWay | None = None
         self._at_hand: tuple[_RequestUnderWay, Buffer, FetchResponseView] | None = None
         self._sent_links: _SentLinks | None = None
         """The links that were sent last. They count when the next request shows that they were read."""
@@ -205,12 +200,12 @@ class RelayCore:
         sent, self._sent_links = self._sent_links, None
         if sent is not None:
             self._count_original(sent, len(frame))
-        return ToFollower(MessageKind.KAFKA, (frame,), None if sent is None else sent.records)
+        return ToFollower(MessageKind.ORIGINAL, (frame,), None if sent is None else sent.records)
 
     def request(self, frame: Buffer, now_s: float) -> Buffer:
         """Return the frame to send to the broker; `request_sent` must follow.
 
-        Raises MalformedFrameError, RequestRefusedError, PeerRefusedError.
+        Raises MalformedFrameError, RequestRefusedError.
         """
         self._context.requests.check(frame)
         header = parse_request_header(frame)
@@ -225,9 +220,8 @@ class RelayCore:
                 frame = self._fetch_request(frame, request)
             except Exception as error:
                 self._defects.record("request", error)
-        if len(self._under_way) >= MAX_UNDER_WAY:
-            raise PeerRefusedError(f"{MAX_UNDER_WAY} requests are sent ahead, and brokers send a few")
-        self._under_way.append(request)
+        self._under_way.asked(frame, request)
+        self._asked_last = request
         return frame
 
     def passes_idle_request(self, idle: IdleRequest, correlation_id: int, now_s: float) -> bool:
@@ -258,8 +252,7 @@ class RelayCore:
         """Treat a request that was passed on as one without partitions like any that is under way."""
         idle, self._idle = self._idle, None
         if idle is not None and idle.header is not None:
-            header = idle.header._replace(correlation_id=self._idle_number)
-            self._under_way.append(_RequestUnderWay(header, self._idle_since_s, linkable=True))
+            self._under_way.add(self._idle_number, _RequestUnderWay(idle.header, self._idle_since_s, linkable=True))
 
     def _count_idle(self) -> None:
         """Count what was passed on without partitions since the last request with any."""
@@ -273,9 +266,9 @@ class RelayCore:
         second.
         """
         self._context.metrics.relayed("request", SIZE_PREFIX.size + size, self.follower_id)
-        if self.follower_id == CONSUMER_REPLICA_ID:
+        request = self._asked_last
+        if self.follower_id == CONSUMER_REPLICA_ID or request is None:
             return
-        request = self._under_way[-1]
         try:
             for partition, offset in request.offsets:
                 self._watermarks.fetched(partition, self.follower_id, offset, request.received_s)
@@ -361,7 +354,7 @@ class RelayCore:
         Raises MalformedFrameError, ConnectionResetError.
         """
         self._idle_goes_on()
-        request = self._request_of(frame)
+        request = self._under_way.answered(frame)
         if not request.linkable:
             return self._plain(frame, None if request.header.api_key in RECORDS_API_KEYS else ())
         try:
@@ -399,15 +392,6 @@ class RelayCore:
         if self._under_way:  # a request came meanwhile, so the next one cannot mean that this response arrived
             step = None
         return self._answer(request, frame, view, step, now_s)
-
-    def _request_of(self, frame: Buffer) -> _RequestUnderWay:
-        """Return the request that a response answers. Requests before it get no answer (acks=0)."""
-        correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
-        while self._under_way:
-            request = self._under_way.popleft()
-            if request.header.correlation_id == correlation_id:
-                return request
-        raise MalformedFrameError(0, "a response without a request")
 
     def _learn(self, request: _RequestUnderWay, frame: Buffer, view: FetchResponseView, now_s: float) -> bool:
         """Evaluate a response. Returns whether it is small and brings a high watermark that was owed."""

@@ -19,7 +19,7 @@ from replication.wire.link import encode_linked_response, records_of
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.packed_message import TopicRecords
-from replication.wire.peer_protocol import MessageKind, PeerCapabilities, decode_inline_request
+from replication.wire.peer_protocol import MessageKind, PeerCapabilities, decode_inline_request, next_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class KeptResponse:
         self._kept: tuple[int, Buffer] | None = None
         self._let_go_of: int | None = None
 
-    def keep(self, correlation_id: int, frame: Buffer) -> None:
+    def keep(self, number: int, frame: Buffer) -> None:
         """Keep this response instead of the one before."""
         self.drop()
-        self._kept = correlation_id, frame
+        self._kept = number, frame
         self._budget.keep(self, len(frame), self._let_go)
 
     def drop(self) -> None:
@@ -52,15 +52,15 @@ class KeptResponse:
             self._budget.release_kept(self)
             self._kept = None
 
-    def take(self, correlation_id: int) -> Buffer:
-        """Return the response with this correlation id.
+    def take(self, number: int) -> Buffer:
+        """Return the response with this number.
 
         Raises ConnectionResetError when it was dropped, MalformedFrameError when it was never kept.
         """
-        if self._kept is None and self._let_go_of == correlation_id:
+        if self._kept is None and self._let_go_of == number:
             raise ConnectionResetError("the response was not kept, as memory was short; the follower fetches it again")
-        if self._kept is None or self._kept[0] != correlation_id:
-            raise MalformedFrameError(0, f"no response {correlation_id} is kept")
+        if self._kept is None or self._kept[0] != number:
+            raise MalformedFrameError(0, f"no response {number} is kept")
         frame = self._kept[1]
         self.drop()
         return frame
@@ -93,6 +93,8 @@ class ResponseLinks:
         )
         self._planner = LinkPlanner(context.index, context.led, limits, read_ahead)
         self._kept = KeptResponse(context.budget)
+        self._linked = 0
+        """How many responses of this connection were linked: the number of the last one."""
         self._begun_s = 0.0
         self._is_waiting = False
 
@@ -177,7 +179,8 @@ class ResponseLinks:
         except Exception as error:
             self._defects.record("planning", error)
             return None
-        self._kept.keep(view.correlation_id, original)
+        self._linked = next_number(self._linked)
+        self._kept.keep(self._linked, original)
         return ToFollower(MessageKind.LINKED_OLD if is_old else MessageKind.LINKED, body, records)
 
     def truncated(self, partition: TopicIdPartition) -> None:

@@ -9,8 +9,8 @@ rest is packed, see `replication.wire.packed_message`):
     LINKED          a linked response (`replication.wire.link`)                     leader to follower
     ANNOUNCE        a combined segment was stored, and which of its bytes      leader to follower
                     hold partitions that this connection fetches
-    INLINE_REQUEST  the response with this correlation id could not be         follower to leader
-                    hydrated: send the original
+    INLINE_REQUEST  the linked response with this number, counted from 1 on    follower to leader
+                    each connection, could not be hydrated: send the original
     LINKS_PAUSED    object storage fails here: send everything inline          follower to leader
     LINKS_RESUMED   it answers again                                           follower to leader
     READ_AHEAD      ranges of an object that this connection, which is far     leader to follower
@@ -18,7 +18,8 @@ rest is packed, see `replication.wire.packed_message`):
     LINKED_OLD      as LINKED, to a follower that is far behind                leader to follower
     READ_ARCHIVE_AHEAD  as READ_AHEAD, of an archive object                    leader to follower
     ZONE_ROUTE_REQUEST  a client's Produce request without its records         gateway to leader
-    ORIGINAL        the frame of such a request, as it was asked for           gateway to leader
+    ORIGINAL        the frame of such a request, or of a linked response, as   both ways
+                    it was asked for; it takes the place of that
     ROUTE_INLINE_REQUEST  the request with this number could not be spliced:   leader to gateway
                     send the original
     ROUTE_OUTCOME   whether a log wants what was spliced of the request with   leader to gateway
@@ -37,10 +38,10 @@ protocol version understand all of this; a peer is sent only what its hello asks
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over. One whose
 hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages, but for
 KAFKA and, where both have ROUTED_PRODUCE, ZONE_ROUTE_REQUEST, ORIGINAL and ROUTE_INLINE_REQUEST, with ADOPTED_RECORDS
-ROUTE_OUTCOME as well; where both have LINKED_FETCH, LINKED, INLINE_REQUEST, LINKS_PAUSED and LINKS_RESUMED. One whose
-hello asks for RANGES is between two agents of a zone, and carries RANGE_REQUEST, RANGE and RANGE_REFUSED alone. One
-whose hello asks for VISIBLE carries KAFKA, with Fetch requests of the gateway itself, and what LINKED_FETCH adds. One
-whose hello asks for PRESENCE carries hellos alone: each is answered by one, for as long as the agent lives.
+ROUTE_OUTCOME as well; where both have LINKED_FETCH, LINKED, INLINE_REQUEST, ORIGINAL, LINKS_PAUSED and LINKS_RESUMED.
+One whose hello asks for RANGES is between two agents of a zone, and carries RANGE_REQUEST, RANGE and RANGE_REFUSED
+alone. One whose hello asks for VISIBLE carries KAFKA, with Fetch requests of the gateway itself, and what LINKED_FETCH
+adds. One whose hello asks for PRESENCE carries hellos alone: each is answered by one, for as long as the agent lives.
 """
 
 import struct
@@ -62,7 +63,8 @@ _HELLO = struct.Struct(">4sHIiQH")  # magic, version, capabilities, broker id, i
 _SEGMENT_ID_BYTES = 16
 _RANGE = struct.Struct(">II")
 _SIZE = struct.Struct(">H")
-_CORRELATION = struct.Struct(">i")
+_NUMBER = struct.Struct(">i")
+_MAX_NUMBER = 2**31 - 1
 _BROKER = struct.Struct(">i")
 NO_BROKER_SERVED = (-1,)
 """`Hello.unserved` of an agent that can serve clients of no broker."""
@@ -253,16 +255,20 @@ def _decode_custom_metadata(body: bytes) -> bytes:
     return body[_SIZE.size :]
 
 
-def encode_inline_request(correlation_id: int) -> bytes:
-    return _CORRELATION.pack(correlation_id)
+def next_number(number: int) -> int:
+    """Return the number of the linked response behind the one with this number."""
+    return (number + 1) & _MAX_NUMBER
+
+
+def encode_inline_request(number: int) -> bytes:
+    return _NUMBER.pack(number)
 
 
 def decode_inline_request(body: Buffer) -> int:
-    """Parse the correlation id from a message's body. Raises MalformedFrameError."""
-    if len(body) != _CORRELATION.size:
+    """Parse the response's number from a message's body. Raises MalformedFrameError."""
+    if len(body) != _NUMBER.size:
         raise MalformedFrameError(0, f"an inline request of {len(body)} bytes")
-    correlation_id: int = _CORRELATION.unpack_from(body, 0)[0]
-    return correlation_id
+    return int(_NUMBER.unpack_from(body)[0])
 
 
 def coalesce_ranges(

@@ -13,11 +13,11 @@ from gateway.consume.fetch_rack import MAX_EDITED_BYTES, FetchRackEditor
 from gateway.serve.fetch_frames import FetchRequest, WantedPartition
 from gateway.serve.fetch_session import FETCH_SESSION_ID_NOT_FOUND, MAX_PARTITIONS, FetchSessions
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from replication.leader.relay_core import MAX_UNDER_WAY
 from replication.wire.frame_inbox import MAX_QUEUED_FRAMES, STAGING_BYTES, FrameInbox
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_listener import ConnectionShares, TooManyConnectionsError
-from replication.wire.peer_protocol import PeerRefusedError
+from replication.wire.request_order import MAX_UNANSWERED
 from tests.replication.test_relay_core import Rig
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def _requests_sent_ahead() -> float:
     for number in range(FLOOD):
         try:
             core.request(frame, 0.0)
-        except PeerRefusedError:
+        except MalformedFrameError:
             return number
     return FLOOD
 
@@ -116,7 +116,7 @@ BUFFERS: dict[Callable[[], float], float] = {
     _frames_of_one_connection: MAX_QUEUED_FRAMES,
     _half_frames_of_one_address: 0.5,
     _connections_of_one_address: 100,
-    _requests_sent_ahead: MAX_UNDER_WAY,
+    _requests_sent_ahead: MAX_UNANSWERED,
     _first_request: 2**15,
 }
 

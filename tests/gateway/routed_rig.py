@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry
 from gateway.broker_pipe import BrokerPipe, RouterReads, SplicingContext
 from gateway.client_side import ClientSide
 from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext
-from gateway.produce.produce_frame import is_answered
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
@@ -36,6 +35,7 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities
+from replication.wire.request_order import is_answered
 from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 

@@ -1,68 +1,64 @@
 """Answers wait for their turn, only so many, and go on in the broker's order, whichever have to be asked for again."""
 
 import asyncio
-import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.follower.hydrated_responses import Answer, AnswersInOrder, ResponsesAhead
+from replication.follower.hydrated_responses import Answer, ResponsesAhead
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import MessageKind
 
-LINKED, KAFKA = MessageKind.LINKED, MessageKind.KAFKA
-
-
-def frame(number: int) -> memoryview:
-    return memoryview(struct.pack(">i", number) + b" and more")
-
-
-def test_what_comes_goes_on() -> None:
-    answers = AnswersInOrder()
-    assert answers.take_next() is None
-    answers.came(KAFKA, frame(1))
-    answers.came(LINKED, frame(2))
-    assert [answers.take_next() for _ in range(3)] == [(KAFKA, frame(1)), (LINKED, frame(2)), None]
+LINKED, KAFKA, ORIGINAL = MessageKind.LINKED, MessageKind.KAFKA, MessageKind.ORIGINAL
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=1, max_size=20))
-def test_an_original_comes_in_the_place_of_its_links_however_much_is_there_before(
+async def test_an_original_comes_in_the_place_of_its_links_however_much_is_there_before(
     played: list[tuple[bool, int]],
 ) -> None:
-    """Each answer: whether it was linked and could not be put together, and how many others come before its original.
+    """Each response: whether it was linked and could not be put together, and how many others come before its original.
 
-    As to clients: no answer is linked before the original of the last one is there.
+    As to clients: no response is linked before the original of the last one is there. All have the same correlation id.
     """
-    answers, delivered = AnswersInOrder(), list[int]()
-    arriving: list[tuple[MessageKind, memoryview, bool]] = []
+    arriving: list[tuple[MessageKind, int]] = []
     for number, (fails, before) in enumerate(played):
-        if fails and not any(is_original for *_, is_original in arriving[-5:]):
-            arriving.append((LINKED, frame(number), False))
-            arriving += [(KAFKA, frame(1000 * (number + 1) + other), False) for other in range(before)]
-            arriving.append((KAFKA, frame(number), True))
+        if fails:
+            others = [(KAFKA, 1000 * (number + 1) + other) for other in range(3 * before)]
+            arriving += [(LINKED, number), *others, (ORIGINAL, number)]
         else:
-            arriving.append((KAFKA, frame(number), False))
-    expected = [struct.unpack_from(">i", body)[0] for _, body, is_original in arriving if not is_original]
-    for kind, body, _ in arriving:
-        answers.came(kind, body)
-        while (found := answers.take_next()) is not None:
-            (number,) = struct.unpack_from(">i", found[1])
-            if found[0] is LINKED:
-                answers.await_original(number)
-            else:
-                delivered.append(number)
-    assert delivered == expected
+            arriving.append((KAFKA, number))
+    ahead, delivered = ResponsesAhead(2, asyncio.get_running_loop()), list[int]()
+
+    asked = asyncio.Event()
+
+    async def give() -> None:
+        for kind, number in arriving:
+            if kind is ORIGINAL:
+                await asked.wait()
+                asked.clear()
+            await ahead.put((kind, memoryview(b"%d" % number)))
+        await ahead.put(None)
+
+    giving = asyncio.create_task(give())
+    while (found := await asyncio.wait_for(ahead.get(), 60)) is not None:
+        if found[0] is LINKED:
+            ahead.await_original()
+            asked.set()
+        else:
+            delivered.append(int(bytes(found[1])))
+    await giving
+    assert delivered == [number for kind, number in arriving if kind is not ORIGINAL]
 
 
-def test_another_answers_number_is_not_taken_for_the_originals() -> None:
-    answers = AnswersInOrder()
-    answers.came(LINKED, frame(-5))
-    assert answers.take_next() == (LINKED, frame(-5))
-    answers.await_original(-5)
-    answers.came(LINKED, frame(-5))
-    answers.came(KAFKA, frame(5))
-    assert answers.take_next() is None
-    answers.came(KAFKA, frame(-5))
-    assert [answers.take_next() for _ in range(3)] == [(KAFKA, frame(-5)), (LINKED, frame(-5)), (KAFKA, frame(5))]
+async def test_an_original_that_nobody_asked_for_is_refused_and_the_end_comes_without_one_that_was() -> None:
+    ahead = ResponsesAhead(2, asyncio.get_running_loop())
+    with pytest.raises(MalformedFrameError):
+        await ahead.put((ORIGINAL, memoryview(b"1")))
+    ahead.await_original()
+    for response in (answer(2), answer(3), answer(4), None):
+        await ahead.put(response)
+    assert await ahead.get() is None
 
 
 def answer(number: int) -> Answer:

@@ -18,6 +18,7 @@ from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import Hello, MessageKind
 from rlm.write_path.commit.link_policy import LinkMode
+from tests.gateway.produce.produce_frames import produce
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.fetch_frames import partition, request, response
@@ -250,7 +251,7 @@ async def test_a_request_that_gets_no_answer_does_not_shift_those_behind_it() ->
         follower = await agents.connect()
         answer_from_logs = agents.broker.answer_from_logs
         agents.broker.answer = lambda frame: None if frame[:2] == b"\0\0" else answer_from_logs(frame)
-        follower.writer.write(framed(struct.pack(">hhih", 0, 9, 6, 3) + b"abc" + b"a Produce with acks=0"))
+        follower.writer.write(framed(produce({0: b"records"}, correlation_id=6, acks=0)))
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert agents.linked_responses == 2

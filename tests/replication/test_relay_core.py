@@ -37,6 +37,7 @@ SEGMENT = CombinedSegmentId(1, 11, 0)
 RAW = batches(2, 0, payload=b"r" * 300)
 FRAME = response({0: RAW}, correlation_id=7)
 INLINE = ToFollower(MessageKind.KAFKA, (FRAME,))
+ORIGINAL = ToFollower(MessageKind.ORIGINAL, (FRAME,))
 WAIT_MAX_S = 0.5
 
 
@@ -163,10 +164,10 @@ def test_the_original_of_a_linked_response_is_sent_when_it_is_asked_for_and_once
     rig = Rig()
     rig.linked()
     assert rig.budget.used == len(FRAME)
-    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7)) == INLINE
+    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1)) == ORIGINAL
     assert rig.budget.used == 0
     with pytest.raises(MalformedFrameError):
-        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7))
+        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1))
 
 
 def test_the_next_request_means_that_a_linked_response_arrived() -> None:
@@ -175,7 +176,7 @@ def test_the_next_request_means_that_a_linked_response_arrived() -> None:
     rig.asked(8)
     assert rig.budget.used == 0
     with pytest.raises(MalformedFrameError):
-        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7))
+        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1))
 
 
 def test_an_original_that_memory_was_too_short_for_ends_the_connection() -> None:
@@ -183,7 +184,7 @@ def test_an_original_that_memory_was_too_short_for_ends_the_connection() -> None
     rig.linked()
     rig.budget.wait("another", rig.budget.ticket(), 10_000, 0, lambda: None)
     with pytest.raises(ConnectionResetError):
-        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7))
+        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1))
     assert rig.faults("kept_response_let_go") == 1
 
 
@@ -203,12 +204,11 @@ def test_a_response_that_comes_too_late_ends_the_connection_linked_or_not() -> N
     assert rig.faults("stale_response") == 1
 
 
-def test_a_response_without_a_request_is_refused_and_requests_without_a_response_are_passed_over() -> None:
+def test_a_response_belongs_to_the_next_request_and_one_of_another_is_refused() -> None:
     rig = Rig()
     rig.stored()
     rig.asked(6)
     rig.asked(7)
-    is_linked(rig.answered())
     with pytest.raises(MalformedFrameError):
         rig.answered()
 
@@ -274,6 +274,7 @@ class Script(Rig):
         """Until when a response waits for links."""
         self.is_stored = False
         self.kept: int | None = None
+        self.linked_so_far = 0
 
     def ask(self) -> None:
         self.requests.append(len(self.requests))
@@ -304,8 +305,8 @@ class Script(Rig):
 
     def inline(self) -> None:
         if self.kept is not None:
-            told = self.core.control(MessageKind.INLINE_REQUEST, inline_request(self.kept))
-            assert told == ToFollower(MessageKind.KAFKA, (self.original(self.kept),))
+            told = self.core.control(MessageKind.INLINE_REQUEST, inline_request(self.linked_so_far))
+            assert told == ToFollower(MessageKind.ORIGINAL, (self.original(self.kept),))
             self.kept = None
 
     def original(self, correlation_id: int) -> bytes:
@@ -324,6 +325,7 @@ class Script(Rig):
             assert len(self.requests) == len(self.answers)
             is_linked(step)
             self.kept = self.answers[-1]
+            self.linked_so_far += 1
 
 
 STEPS = (Script.ask, Script.answer, Script.look, Script.store, Script.drop, Script.pause, Script.resume, Script.inline)
@@ -476,7 +478,7 @@ def test_bytes_count_as_linked_once_the_follower_goes_on() -> None:
 def test_linked_bytes_that_the_follower_asks_for_count_as_inline() -> None:
     rig = Rig()
     rig.linked()
-    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7)) == INLINE
+    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1)) == ORIGINAL
     rig.asked(8)
     size = len(RAW)
     assert moved(rig) == {"linked": 0, "inline": size, "stock": 4 + len(FRAME)}
@@ -495,7 +497,7 @@ def test_an_original_that_is_asked_for_brings_what_its_links_left_out() -> None:
     rig.asked()
     is_linked(rig.answered(frame))
     assert moved(rig)["inline"] == 0, "partition 1 waits for its upload"
-    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7)) == ToFollower(MessageKind.KAFKA, (frame,))
+    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1)) == ToFollower(MessageKind.ORIGINAL, (frame,))
     assert moved(rig) == {"linked": 0, "inline": len(RAW) + len(other), "stock": 4 + len(frame)}
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gateway.produce.produce_frame import is_answered
 from kafka_log.batch_digests import batch_digests
 from kafka_log.record_batch import scan_batches
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
@@ -48,6 +47,7 @@ from replication.wire.metrics import ReplicationMetrics
 from replication.wire.packing import Packing
 from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import Hello
+from replication.wire.request_order import is_answered
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.metric_values import metric_value

@@ -26,7 +26,7 @@ from tests.gateway.produce.produce_frames import produce
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import decode, partition, request, response, responses
-from tests.replication.test_relay_core import FRAME, INLINE, RAW, WAIT_MAX_S, Rig, is_linked
+from tests.replication.test_relay_core import FRAME, INLINE, ORIGINAL, RAW, WAIT_MAX_S, Rig, is_linked
 
 GATEWAY = Hello("cluster", 3, 33)
 LINKED_FETCH = PeerCapabilities.CLIENTS | PeerCapabilities.LINKED_FETCH
@@ -238,7 +238,7 @@ def test_the_original_is_there_until_the_next_fetch() -> None:
     client.asked()
     is_linked(client.answered())
     client.sent(b"\x00\x03\x00\x0c\x00\x00\x00\x09")  # a request for metadata tells nothing
-    assert client.links.control(MessageKind.INLINE_REQUEST, inline_request(7)) == INLINE
+    assert client.links.control(MessageKind.INLINE_REQUEST, inline_request(1)) == ORIGINAL
     assert client.counted("original") == len(FRAME)
     assert client.answered(bytes(FUTURE.body[0])) == FUTURE
     client.asked(8)
@@ -301,7 +301,7 @@ def spliced(linked: LinkedResponse) -> bytes:
 
 @given(st.lists(rounds, min_size=1, max_size=30))
 def test_a_consumer_reads_the_very_log_however_it_is_stored_and_read(played: list[Round]) -> None:
-    client, read = Client(), b""
+    client, read, linked = Client(), b"", 0
     for correlation_id, one in enumerate(played):
         client.rig.led.mode = one.mode
         stored_bytes = SPANS[one.stored - 1].end if one.stored else 0
@@ -317,10 +317,11 @@ def test_a_consumer_reads_the_very_log_however_it_is_stored_and_read(played: lis
             step = client.links.look_again(client.rig.now_s)
         came = b"".join(map(bytes, step.body))
         if step.kind is MessageKind.LINKED:
+            linked += 1
             if one.is_read:
                 came = spliced(decode_linked_response(came, 1_000_000))
             else:
-                original = client.links.control(MessageKind.INLINE_REQUEST, inline_request(correlation_id))
+                original = client.links.control(MessageKind.INLINE_REQUEST, inline_request(linked))
                 assert original is not None
                 came = b"".join(map(bytes, original.body))
         [told] = decode(came, 17).responses

@@ -20,8 +20,8 @@ from gateway.produce.produce_frame import ProduceRequestView
 from gateway.produce.route_core import RouteCore, RouteLimits, StoredRecords, Window
 from gateway.produce.route_request import encode_route_request
 from gateway.produce.splice_core import SpliceCore, SpliceLimits
-from gateway.request_order import RequestOrder
 from plugin.router_object_id import RouterObjectId
+from replication.wire.request_order import RequestOrder
 from tests.gateway.produce.produce_frames import produce, records
 
 FRAMES = 60

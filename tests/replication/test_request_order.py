@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from gateway.request_order import RequestOrder
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.request_order import RequestOrder
 from tests.gateway.produce.produce_frames import VERSIONS, produce, records
 
 HANDSHAKE, PLAIN = 17, b"\0alice\0secret"

@@ -12,17 +12,42 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
-from gateway.produce.produce_frame import PRODUCE_API_KEY, is_answered
 from kafka_log.crc32c import Buffer
-from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.kafka_frame import FrameCursor, MalformedFrameError
 
 T = TypeVar("T")
 
 _REQUEST: Final = struct.Struct(">hhi")  # API key, version, correlation id
 _ANSWER: Final = struct.Struct(">i")
+_PRODUCE: Final = 0
 _SASL_HANDSHAKE: Final = 17
-MAX_UNANSWERED: Final = 10_000
-"""Most requests of a connection that wait for answers."""
+_FLEXIBLE: Final = 9
+"""The first version of Produce with tagged fields (KIP-482)."""
+_TRANSACTIONAL: Final = 3
+"""The first version of Produce with a transactional id."""
+MAX_UNANSWERED: Final = 4_000
+"""Most requests of a connection that wait for answers. A guess: brokers send one or a few, clients some hundreds."""
+
+
+def is_answered(frame: Buffer) -> bool:
+    """Return whether a broker answers this request: all but Produce with acks=0. Its beginning is enough."""
+    if len(frame) < _REQUEST.size:
+        return True
+    api_key, api_version, _ = _REQUEST.unpack_from(frame)
+    if api_key != _PRODUCE:
+        return True
+    cursor = FrameCursor(frame)
+    try:
+        cursor.skip(_REQUEST.size)
+        cursor.skip(max(cursor.int16(), 0))  # client id
+        if api_version >= _FLEXIBLE:
+            cursor.skip_tagged_fields()
+            cursor.skip(max(cursor.unsigned_varint() - 1, 0))
+        elif api_version >= _TRANSACTIONAL:
+            cursor.skip(max(cursor.int16(), 0))
+        return cursor.int16() != 0
+    except MalformedFrameError:
+        return True
 
 
 class RequestOrder(Generic[T]):
@@ -50,7 +75,7 @@ class RequestOrder(Generic[T]):
             self._sent.append((None, what))
             return
         api_key, version, correlation_id = _REQUEST.unpack_from(frame)
-        self._has_tokens = self._has_tokens and api_key != PRODUCE_API_KEY
+        self._has_tokens = self._has_tokens and api_key != _PRODUCE
         if is_answered(frame):
             self._sent.append((None if self._has_tokens else correlation_id, what))
         self._has_tokens = self._has_tokens or (api_key, version) == (_SASL_HANDSHAKE, 0)
