@@ -19,10 +19,8 @@ import structlog
 
 from kafka_log.crc32c import Buffer
 from replication.wire.broker_requests import BrokerRequests
-from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_response, understands_fetch
 from replication.wire.frame_inbox import SIZE_PREFIX
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
-from replication.wire.kafka_frame import MalformedFrameError, RequestHeader, parse_request_header
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import PeerRefusedError
@@ -120,100 +118,11 @@ class LeaderRoute:
         return True
 
 
-_REFUSALS = {29: "TOPIC_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED"}
-"""Errors that a broker answers to a replica's Fetch without the right ClusterAction."""
-
-
 _REQUESTS = 0
-"""Index of the requests task: if it ended first, the local broker closed the connection, not the leader's."""
-
-
-class BypassRelay:
-    """Relays one connection of the local broker straight to the leader's broker, unchanged, as stock Kafka does.
-
-    Nothing else reports a broker that is refused on this route and therefore does not replicate. So the first Fetch and
-    its answer are checked.
-    """
-
-    def __init__(
-        self,
-        leader_id: int,
-        broker: FramedConnection,
-        leader: FramedConnection,
-        metrics: ReplicationMetrics,
-        requests: BrokerRequests,
-    ) -> None:
-        """`broker` is the local broker; `leader` is connected and logged in. Only `requests` may pass."""
-        self._leader_id = leader_id
-        self._broker = broker
-        self._leader = leader
-        self._metrics = metrics
-        self._requests = requests
-        self._first_fetch: RequestHeader | None = None
-        self._asked = self._answered = self._looked = False
-
-    async def run(self) -> None:
-        """Relay until either side ends. Only an unexpected error is raised."""
-        try:
-            ended = await run_until_one_ends(self._relay_requests(), self._relay_responses())
-            if self._asked and not self._answered and _REQUESTS not in ended:
-                self._refused("bypass_refused", str(self._leader.error or "closed without an answer"))
-        finally:
-            self._metrics.connection_ended("broker", self._broker.error)
-            self._metrics.connection_ended("bypass", self._leader.error)
-
-    async def _relay_requests(self) -> None:
-        while (frame := await self._broker.read_frame()) is not None:
-            self._requests.check(frame)
-            if not self._looked and self._first_fetch is None:
-                self._first_fetch = _fetch_header(frame)
-            self._asked = True
-            self._leader.write_frame(frame)
-            self._metrics.bypass.bytes.labels("sent").inc(SIZE_PREFIX.size + len(frame))
-            await self._leader.drain()
-
-    async def _relay_responses(self) -> None:
-        while (frame := await self._leader.read_frame()) is not None:
-            self._answered = True
-            if self._first_fetch is not None:
-                self._look(frame, self._first_fetch)
-            self._broker.write_frame(frame)
-            self._metrics.bypass.bytes.labels("received").inc(SIZE_PREFIX.size + len(frame))
-            await self._broker.drain()
-
-    def _look(self, frame: Buffer, request: RequestHeader) -> None:
-        """Check whether the broker lets this principal replicate."""
-        if int.from_bytes(bytes(frame[:4]), "big", signed=True) != request.correlation_id:
-            return
-        self._looked, self._first_fetch = True, None
-        try:
-            view = scan_fetch_response(frame, request.api_version)
-        except MalformedFrameError:
-            return  # the local broker decides about a malformed frame
-        codes = {view.error_code, *(field.error_code for field in view.fields)} & _REFUSALS.keys()
-        for code in sorted(codes)[:1]:
-            self._refused("bypass_not_authorized", _REFUSALS[code])
-
-    def _refused(self, reason: str, error: str) -> None:
-        self._metrics.fault(reason)
-        log.error(
-            reason,
-            leader=self._leader_id,
-            error=error,
-            hint="the listener in remote.wal.agent.bypass must take this agent, as a principal with ClusterAction",
-        )
-
-
-def _fetch_header(frame: Buffer) -> RequestHeader | None:
-    try:
-        header = parse_request_header(frame)
-    except MalformedFrameError:
-        return None
-    return header if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version) else None
-
-
+"""Index of the task for requests: if it ended first, the local broker closed the connection, not the leader's."""
 _RETRY_S = 0.1
 _MAX_PATIENCE_S = 60.0
+_HINT = "the listener in remote.wal.agent.bypass must take this agent, as a principal with ClusterAction"
 _UNREACHABLE = (OSError, ssl.SSLError, PeerRefusedError)  # TimeoutError is an OSError
 
 
@@ -313,11 +222,36 @@ class LeaderBypass:
                 self._silences[agent] = _Silence(self._bypass.limits.after_s, self._clock())
                 await self._agent.relay(broker, agent)
             elif await self._reached_broker(leader):
-                await BypassRelay(self.leader_id, broker, leader, self._metrics, self._requests).run()
+                await self._relay(broker, leader)
         finally:
             del self._brokers[broker]
             self._silences.pop(leader, None)
             leader.close()
+
+    async def _relay(self, broker: FramedConnection, leader: FramedConnection) -> None:
+        """Relay straight to the leader's broker until either side ends, as stock Kafka does: nothing is parsed."""
+        sent, answered = leader.frames_sent, broker.frames_sent
+
+        async def pass_on(
+            source: FramedConnection, target: FramedConnection, direction: str, check: Callable[[Buffer], None] | None
+        ) -> None:
+            while (frame := await source.read_frame()) is not None:
+                if check is not None:
+                    check(frame)
+                target.write_frame(frame)
+                self._metrics.bypass.bytes.labels(direction).inc(SIZE_PREFIX.size + len(frame))
+                await target.drain()
+
+        try:
+            requests = pass_on(broker, leader, "sent", self._requests.check)
+            ended = await run_until_one_ends(requests, pass_on(leader, broker, "received", None))
+            if _REQUESTS not in ended and leader.frames_sent > sent and broker.frames_sent == answered:
+                self._metrics.fault("bypass_refused")
+                error = str(leader.error or "closed without an answer")
+                log.error("bypass_refused", leader=self.leader_id, error=error, hint=_HINT)
+        finally:
+            self._metrics.connection_ended("broker", broker.error)
+            self._metrics.connection_ended("bypass", leader.error)
 
     async def _reached_broker(self, leader: FramedConnection) -> bool:
         """Connect to the leader's broker and log in. Returns whether both succeeded."""

@@ -26,6 +26,7 @@ from replication.wire.idle_fetch import (
 )
 from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
+from replication.wire.peer_channel import PeerChannel, PlainFrames
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 from replication.wire.refusals import Refusals
 from replication.wire.shared_reads import ZoneReading
@@ -156,7 +157,7 @@ class LeaderRelay:
         """
         self._context = context
         self._broker = broker
-        self._channel = None if broker_id is None else context.channel(peer, broker_id, is_follower=True)
+        self._channel: PeerChannel = PlainFrames(peer)
         self._peer_bytes = PeerByteCount(context.metrics, "leader", peer)
         self._catch_up: FollowerCatchUp | None = None
         self.read_ahead: ReadAhead | None = None
@@ -169,7 +170,8 @@ class LeaderRelay:
         self._refusals = Refusals()
         self.core = RelayCore(context, capabilities, watermarks, self.read_ahead)
         self._idle = IdleRequest()
-        if self._channel is not None:
+        if broker_id is not None:
+            self._channel = context.channel(peer, broker_id, is_follower=True)
             peer.on_lone_frame, broker.on_lone_frame = self._idle_request, self._idle_response
 
     async def run(self, first_request: Buffer | None) -> None:
@@ -208,11 +210,11 @@ class LeaderRelay:
         self._peer_bytes.update(self.core.follower_id)
 
     async def _relay_requests(self) -> None:
-        while (message := await self._next_message()) is not None:
+        while (message := await self._channel.receive()) is not None:
             self._peer_bytes.update(self.core.follower_id)
             kind, body = message
             if kind is MessageKind.IDLE_REQUEST:
-                kind, body = MessageKind.KAFKA, self._idle.frame(body)
+                kind, body = MessageKind.KAFKA, memoryview(self._idle.frame(body))
             elif kind is MessageKind.KAFKA and len(body) <= MAX_IDLE_BYTES:
                 self._idle.note(body)
             if kind is MessageKind.KAFKA:
@@ -240,19 +242,13 @@ class LeaderRelay:
     def _idle_response(self, frame: memoryview) -> bool:
         """Pass on a response without partitions to a request without."""
         numbers = response_numbers(frame)
-        if numbers is None or self._channel is None:
+        if numbers is None:
             return False
         number = int.from_bytes(numbers[:4], "big", signed=True)
         if not self.core.passes_idle_response(number, self._context.clock()):
             return False
         self._channel.send_short(MessageKind.IDLE_RESPONSE, numbers)
         return True
-
-    async def _next_message(self) -> tuple[MessageKind, Buffer] | None:
-        if self._channel is not None:
-            return await self._channel.receive()
-        frame = await self.peer.read_frame()
-        return None if frame is None else (MessageKind.KAFKA, frame)
 
     async def _ask(self, frame: Buffer) -> None:
         try:
@@ -273,7 +269,7 @@ class LeaderRelay:
         while (frame := await self._broker.read_frame()) is not None:
             step = self.core.response(frame, self._context.clock())
             await decided(self.core.look_again, step, self._context, self.peer, self._begin_reads, self.send)
-            await (self._channel or self.peer).drain()
+            await self._channel.drain()
             self._peer_bytes.update(self.core.follower_id)
 
     def _begin_reads(self) -> None:
@@ -281,11 +277,5 @@ class LeaderRelay:
             self._catch_up.begin_reads()
 
     def send(self, message: ToFollower) -> None:
-        """Send a message in a form that the peer reads: one without an agent gets the frame only.
-
-        Raises ConnectionError.
-        """
-        if self._channel is not None:
-            self._channel.send(message.kind, *message.body, records=message.records)
-        else:
-            self.peer.write_frame(*message.body)
+        """Send a message. Raises ConnectionError."""
+        self._channel.send(message.kind, *message.body, records=message.records)

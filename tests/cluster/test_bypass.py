@@ -71,7 +71,7 @@ def test_acks_all_goes_on_past_the_leaders_dead_agent_and_links_flow_when_it_is_
             expect_bypassed(cluster, [])
         for script in (all_three, two):
             script.expect_promises()
-        assert counters.growth(FAULTS, reason="bypass_not_authorized") == 0
+        assert counters.growth(FAULTS, reason="bypass_refused") == 0
         assert counters.growth(FAULTS, reason="bypass_unreachable") == 0
 
 

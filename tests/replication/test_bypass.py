@@ -16,7 +16,7 @@ from replication.wire.peer_protocol import Hello
 from replication.wire.sasl_login import SaslLogin
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
-from tests.replication.fetch_frames import encode, response
+from tests.replication.fetch_frames import encode
 from tests.replication.two_agents import PATIENCE_S, Agents, framed, two_agents
 
 QUICK = RouteLimits(after_s=0.1, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
@@ -216,22 +216,6 @@ async def test_a_connection_that_nobody_uses_is_no_reason_to_bypass_an_agent_tha
         await agents.until(lambda: len(dialled) == 1)  # the agent is asked
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert agents.follower.bypasses.bypassed == []
-
-
-async def test_a_replica_without_cluster_action_is_told_of_as_its_broker_only_sees_errors() -> None:
-    async with two_agents(bypass_limits=QUICK) as agents:
-        await agents.leader.stop()
-        agents.broker.answer = lambda frame: response(
-            {0: None}, correlation_id=int.from_bytes(frame[4:8], "big"), errors={0: 29}
-        )
-        follower = await agents.connect()
-        follower.writer.write(framed(OTHER_REQUEST))  # as a login is
-        assert await follower.receive() is not None
-        refusal = await follower.fetch({0: 0})
-        assert refusal == response({0: None}, correlation_id=follower.correlation_id, errors={0: 29})
-        assert agents.follower_faults("bypass_not_authorized") == 1
-        await follower.fetch({0: 0})
-        assert agents.follower_faults("bypass_not_authorized") == 1, "once for a connection"
 
 
 async def test_a_broker_that_closes_the_connection_without_an_answer_is_told_of() -> None:
