@@ -115,10 +115,11 @@ Action = Offer | Settled | Left | ForwardInline | ForwardRoute | SendOriginal
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """A frame that was not sent yet."""
+class _Pending:
+    """A frame of the client, until it was sent inline or, as a ZoneRouteRequest, is answered."""
 
     frame: Buffer
+    """Empty once the original was sent."""
     came_s: float
     note: object
     number: int = -1
@@ -126,22 +127,13 @@ class _Waiting:
     """None: it goes inline."""
     route: ZoneRouteRequest | None = None
     """Set once its records are stored."""
+    frames_before: int = 0
+    bytes_before: int = 0
+    """Bytes sent by then, this request included."""
 
     @property
     def is_ready(self) -> bool:
         return self.cut is None or self.route is not None
-
-
-@dataclass(slots=True)
-class _UnderWay:
-    """A request that was sent as a ZoneRouteRequest and is not answered."""
-
-    number: int
-    frame: Buffer | None
-    """None once it was sent inline after all."""
-    frames_before: int
-    bytes_before: int
-    """Bytes sent by then, this request included."""
 
 
 class RouteCore:
@@ -163,10 +155,10 @@ class RouteCore:
         """Requests with an answer or an outcome but not both; None: it was answered."""
         self._limits = limits
         self._is_linked = is_linked
-        self._waiting: deque[_Waiting] = deque()
-        self._offered: dict[int, _Waiting] = {}
+        self._waiting: deque[_Pending] = deque()
+        self._offered: dict[int, _Pending] = {}
         """Requests whose upload has not ended, by number."""
-        self._under_way: dict[int, _UnderWay] = {}
+        self._under_way: dict[int, _Pending] = {}
         """By number, in the order in which they were sent."""
         self._next_number = 0
         self._sent_frames = self._sent_bytes = 0
@@ -203,7 +195,7 @@ class RouteCore:
         """Handle a whole frame of the client; if it goes inline, `note` goes with it."""
         if self._is_closed:
             return []
-        waiting = self._read(_Waiting(frame, now_s, note))
+        waiting = self._read(_Pending(frame, now_s, note))
         self._waiting.append(waiting)
         self._kept_bytes += len(frame)
         actions: list[Action] = []
@@ -212,7 +204,7 @@ class RouteCore:
             actions.append(Offer(waiting.number, waiting.cut.records))
         return [*actions, *self._go_on(now_s)]
 
-    def _read(self, waiting: _Waiting) -> _Waiting:
+    def _read(self, waiting: _Pending) -> _Pending:
         view = scan_produce_request(waiting.frame)
         if not isinstance(view, ProduceRequestView) or view.acks == ACKS_NONE:
             return waiting
@@ -259,18 +251,17 @@ class RouteCore:
                 yield ForwardInline(first.frame, first.note)
             else:
                 self._sent_bytes += len(first.frame) - first.route.linked_bytes
-                self._under_way[first.number] = _UnderWay(
-                    first.number, first.frame, self._sent_frames, self._sent_bytes
-                )
+                first.frames_before, first.bytes_before = self._sent_frames, self._sent_bytes
+                self._under_way[first.number] = first
                 yield ForwardRoute(first.route, first.cut is None or not first.cut.has_all)
 
-    def _inline(self, waiting: _Waiting) -> Settled:
+    def _inline(self, waiting: _Pending) -> Settled:
         waiting.cut = waiting.route = None
         self._offered.pop(waiting.number, None)
         return Settled(waiting.number)
 
     def _has_room(self) -> bool:
-        oldest = next((one for one in self._under_way.values() if one.frame is not None), None)
+        oldest = next((one for one in self._under_way.values() if one.frame), None)
         if oldest is None:
             return True
         return self._limits.window.has_room(
@@ -286,9 +277,9 @@ class RouteCore:
         if self._is_closed:
             return []
         asked = self._under_way.get(number)
-        if asked is None or asked.frame is None:
+        if asked is None or not asked.frame:
             raise MalformedFrameError(0, f"request {number} is asked for inline and is not under way")
-        frame, asked.frame = asked.frame, None
+        frame, asked.frame, asked.cut, asked.route = asked.frame, b"", None, None
         self._kept_bytes -= len(frame)
         return [SendOriginal(number, frame), Settled(number), *self._go_on(now_s)]
 
@@ -299,7 +290,7 @@ class RouteCore:
         if number in self._outcomes and self._outcomes.pop(number) is None:
             return [_ended(number, adopted)]
         request = self._under_way.get(number)
-        if not self._adopts or request is None or request.frame is None:
+        if not self._adopts or request is None or not request.frame:
             raise MalformedFrameError(0, f"the outcome of request {number}, which is not under way")
         self._outcomes[number] = adopted
         return []
@@ -310,8 +301,8 @@ class RouteCore:
             return []
         return [*self._done(self._under_way.pop(number)), *self._go_on(now_s)]
 
-    def _done(self, request: _UnderWay) -> list[Action]:
-        if request.frame is None:
+    def _done(self, request: _Pending) -> list[Action]:
+        if not request.frame:
             return []
         self._kept_bytes -= len(request.frame)
         if not self._adopts:
