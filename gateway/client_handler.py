@@ -18,6 +18,7 @@ from gateway.consume.consumer_answers import ConsumerAnswers, ConsumerContext
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
 from plugin.clients.dialling import connect
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
+from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel, PlainFrames
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, connect_framed
 from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, PeerRefusedError
@@ -85,20 +86,19 @@ class ClientHandler:
             return
         self._held += 1
         try:
-            side = ClientSide(zone, gateway, capabilities)
-            if (self._splicing is not None and capabilities & MESSAGES) or self._holding is not None:
-                await self._relay_frames(peer, side)
+            splicing = self._splicing if capabilities & MESSAGES else None
+            if (context := splicing or self._holding) is not None:
+                side = ClientSide(zone, gateway, capabilities)
+                await self._relay_frames(peer, side, splicing, context.answers_budget)
             else:
                 await self._relay(peer, zone)
         finally:
             self._held -= 1
 
-    async def _relay_frames(self, peer: FramedConnection, side: ClientSide) -> None:
-        splicing = self._splicing if side.capabilities & MESSAGES else None
-        context = splicing or self._holding
-        broker = FramedConnection(
-            RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=context.answers_budget if context is not None else None
-        )
+    async def _relay_frames(
+        self, peer: FramedConnection, side: ClientSide, splicing: SplicingContext | None, answers: MemoryBudget
+    ) -> None:
+        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=answers)
         try:
             await connect_framed(self._listeners[side.zone], broker, timeout_s=self._limits.connect_timeout_s)
         except OSError as error:
