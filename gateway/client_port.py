@@ -5,10 +5,16 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import structlog
+
+from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_handler import ClientLimits
 from gateway.client_listeners import ClientListeners
 from gateway.metrics import GatewayMetrics
+from plugin.clients.dialling import connect
 from replication.wire.peer_connection import Address, Listener
+
+log = structlog.get_logger(__name__)
 
 _PORT = 0
 
@@ -42,3 +48,31 @@ class ClientPort(ABC):
     async def stop(self) -> None:
         """Accept no more clients, and end the existing ones."""
         await self._clients.stop()
+
+
+class PassingPort(ClientPort):
+    """Passes all bytes to a broker as they are."""
+
+    def __init__(
+        self,
+        broker: Address,
+        client_tls: Callable[[], ssl.SSLContext | None],
+        limits: ClientLimits,
+        metrics: GatewayMetrics,
+    ) -> None:
+        super().__init__(client_tls, limits, metrics)
+        self._broker = broker
+        self._timeout_s = limits.connect_timeout_s
+
+    async def _serve(self, _number: int, accepted: socket.socket, _address: str) -> None:
+        client, broker = RelayEnd(), RelayEnd()
+        try:
+            await self._clients.shake_hands(accepted, client)
+            await connect(lambda: broker, self._broker.host, self._broker.port, self._timeout_s)
+            await self._clients.relay(ByteRelay(client, broker))
+        except OSError as error:
+            log.warning(
+                "passing_port_does_not_reach_broker", broker=str(self._broker), error=str(error) or type(error).__name__
+            )
+        finally:
+            client.close()

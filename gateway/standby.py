@@ -18,11 +18,9 @@ from typing import Final
 
 import structlog
 
-from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_handler import ClientLimits
-from gateway.client_port import ClientPort
+from gateway.client_port import PassingPort
 from gateway.metrics import GatewayMetrics
-from plugin.clients.dialling import connect
 from replication.wire.peer_connection import Address
 from replication.wire.peer_listener import News
 
@@ -48,32 +46,13 @@ class StandbyContext:
     """Tells whether a topic is durable. Blocks. Raises Exception if that is not known."""
 
 
-class StandbyPort(ClientPort):
-    """Passes clients' bytes to the broker unchanged, from `start` until `stop`."""
-
-    def __init__(self, context: StandbyContext) -> None:
-        super().__init__(context.client_tls, context.limits, context.metrics)
-        self._context = context
-
-    async def _serve(self, _number: int, accepted: socket.socket, _address: str) -> None:
-        where, timeout_s = self._context.broker, self._context.limits.connect_timeout_s
-        client, broker = RelayEnd(), RelayEnd()
-        try:
-            await self._clients.shake_hands(accepted, client)
-            await connect(lambda: broker, where.host, where.port, timeout_s, None)
-            await self._clients.relay(ByteRelay(client, broker))
-        except OSError as error:
-            log.warning("standby_does_not_reach_broker", error=str(error) or type(error).__name__)
-        finally:
-            client.close()
-
-
 async def stand_by(context: StandbyContext) -> None:
     """Lead clients while no agent listens and no topic is durable, until cancelled.
 
     Raises OSError if it may not listen, ssl.SSLError.
     """
-    port, unable, clock = StandbyPort(context), News(), asyncio.get_running_loop().time
+    port = PassingPort(context.broker, context.client_tls, context.limits, context.metrics)
+    unable, clock = News(), asyncio.get_running_loop().time
     leads, ask_s = False, 0.0
     asking: asyncio.Future[bool] | None = None
     try:

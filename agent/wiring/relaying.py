@@ -63,13 +63,15 @@ from rlm.write_path.metrics import StageTimes
 
 if TYPE_CHECKING:
     from agent.wiring.gateway import ClientGateway
-    from agent.wiring.own_port import OwnPort
+    from gateway.client_port import PassingPort
 
 _PEER_IDLE_S = 600.0
 """Another agent's connection on which nothing came for so long is closed, within twice the time."""
 _READ_AHEAD_BYTES = 16 * 1024 * 1024
 """How far the agent reads ahead of a follower that is far behind, for each connection."""
 _READ_THREADS = 8
+_OWN_CONNECTIONS = 128
+"""Far more than a broker has to itself."""
 """Threads that read objects for the local broker (guessed); small reads of S3 take none."""
 _GATHER_MAX_MS = 25
 """How long the broker may gather what a follower's fetch gets, while much is uploaded: as long as an object is."""
@@ -100,8 +102,10 @@ class Relaying:
     """None if each agent reads for itself."""
     shadow: Shadow | None = None
     """None unless the agent is in shadow; then nothing listens and nobody is dialled."""
-    own_port: "OwnPort | None" = None
-    """None if the broker itself listens at the port that it advertises to other brokers."""
+    own_port: "PassingPort | None" = None
+    """Passes on what the local broker sends to the address that it advertises to other brokers: it dials itself there
+    too, for instance to end transactions that it coordinates. None if the broker itself listens at that port.
+    """
 
     @property
     def traffic(self) -> Traffic:
@@ -122,7 +126,7 @@ class Relaying:
         replicas = replica_listeners(broker, settings.peers).items()
         await self.follower.start({one: handed.take(f"replica-{one}", address) for one, address in replicas})
         if self.own_port is not None:
-            await self.own_port.start()
+            await self.own_port.start(posing_address(settings.peers, broker.node_id))
         if self.gateway is not None:
             await self.gateway.start(settings.gateway, handed)
 
@@ -204,13 +208,16 @@ def build_relaying(
     )
 
 
-def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "OwnPort | None":
-    at = posing_address(settings, broker.node_id)
-    if not is_forwarded(broker, at.port):
+def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "PassingPort | None":
+    """Build it where an operator such as Strimzi keeps the broker's listener at another port than it advertises."""
+    if not is_forwarded(broker, posing_address(settings, broker.node_id).port):
         return None
-    from agent.wiring.own_port import OwnPort
+    from gateway.client_handler import ClientLimits
+    from gateway.client_port import PassingPort
+    from gateway.metrics import GatewayMetrics
 
-    return OwnPort(at, broker_listener(broker))
+    limits = ClientLimits(_OWN_CONNECTIONS, _OWN_CONNECTIONS, idle_s=0.0)
+    return PassingPort(broker_listener(broker), lambda: None, limits, GatewayMetrics(CollectorRegistry()))
 
 
 def _shadow(settings: AgentSettings, registry: CollectorRegistry, zones: Zones, clock: Callable[[], float]) -> Shadow:

@@ -6,9 +6,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from agent.wiring.own_port import OwnPort
 from agent.wiring.peering import is_forwarded
+from gateway.client_handler import ClientLimits
+from gateway.client_port import PassingPort
+from gateway.metrics import GatewayMetrics
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from replication.wire.peer_connection import Address
 from tests.replication.test_peer_tls import on_both_event_loops
@@ -24,10 +27,10 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def forwarding(broker: Address) -> AsyncIterator[Address]:
-    port = OwnPort(Address("127.0.0.1", 0), broker)
-    await port.start()
+    port = PassingPort(broker, lambda: None, ClientLimits(10, 10, 0.0), GatewayMetrics(CollectorRegistry()))
+    await port.start(Address("127.0.0.1", 0))
     try:
-        yield Address(*port.address)
+        yield port.address
     finally:
         await port.stop()
 
