@@ -191,7 +191,7 @@ class BrokerTail:
     def write_frame(self, *buffers: Buffer) -> None:
         """Take an answer."""
         if self._answer is not None and not self._answer.done():
-            self._answer.set_result(b"".join(buffers))
+            self._answer.set_result(buffers[0] if len(buffers) == 1 else b"".join(buffers))
 
     async def drain(self) -> None:
         """Return at once: answers never wait."""
