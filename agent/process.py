@@ -40,6 +40,7 @@ from kafka_log.broker_files.server_properties import BrokerProperties
 from kafka_log.errors import BrokerPropertiesError
 from plugin.errors import StoreError
 from plugin.remote_wal_storage_manager import RequestCounts
+from plugin.store_loop import use_loop
 from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.tiers import ArchiveReads
 
@@ -295,6 +296,7 @@ async def _run(
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    use_loop(loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     sockets = ListeningSockets.handed_over(os.environ, os.getpid())

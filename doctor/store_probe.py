@@ -10,6 +10,7 @@ from plugin.errors import RemoteSegmentConflictError, RemoteStorageConfigError, 
 from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.store_loop import ask, ask_each
 from plugin.zones.buckets import StorageSpec
 
 _KEYS_LOOKED_AT = 2000
@@ -73,11 +74,11 @@ class _Probe:
             if self._step("put", lambda: self._write(_BODY)):
                 after_ms = self._wall_ms()
                 self._step("list", lambda: self._read_clock(before_ms, after_ms))
-                self._step("get", lambda: self._requests.get(self._key, 0, len(_BODY)))
+                self._step("get", lambda: ask(self._requests.get(self._key, 0, len(_BODY))))
                 self._refuses_overwriting = self._overwrite()
         finally:
             # Also after a PUT of unknown outcome. Deleting a missing object gives no error.
-            self._step("delete", lambda: self._requests.delete(self._key))
+            self._step("delete", lambda: ask(self._requests.delete(self._key)))
         return self._store()
 
     def _step(self, name: str, request: Callable[[], object]) -> bool:
@@ -89,10 +90,10 @@ class _Probe:
         return True
 
     def _write(self, body: bytes) -> None:
-        self._requests.put(self._key, (body,), len(body))
+        ask(self._requests.put(self._key, (body,), len(body)))
 
     def _read_clock(self, before_ms: int, after_ms: int) -> None:
-        for listed in self._requests.list(self._prefix):
+        for listed in ask_each(self._requests.list(self._prefix)):
             if listed.key == self._key:
                 self._clock = ClockReading(before_ms, after_ms, listed.last_modified_ms, _RESOLUTION_MS)
 
@@ -108,7 +109,7 @@ class _Probe:
     def _store(self) -> Store:
         keys = self._keys
         try:
-            listed = [item.key for item in islice(self._requests.list(keys.prefix), _KEYS_LOOKED_AT + 1)]
+            listed = [item.key for item in islice(ask_each(self._requests.list(keys.prefix)), _KEYS_LOOKED_AT + 1)]
         except RemoteStorageError as error:
             return Store(self._failures, self._refuses_overwriting, self._clock, Unknown(str(error)))
         looked_at = listed[:_KEYS_LOOKED_AT]
@@ -126,7 +127,7 @@ class _Probe:
     def _keeps_versions(self) -> bool | Unknown | None:
         store = self._requests.store
         try:
-            return store.keeps_versions() if isinstance(store, VersionedStore) else None
+            return ask(store.keeps_versions()) if isinstance(store, VersionedStore) else None
         except RemoteStorageError as error:
             return Unknown(str(error))
 

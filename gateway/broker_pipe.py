@@ -41,9 +41,8 @@ from gateway.durable.pipelined_acks import ReplicationLimits
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_messages import encode_number, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, Spliced, SpliceLimits, ToBroker
-from gateway.router_uploads import RouterStore
 from kafka_log.crc32c import Buffer
-from plugin.blob_storage import StoredBlob
+from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteResourceNotFoundError
 from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
@@ -61,7 +60,7 @@ log = structlog.get_logger(__name__)
 class RouterReads:
     """Reads objects of the RouterChannels; while reads fail, they are retried from time to time."""
 
-    store: RouterStore
+    store: BlobStorage
     breaker: CircuitBreaker
 
     async def read(self, wanted: Read, timeout_s: float) -> bytes | None:
@@ -72,9 +71,7 @@ class RouterReads:
         blob = StoredBlob(wanted.object_id.blob_name, wanted.end_position, wanted.custom_metadata)
         try:
             async with asyncio.timeout(timeout_s):
-                content = await loop.run_in_executor(
-                    self.store.pool, self.store.blobs.get_blob, blob, wanted.start_position, wanted.end_position
-                )
+                content = await self.store.get_blob(blob, wanted.start_position, wanted.end_position)
         except RemoteResourceNotFoundError:  # a missing object is an answer
             self.breaker.succeeded()
             return None

@@ -1,17 +1,14 @@
 """Carries out what the RouterChannel decides: uploads, deletions, and sweeps of what dead gateways left.
 
-One for an agent, used in the event loop; the store is called in a pool. An error of the store fails only the one
+One for an agent, used in the event loop. An error of the store fails only the one
 upload, whose requests go inline, or the one deletion, which is retried.
 """
 
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -25,8 +22,6 @@ from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteSegmentConflictError, defect_site, failure_label
 from plugin.router_object_id import ROUTER_KIND
 from plugin.wall_clock import Clocks
-
-T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -53,21 +48,13 @@ class Holder(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class RouterStore:
-    """The objects' store, and the threads that call it."""
-
-    blobs: BlobStorage
-    pool: Executor
-
-
 class RouterUploads:
     """The uploads of one agent."""
 
     def __init__(
         self,
         channel: RouterChannel,
-        store: RouterStore,
+        store: BlobStorage,
         clocks: Clocks,
         metrics: ProduceMetrics,
         wanted: WantedObjects,
@@ -145,16 +132,11 @@ class RouterUploads:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _call(self, function: Callable[[], T]) -> T:
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            return await asyncio.get_running_loop().run_in_executor(self._store.pool, function)
-
     async def _upload(self, upload: ChannelObject) -> None:
         try:
-            put = partial(
-                self._store.blobs.put_blob, upload.object_id.blob_name, *[memoryview(one) for one in upload.chunks]
-            )
-            custom_metadata = await self._call(put)
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                chunks = [memoryview(one) for one in upload.chunks]
+                custom_metadata = await self._store.put_blob(upload.object_id.blob_name, *chunks)
         except Exception as error:  # any storage manager may raise anything; the requests go inline
             self._metrics.objects.labels("upload_failed").inc()
             log.warning("router_upload_failed", object=str(upload.object_id), reason=failure_label(error))
@@ -182,7 +164,8 @@ class RouterUploads:
             return
         blob = StoredBlob(due.object_id.blob_name, 0, due.custom_metadata)
         try:
-            await self._call(partial(self._store.blobs.delete_blob, blob))
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._store.delete_blob(blob)
         except Exception as error:
             self._metrics.objects.labels("delete_failed").inc()
             log.warning("router_delete_failed", object=str(due.object_id), reason=failure_label(error))
@@ -203,15 +186,11 @@ class RouterUploads:
 
     async def sweep(self) -> None:
         """Delete what dead gateways left and no log wants. Raises what the store raises."""
-        dead_ones = self._sweep.dead(await self._call(self._list), self._clocks.monotonic_s())
-        for dead in await self._call(partial(self._wanted.find_unwanted, dead_ones)):
-            await self._call(partial(self._store.blobs.delete_blob, dead))
-            self._metrics.objects.labels("swept").inc()
-
-    def _list(self) -> list[StoredBlob]:
-        """List all objects, on a thread. If a bucket does not answer, objects in the others are swept all the same."""
         listed: list[StoredBlob] = []
-        with suppress(IncompleteListingError):
-            for blob in self._store.blobs.list_blobs(ROUTER_KIND):
-                listed.append(blob)
-        return listed
+        with suppress(IncompleteListingError):  # objects in the other buckets are swept all the same
+            async for part in self._store.list_blobs(ROUTER_KIND):
+                listed += part
+        dead_ones = self._sweep.dead(listed, self._clocks.monotonic_s())
+        for dead in await asyncio.to_thread(self._wanted.find_unwanted, dead_ones):
+            await self._store.delete_blob(dead)
+            self._metrics.objects.labels("swept").inc()

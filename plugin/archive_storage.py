@@ -5,7 +5,7 @@ and unknown outcomes, under other keys. So combined segments may be in S3 Expres
 may also share a bucket, because their keys never meet.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,30 +39,30 @@ class StoredArchiveObject:
 class ArchiveStorage(Protocol):
     """The archive's store.
 
-    Methods block, may be called from many threads at once, keep their own deadlines, and raise RemoteStorageError or
+    Methods belong to the event loop of `plugin.store_loop`, keep their own deadlines, and raise RemoteStorageError or
     one of its kinds.
     """
 
-    def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
+    async def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
         """Write an object, durable and readable on return.
 
         Idempotent; other bytes under the key raise RemoteSegmentConflictError.
         """
 
-    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+    async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
         """Return the bytes [start_position, end_position), unchecked. Raises RemoteResourceNotFoundError."""
 
-    def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+    async def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         """Return the runs in the object's footer, checked against its key: all that recovery needs.
 
         Raises RemoteSegmentCorruptError.
         """
 
-    def delete(self, object_id: ArchiveObjectId) -> None:
+    async def delete(self, object_id: ArchiveObjectId) -> None:
         """Delete an object. Idempotent: deleting a missing object succeeds."""
 
-    def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
-        """List all archive objects of this cluster, or of one partition, in any order; others are ignored."""
+    def list(self, topic_id_partition: TopicIdPartition | None = None) -> AsyncIterator[Sequence[StoredArchiveObject]]:
+        """List all archive objects of this cluster, or of one partition, in parts, in any order; others are ignored."""
 
 
 class ObjectArchiveStorage:
@@ -72,19 +72,19 @@ class ObjectArchiveStorage:
         """`manager` is already configured."""
         self._manager = manager
 
-    def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
+    async def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
         with defects_as_storage_errors("write", object_id):
             key = self._manager.keys.archive_key_of(object_id)
-            self._manager.requests.put(key, sealed.chunks, sealed.size_bytes)
+            await self._manager.requests.put(key, sealed.chunks, sealed.size_bytes)
 
-    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+    async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
         with defects_as_storage_errors("fetch", object_id):
             key = self._manager.keys.archive_key_of(object_id)
-            return self._manager.requests.get(key, start_position, end_position)
+            return await self._manager.requests.get(key, start_position, end_position)
 
-    def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+    async def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         with defects_as_storage_errors("fetch metadata", stored.key):
-            header, runs, note = self._manager.read_footer(stored.key, stored.size_bytes)
+            header, runs, note = await self._manager.read_footer(stored.key, stored.size_bytes)
         if header.combined_segment_id != stored.object_id.writer_id:
             raise RemoteSegmentCorruptError(
                 "fetch metadata", stored.key, f"was written as {header.combined_segment_id}"
@@ -97,16 +97,20 @@ class ObjectArchiveStorage:
             raise RemoteSegmentCorruptError("fetch metadata", stored.key, str(error)) from error
         return runs
 
-    def delete(self, object_id: ArchiveObjectId) -> None:
+    async def delete(self, object_id: ArchiveObjectId) -> None:
         with defects_as_storage_errors("delete", object_id):
-            self._manager.requests.delete(self._manager.keys.archive_key_of(object_id))
+            await self._manager.requests.delete(self._manager.keys.archive_key_of(object_id))
 
-    def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
+    async def list(
+        self, topic_id_partition: TopicIdPartition | None = None
+    ) -> AsyncIterator[Sequence[StoredArchiveObject]]:
         with defects_as_storage_errors("list", topic_id_partition or ""):
-            for item in self._manager.requests.list(self._manager.keys.archive_prefix(topic_id_partition)):
-                object_id = self._manager.keys.parse_archive(item.key)
-                if object_id is not None:
-                    yield StoredArchiveObject(object_id, item.key, item.size_bytes, item.last_modified_ms)
+            async for part in self._manager.requests.list(self._manager.keys.archive_prefix(topic_id_partition)):
+                yield [
+                    StoredArchiveObject(object_id, item.key, item.size_bytes, item.last_modified_ms)
+                    for item in part
+                    if (object_id := self._manager.keys.parse_archive(item.key)) is not None
+                ]
 
     @property
     def request_counts(self) -> RequestCounts:

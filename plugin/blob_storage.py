@@ -4,7 +4,7 @@ A `RemoteWalStorageManager` may have it (`blobs`); those based on `ObjectWalStor
 complete: the features that need blobs (snapshots of metadata) are then missing.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,24 +28,24 @@ class BlobStorage(Protocol):
     segments' requests.
     """
 
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+    async def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         """Write a blob, the chunks in order, durable and readable on return. Returns its custom metadata.
 
         Never overwrites: writing the same bytes again succeeds, other bytes under the same name raise
         RemoteSegmentConflictError.
         """
 
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+    async def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes [start, end) of a blob, to its end by default.
 
         Raises RemoteResourceNotFoundError when it is gone, RemoteSegmentCorruptError when it is shorter than asked.
         """
 
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        """List the blobs whose names begin with `directory` and "/", in any order.
+    def list_blobs(self, directory: str) -> AsyncIterator[Sequence[StoredBlob]]:
+        """List the blobs whose names begin with `directory` and "/", in parts, in any order.
 
         Raises IncompleteListingError at the end, like `RemoteWalStorageManager.list_log_segments`.
         """
 
-    def delete_blob(self, blob: StoredBlob) -> None:
+    async def delete_blob(self, blob: StoredBlob) -> None:
         """Delete a blob. Idempotent. Without known custom metadata it is deleted wherever it may be."""

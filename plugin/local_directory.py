@@ -5,16 +5,19 @@ once and only if the key is free. A process that is killed between the two leave
 upload under way; its name starts with a dot, so no listing takes it for an object.
 """
 
+import asyncio
 import errno
 import itertools
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import Field
 
@@ -31,6 +34,10 @@ from plugin.errors import (
 )
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 
+T = TypeVar("T")
+
+_THREADS: Final = 32
+"""Requests at once; with the latencies of an object store many wait (guessed)."""
 _CHUNKS_PER_WRITE: Final = 1000
 """Below IOV_MAX, which is 1024 on Linux."""
 _BLOCK_BYTES: Final = 1024 * 1024
@@ -113,7 +120,7 @@ class DirectoryStore:
         put_latency: float,
         get_latency: float,
         fsync: bool,
-        sleep: Callable[[float], None],
+        sleep: Callable[[float], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Latencies in seconds."""
@@ -124,67 +131,73 @@ class DirectoryStore:
         self._sleep = sleep
         self._clock = clock
         self._temporary_numbers = itertools.count()
+        self._threads = ThreadPoolExecutor(_THREADS, "store")
 
-    def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
-        began_s = self._clock()
-        path = self._path_of(key)
-        with _as_storage_errors("put", key):
-            directory = os.path.dirname(path)  # noqa: PTH120 - Path objects would double the cost of a put
-            temporary = f"{directory}/.{os.getpid()}-{threading.get_ident()}-{next(self._temporary_numbers)}"
-            file = _create(temporary, directory)
-            try:
-                try:
-                    _write_all(file, chunks)
-                    if self._fsync:
-                        os.fsync(file)
-                finally:
-                    os.close(file)
-                os.link(temporary, path)
-            finally:
-                os.unlink(temporary)  # noqa: PTH108
-            if self._fsync:
-                sync_directory(directory)
-        self._wait_out(self._put_latency, began_s)
+    async def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        await self._in_thread("put", key, partial(self._put, key, chunks), self._put_latency)
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        return await self._in_thread("get", key, partial(self._get_range, key, start, end), self._get_latency)
+
+    async def head(self, key: str) -> ObjectHead:
+        return await self._in_thread("head", key, partial(self._head, key))
+
+    async def delete(self, key: str) -> None:
+        await self._in_thread("delete", key, partial(self._delete, key))
+
+    async def list_page(self, prefix: str, page: str | None) -> ListPage:
+        """Return everything as one page."""
+        return await self._in_thread("list", prefix, lambda: ListPage(list(self._walk(prefix)), None))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    async def _in_thread(self, operation: str, key: str, call: Callable[[], T], latency_s: float = 0.0) -> T:
+        """Call it; it takes as long as a request to an object store would, including the disk's time."""
         began_s = self._clock()
-        with _as_storage_errors("get", key):
-            file = os.open(self._path_of(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                found = os.pread(file, end - start, start)
-            finally:
-                os.close(file)
-        self._wait_out(self._get_latency, began_s)
+        with _as_storage_errors(operation, key):
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        left_s = began_s + latency_s - self._clock()
+        if left_s > 0:
+            await self._sleep(left_s)
         return found
 
-    def head(self, key: str) -> ObjectHead:
-        with _as_storage_errors("head", key), open(self._path_of(key), "rb") as file:
+    def _put(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        path = self._path_of(key)
+        directory = os.path.dirname(path)  # noqa: PTH120 - Path objects would double the cost of a put
+        temporary = f"{directory}/.{os.getpid()}-{threading.get_ident()}-{next(self._temporary_numbers)}"
+        file = _create(temporary, directory)
+        try:
+            try:
+                _write_all(file, chunks)
+                if self._fsync:
+                    os.fsync(file)
+            finally:
+                os.close(file)
+            os.link(temporary, path)
+        finally:
+            os.unlink(temporary)  # noqa: PTH108
+        if self._fsync:
+            sync_directory(directory)
+
+    def _get_range(self, key: str, start: int, end: int) -> bytes:
+        file = os.open(self._path_of(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return os.pread(file, end - start, start)
+        finally:
+            os.close(file)
+
+    def _head(self, key: str) -> ObjectHead:
+        with open(self._path_of(key), "rb") as file:
             size = checksum = 0
             while block := file.read(_BLOCK_BYTES):
                 size += len(block)
                 checksum = crc32c(block, checksum)
             return ObjectHead(size, checksum)
 
-    def delete(self, key: str) -> None:
-        with _as_storage_errors("delete", key):
-            try:
-                os.unlink(self._path_of(key))  # noqa: PTH108
-            except (FileNotFoundError, NotADirectoryError):
-                return
-
-    def list_page(self, prefix: str, page: str | None) -> ListPage:
-        """Return everything as one page."""
-        with _as_storage_errors("list", prefix):
-            return ListPage(list(self._walk(prefix)), None)
-
-    def close(self) -> None:
-        """Do nothing: nothing is held open between calls."""
-
-    def _wait_out(self, latency_s: float, began_s: float) -> None:
-        """Wait until the request has taken as long as one to an object store would, including the disk's time."""
-        left_s = began_s + latency_s - self._clock()
-        if left_s > 0:
-            self._sleep(left_s)
+    def _delete(self, key: str) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(self._path_of(key))  # noqa: PTH108
 
     def _path_of(self, key: str) -> str:
         """Return the path. Raises RemoteStorageError for a key that would leave the directory."""

@@ -6,11 +6,9 @@ An object's key follows from its id (`plugin.format.object_keys`); requests are 
 
 import asyncio
 import secrets
-import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import ClassVar, Final
 
 import structlog
@@ -18,8 +16,8 @@ import structlog
 from plugin.adopted_records import AdoptionTable, RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.clients.backend_settings import ObjectBackendSettings, parse_settings, unhurried
-from plugin.clients.object_requests import LoopThread, ObjectRequests, RetryPolicy
-from plugin.clients.object_store import ObjectStore
+from plugin.clients.object_requests import ObjectRequests, RetryPolicy
+from plugin.clients.object_store import LOOP_MAX_BYTES, ListedObject, ObjectStore
 from plugin.errors import (
     RemoteSegmentCorruptError,
     RemoteStorageConfigError,
@@ -42,7 +40,6 @@ from plugin.remote_wal_storage_manager import (
     WHOLE_STORE,
     RemoteWalStorageManager,
     RequestCounts,
-    SegmentsOnLoop,
     StorageContext,
     StoredSegment,
 )
@@ -53,6 +50,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.store_loop import ask
 
 log = structlog.get_logger(__name__)
 
@@ -70,23 +68,18 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] | None = None,
+        sleep: Callable[[float], Awaitable[None]] | None = None,
         new_probe_id: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self._clock = clock
-        self._closed = threading.Event()
-        self._sleep = sleep or self._wait_unless_closed
+        self._is_closed = False
+        self._sleep = sleep or self._sleep_unless_closed
         self._new_probe_id = new_probe_id
         self._counts = RequestCounts()
 
     @property
     def adopts(self) -> bool:
         return True
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop for `on_loop`, if it was configured with one."""
-        return self._context.loop if hasattr(self, "_context") else None
 
     @abstractmethod
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
@@ -104,21 +97,24 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         policy = RetryPolicy(parsed.attempt_timeout_ms / 1000, parsed.total_timeout_ms / 1000)
         self._context = context
         store = self.open_store(parsed)
-        own_loop = LoopThread() if context.can_wait else None
-        self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep, own_loop)
+        self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep)
         self._blobs = _ObjectBlobs(self._keys, self._requests)
-        self._on_loop = _ObjectsOnLoop(self._keys, self._requests, context.cluster_id)
         if parsed.startup_self_test:
-            self._requests.check_conditional_writes(self._keys.probe_key(context.broker_id, self._new_probe_id()))
+            ask(self._requests.check_conditional_writes(self._keys.probe_key(context.broker_id, self._new_probe_id())))
 
-    def copy_log_segment_data(
+    async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        sealed = _sealed(self._context.cluster_id, metadata, records_list)
-        self._requests.put(self._keys.key_of(metadata.combined_segment_id), sealed.chunks, sealed.size_bytes)
-        return _update(metadata.combined_segment_id, sealed)
+        segment_id = metadata.combined_segment_id
+        if sum(map(len, records_list)) > LOOP_MAX_BYTES:
+            sealed = await asyncio.to_thread(_sealed, self._context.cluster_id, metadata, records_list)
+        else:
+            sealed = _sealed(self._context.cluster_id, metadata, records_list)
+        await self._requests.put(self._keys.key_of(segment_id), sealed.chunks, sealed.size_bytes)
+        note = sealed.note.encode() if sealed.note is not None else b""
+        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, note)
 
-    def fetch_log_segment(
+    async def fetch_log_segment(
         self,
         combined_segment_id: CombinedSegmentId,
         start_position: int,
@@ -126,15 +122,11 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         custom_metadata: bytes = b"",
     ) -> bytes:
         self._check_place("fetch", combined_segment_id, custom_metadata)
-        return self._requests.get(self._keys.key_of(combined_segment_id), start_position, end_position)
+        return await self._requests.get(self._keys.key_of(combined_segment_id), start_position, end_position)
 
-    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
-        is_asked = custom_metadata in (b"", self._bucket_id) and self._requests.admits_on_loop(size_bytes)
-        return self._on_loop if is_asked else None
-
-    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         size, key = stored.size_bytes, stored.key
-        decoded, entries, note = self.read_footer(key, size)
+        decoded, entries, note = await self.read_footer(key, size)
         if decoded.combined_segment_id != stored.combined_segment_id:
             raise RemoteSegmentCorruptError("fetch metadata", key, f"holds segment {decoded.combined_segment_id}")
         return RemoteWalCombinedLogSegmentMetadata(
@@ -146,17 +138,23 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             note.encode() if note is not None else b"",
         )
 
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    async def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         self._check_place("delete", combined_segment_id, custom_metadata)
-        self._requests.delete(self._keys.key_of(combined_segment_id))
+        await self._requests.delete(self._keys.key_of(combined_segment_id))
 
-    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        for item in self._requests.list(self._keys.list_prefix(broker_id)):
+    async def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[list[StoredSegment]]:
+        async for part in self._requests.list(self._keys.list_prefix(broker_id)):
+            yield list(self._segments_of(part))
+
+    def _segments_of(self, listed: Iterable[ListedObject]) -> Iterator[StoredSegment]:
+        for item in listed:
             segment_id = self._keys.parse(item.key)
             if segment_id is not None:
                 yield StoredSegment(segment_id, item.key, item.size_bytes, item.last_modified_ms)
             elif self._keys.parse_blob(item.key) is None and self._keys.parse_archive(item.key) is None:
-                self._requests.passed_over()
+                self._counts.foreign_objects += 1
 
     def place_of(self, custom_metadata: bytes) -> str | None:
         """Return its own bucket, also if the metadata names it as one of a former list (`plugin.zones.buckets`)."""
@@ -178,7 +176,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         """The requests to the store."""
         return self._requests
 
-    def read_footer(
+    async def read_footer(
         self, key: str, size_bytes: int
     ) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...], AdoptionNote | None]:
         """Return header, entries and note of the object itself, checked, and of this cluster, by few requests.
@@ -188,27 +186,27 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         if size_bytes < HEADER_BYTES + TRAILER_BYTES:
             raise RemoteSegmentCorruptError("fetch metadata", key, f"{size_bytes} bytes are no combined segment")
         tail_start = max(0, size_bytes - _TAIL_BYTES)
-        tail = self._requests.get(key, tail_start, size_bytes)
-        header = tail[:HEADER_BYTES] if tail_start == 0 else self._requests.get(key, 0, HEADER_BYTES)
+        tail = await self._requests.get(key, tail_start, size_bytes)
+        header = tail[:HEADER_BYTES] if tail_start == 0 else await self._requests.get(key, 0, HEADER_BYTES)
         try:
             location = locate_footer(tail[-TRAILER_BYTES:], size_bytes)
             if location.start >= tail_start:
                 footer = tail[location.start - tail_start : location.end - tail_start]
             else:
-                footer = self._requests.get(key, location.start, location.end)
+                footer = await self._requests.get(key, location.start, location.end)
             decoded, entries = decode_footer(header, footer, location)
-            note = self._read_note(key, table_place(header, footer))
+            note = await self._read_note(key, table_place(header, footer))
         except ValueError as error:
             raise RemoteSegmentCorruptError("fetch metadata", key, str(error)) from error
         if decoded.cluster_id != self._context.cluster_id:
             raise RemoteSegmentCorruptError("fetch metadata", key, f"belongs to cluster {decoded.cluster_id}")
         return decoded, entries, note
 
-    def _read_note(self, key: str, place: tuple[int, int, int] | None) -> AdoptionNote | None:
+    async def _read_note(self, key: str, place: tuple[int, int, int] | None) -> AdoptionNote | None:
         if place is None:
             return None
         start, length, crc = place
-        raw = self._requests.get(key, start, start + length)
+        raw = await self._requests.get(key, start, start + length)
         return AdoptionNote.of(AdoptionTable.read(raw, crc), raw, start)
 
     @property
@@ -219,14 +217,15 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
     def request_counts(self) -> RequestCounts:
         return self._counts
 
-    def _wait_unless_closed(self, seconds: float) -> None:
-        if self._closed.wait(seconds):
+    async def _sleep_unless_closed(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if self._is_closed:
             raise RemoteStorageError("wait", "-", "the storage manager was closed", label="closed")
 
     def close(self) -> None:
-        self._closed.set()
+        self._is_closed = True
         if hasattr(self, "_requests"):
-            self._requests.close()
+            self._requests.store.close()
 
 
 def _sealed(
@@ -239,38 +238,6 @@ def _sealed(
     return segment.seal()
 
 
-def _update(segment_id: CombinedSegmentId, sealed: SealedCombinedSegment) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-    note = sealed.note.encode() if sealed.note is not None else b""
-    return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, note)
-
-
-class _ObjectsOnLoop:
-    """Implements `SegmentsOnLoop`."""
-
-    def __init__(self, keys: ObjectKeyFactory, requests: ObjectRequests, cluster_id: str) -> None:
-        self._keys = keys
-        self._requests = requests
-        self._cluster_id = cluster_id
-
-    async def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList, threads: Executor
-    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        sealed, segment_id = _sealed(self._cluster_id, metadata, records_list), metadata.combined_segment_id
-        await self._requests.put_on_loop(self._keys.key_of(segment_id), sealed.chunks, sealed.size_bytes, threads)
-        return _update(segment_id, sealed)
-
-    async def fetch_log_segment(
-        self,
-        combined_segment_id: CombinedSegmentId,
-        start_position: int,
-        end_position: int,
-        custom_metadata: bytes,
-        threads: Executor,
-    ) -> bytes:
-        key = self._keys.key_of(combined_segment_id)
-        return await self._requests.get_on_loop(key, start_position, end_position, threads)
-
-
 class _ObjectBlobs:
     """Blobs beside the segments, as `BlobStorage`."""
 
@@ -278,18 +245,20 @@ class _ObjectBlobs:
         self._keys = keys
         self._requests = requests
 
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        self._requests.put(self._keys.blob_key(name), chunks, sum(map(len, chunks)))
+    async def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        await self._requests.put(self._keys.blob_key(name), chunks, sum(map(len, chunks)))
         return b""
 
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
-        return self._requests.get(self._keys.blob_key(blob.name), start, blob.size_bytes if end is None else end)
+    async def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        return await self._requests.get(self._keys.blob_key(blob.name), start, blob.size_bytes if end is None else end)
 
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        for item in self._requests.list(self._keys.blob_prefix(directory)):
-            name = self._keys.parse_blob(item.key)
-            if name is not None:
-                yield StoredBlob(name, item.size_bytes, last_modified_ms=item.last_modified_ms)
+    async def list_blobs(self, directory: str) -> AsyncIterator[list[StoredBlob]]:
+        async for part in self._requests.list(self._keys.blob_prefix(directory)):
+            yield [
+                StoredBlob(name, item.size_bytes, last_modified_ms=item.last_modified_ms)
+                for item in part
+                if (name := self._keys.parse_blob(item.key)) is not None
+            ]
 
-    def delete_blob(self, blob: StoredBlob) -> None:
-        self._requests.delete(self._keys.blob_key(blob.name))
+    async def delete_blob(self, blob: StoredBlob) -> None:
+        await self._requests.delete(self._keys.blob_key(blob.name))

@@ -1,11 +1,9 @@
 """The seam to remote storage: KIP-1176's RemoteWalStorageManager in Python's naming."""
 
 from abc import ABC, abstractmethod
-from asyncio import AbstractEventLoop
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage
@@ -40,8 +38,6 @@ class StorageContext:
     cluster_id: str
     """Kafka's cluster id; part of every key, so that clusters may share a bucket."""
     broker_id: int
-    loop: AbstractEventLoop | None = None
-    """The loop for `on_loop`, so that connections may be opened there ahead."""
     can_wait: bool = False
     """Whether no records wait for it, as for a command that a person runs: unset time-outs are then long."""
 
@@ -63,32 +59,12 @@ class RequestCounts:
     """Objects ignored in listings because their keys are not ours."""
 
 
-class SegmentsOnLoop(Protocol):
-    """The two calls that every object needs, for the event loop, without a thread.
-
-    They do the same as the storage manager's calls of these names. Retries after a failed attempt run in `threads`.
-    """
-
-    async def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList, threads: Executor
-    ) -> RemoteWalCombinedLogSegmentMetadataUpdate: ...
-
-    async def fetch_log_segment(
-        self,
-        combined_segment_id: CombinedSegmentId,
-        start_position: int,
-        end_position: int,
-        custom_metadata: bytes,
-        threads: Executor,
-    ) -> bytes: ...
-
-
 class RemoteWalStorageManager(ABC):
-    """Stores combined segments. Methods block, and are called from many threads at once.
+    """Stores combined segments. Methods that are awaited belong to the event loop of `plugin.store_loop`.
 
     Errors are `plugin.errors.RemoteStorageError` and its kinds, nothing else (a broken precondition, a bug of
     the caller, is a ValueError). Every method keeps its own deadlines, per attempt and in total, so none
-    blocks for ever.
+    waits for ever.
     """
 
     bucket_key: ClassVar[str | None] = None
@@ -101,14 +77,14 @@ class RemoteWalStorageManager(ABC):
 
     @abstractmethod
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
-        """Take the settings under `rsm.wal.config.`, prefix removed. Called once.
+        """Take the settings under `rsm.wal.config.`, prefix removed. Blocks; called once.
 
         Checks that the store keeps what the system relies on (a conditional PUT above all). Raises
         RemoteStorageConfigError naming the key that is wrong.
         """
 
     @abstractmethod
-    def copy_log_segment_data(
+    async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         """Write one combined segment; `records_list[i]` are the batches of `metadata.entries[i]`.
@@ -120,7 +96,7 @@ class RemoteWalStorageManager(ABC):
         """
 
     @abstractmethod
-    def fetch_log_segment(
+    async def fetch_log_segment(
         self,
         combined_segment_id: CombinedSegmentId,
         start_position: int,
@@ -134,28 +110,26 @@ class RemoteWalStorageManager(ABC):
         """
 
     @abstractmethod
-    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         """Return the metadata in the object's own footer, for recovery without the metadata topic.
 
         Raises RemoteSegmentCorruptError when header, footer or their checksums are wrong.
         """
 
     @abstractmethod
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    async def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         """Delete an object. Idempotent: deleting a missing object succeeds."""
 
     @abstractmethod
-    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        """List all objects of this cluster (or of one broker), in any order (S3 Express lists unsorted).
+    def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[Sequence[StoredSegment]]:
+        """List all objects of this cluster (or of one broker) in parts, in any order (S3 Express lists unsorted).
 
         Objects that are not ours are counted and ignored. If a part of the store does not answer,
         IncompleteListingError comes after everything that the others have: nothing may be concluded from missing
         objects.
         """
-
-    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
-        """Return the calls for one request of so many bytes on the event loop; None: use a thread."""
-        return None
 
     def place_of(self, custom_metadata: bytes) -> str | None:
         """Return the part of the store that has objects with this custom metadata; it fails and recovers separately.

@@ -6,13 +6,14 @@ own retries are off: ours handle unknown outcomes and total deadlines.
 """
 
 import asyncio
-import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeVar
 
 import boto3
 import botocore.session
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 DIRECTORY_BUCKET_SUFFIX: Final = "--x-s3"
 _BLOCK_BYTES: Final = 64 * 1024
@@ -94,7 +97,7 @@ class S3WalStorageManager(ObjectWalStorageManager):
                 f"{settings.bucket} is a directory bucket",
                 "use the class plugin.s3_express.S3ExpressWalStorageManager",
             )
-        return S3ObjectStore(open_client(settings), settings, PERMISSIONS, self._clock, self.loop)
+        return S3ObjectStore(open_client(settings), settings, PERMISSIONS, self._clock)
 
 
 def open_client(settings: S3Settings) -> "S3Client":
@@ -196,7 +199,7 @@ def _session(settings: S3Settings) -> boto3.session.Session:
 
 
 class S3ObjectStore:
-    """An ObjectStore on one bucket, by a boto3 client. A boto3 client is safe for many threads."""
+    """An ObjectStore on one bucket: by `S3Direct` what is small, by a boto3 client in threads the rest."""
 
     def __init__(
         self,
@@ -204,78 +207,48 @@ class S3ObjectStore:
         settings: S3Settings,
         permissions: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
-        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """On `loop`, if known, connections are opened ahead, too."""
         self._client = client
         self._bucket = settings.bucket
         self._attempt_timeout = settings.attempt_timeout_ms / 1000
         self._permissions = permissions
         self._clock = clock
-        self._direct = _direct(client, settings, clock, loop) if settings.client == "direct" else None
+        self._threads = ThreadPoolExecutor(settings.max_pool_connections, "store")
+        self._direct = _direct(client, settings, clock) if settings.client == "direct" else None
 
-    def admits_on_loop(self, size_bytes: int) -> bool:
-        direct = self._direct
-        return direct is not None and direct.admits(size_bytes)
-
-    async def put_if_absent_on_loop(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
-        assert self._direct is not None  # noqa: S101 - see `admits_on_loop`
+    async def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        direct = self.direct_for(sum(map(len, chunks)))
+        if direct is None:
+            await self._by_boto3("put", key, partial(self._put, key, chunks))
+            return
         body = b"".join(chunks)
-        try:
-            is_stored = await self._direct.put(key, body, crc32c(body))
-        except Exception as error:
-            raise self.storage_error("put", key, error) from error
-        if not is_stored:
-            raise _elsewhere("put", key)
-
-    async def get_range_on_loop(self, key: str, start: int, end: int) -> bytes:
-        assert self._direct is not None  # noqa: S101 - see `admits_on_loop`
-        try:
-            data = await self._direct.get(key, start, end)
-        except Exception as error:
-            raise self.storage_error("get", key, error) from error
-        if data is None:
-            raise _elsewhere("get", key)
-        return data
-
-    def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
-        body = b"".join(chunks)
-        checksum = crc32c(body)
         with self._as_storage_errors("put", key):
-            answer = self._client.put_object(
-                Bucket=self._bucket,
-                Key=key,
-                Body=body,
-                IfNoneMatch="*",
-                ChecksumCRC32C=b64encode(checksum.to_bytes(4, "big")).decode(),
-                ContentType="application/octet-stream",
-                Metadata={"crc32c": f"{checksum:08x}"},
-            )
-            answer["ETag"]  # an answer without it does not come from an object store
-        self.renew_direct()
+            if not await direct.put(key, body, crc32c(body)):
+                raise _elsewhere("put", key)
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
-        deadline = self._clock() + self._attempt_timeout
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        direct = self.direct_for(end - start)
+        if direct is None:
+            return await self._by_boto3("get", key, partial(self._get_range, key, start, end))
         with self._as_storage_errors("get", key):
-            answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
-            # One more than requested shows that the answer is another one.
-            with closing(answer["Body"]) as body:
-                data = read_in_time(body.read, end - start + 1, lambda: self._clock() > deadline, "get", key)
-        self.renew_direct()
-        return data
+            data = await direct.get(key, start, end)
+            if data is None:
+                raise _elsewhere("get", key)
+            return data
 
-    def head(self, key: str) -> ObjectHead:
-        with self._as_storage_errors("head", key):
+    async def head(self, key: str) -> ObjectHead:
+        def ask() -> ObjectHead:
             answer = self._client.head_object(Bucket=self._bucket, Key=key)
             text = answer["Metadata"].get("crc32c", "")
             return ObjectHead(answer["ContentLength"], int(text, 16) if _is_hex(text) else None)
 
-    def delete(self, key: str) -> None:
-        with self._as_storage_errors("delete", key):
-            self._client.delete_object(Bucket=self._bucket, Key=key)
+        return await self._by_boto3("head", key, ask)
 
-    def list_page(self, prefix: str, page: str | None) -> ListPage:
-        with self._as_storage_errors("list", prefix):
+    async def delete(self, key: str) -> None:
+        await self._by_boto3("delete", key, lambda: self._client.delete_object(Bucket=self._bucket, Key=key))
+
+    async def list_page(self, prefix: str, page: str | None) -> ListPage:
+        def ask() -> ListPage:
             if page is None:
                 answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix)
             else:
@@ -286,16 +259,51 @@ class S3ObjectStore:
             ]
             return ListPage(objects, answer["NextContinuationToken"] if answer["IsTruncated"] else None)
 
-    def keeps_versions(self) -> bool:
+        return await self._by_boto3("list", prefix, ask)
+
+    async def keeps_versions(self) -> bool:
         """Whether the bucket keeps deleted objects. Directory buckets cannot."""
         if self._bucket.endswith(DIRECTORY_BUCKET_SUFFIX):
             return False
-        with self._as_storage_errors("versioning", ""):
-            return self._client.get_bucket_versioning(Bucket=self._bucket).get("Status") == "Enabled"
+        answer = await self._by_boto3("versioning", "", lambda: self._client.get_bucket_versioning(Bucket=self._bucket))
+        return answer.get("Status") == "Enabled"
+
+    def direct_for(self, size_bytes: int) -> S3Direct | None:
+        """Return what sends a request of so many bytes on the event loop; None: boto3 sends it, in a thread."""
+        return self._direct if self._direct is not None and self._direct.admits(size_bytes) else None
+
+    async def _by_boto3(self, operation: str, key: str, ask: Callable[[], T]) -> T:
+        with self._as_storage_errors(operation, key):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+
+    def _put(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        body = b"".join(chunks)
+        checksum = crc32c(body)
+        answer = self._client.put_object(
+            Bucket=self._bucket,
+            Key=key,
+            Body=body,
+            IfNoneMatch="*",
+            ChecksumCRC32C=b64encode(checksum.to_bytes(4, "big")).decode(),
+            ContentType="application/octet-stream",
+            Metadata={"crc32c": f"{checksum:08x}"},
+        )
+        answer["ETag"]  # an answer without it does not come from an object store
+        self.renew_direct()
+
+    def _get_range(self, key: str, start: int, end: int) -> bytes:
+        deadline = self._clock() + self._attempt_timeout
+        answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
+        # One more than requested shows that the answer is another one.
+        with closing(answer["Body"]) as body:
+            data = read_in_time(body.read, end - start + 1, lambda: self._clock() > deadline, "get", key)
+        self.renew_direct()
+        return data
 
     def close(self) -> None:
         if self._direct is not None:
             self._direct.close()
+        self._threads.shutdown(wait=False)
         self._client.close()
 
     def renew_direct(self) -> None:
@@ -335,9 +343,7 @@ def read_in_time(
     return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
-def _direct(
-    client: "S3Client", settings: S3Settings, clock: Callable[[], float], loop: asyncio.AbstractEventLoop | None
-) -> S3Direct:
+def _direct(client: "S3Client", settings: S3Settings, clock: Callable[[], float]) -> S3Direct:
     limits = RequestLimits(
         connect_timeout=settings.connect_timeout_ms / 1000,
         read_timeout=settings.read_timeout_seconds,
@@ -345,10 +351,7 @@ def _direct(
         kept=settings.max_pool_connections,
     )
     ca_file = str(settings.tls_ca_file) if settings.tls_ca_file else None
-    direct = S3Direct(client, settings.bucket, ca_file, limits, clock)
-    if loop is not None:
-        threading.Thread(target=direct.open_ahead, args=(loop,), name="s3-connect", daemon=True).start()
-    return direct
+    return S3Direct(client, settings.bucket, ca_file, limits, clock)
 
 
 def _elsewhere(operation: str, key: str) -> RemoteStorageError:

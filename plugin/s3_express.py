@@ -10,7 +10,6 @@ Directory buckets list in no order and accept only prefixes that end in "/", and
 relies on either.
 """
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -63,7 +62,7 @@ class S3ExpressWalStorageManager(ObjectWalStorageManager):
         client = open_client(settings)
         sessions = ExpressSessions(lambda: _create_session(client, settings.bucket), self._clock)
         _use(sessions, client)
-        return S3ExpressObjectStore(client, settings, sessions, self._clock, self.loop)
+        return S3ExpressObjectStore(client, settings, sessions, self._clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +140,8 @@ class S3ExpressObjectStore(S3ObjectStore):
         settings: S3Settings,
         sessions: ExpressSessions,
         clock: Callable[[], float] = time.monotonic,
-        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(client, settings, PERMISSIONS, clock, loop)
+        super().__init__(client, settings, PERMISSIONS, clock)
         self._sessions = sessions
 
     def storage_error(self, operation: str, key: str, error: Exception) -> RemoteStorageError:

@@ -13,6 +13,7 @@ from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteWalLogSegmentMetadata
+from plugin.store_loop import ask
 from recovery.errors import UnusableRunError
 from topic_reader.isolation import committed
 from topic_reader.stored_log import LostRange, StoredBatch
@@ -56,8 +57,10 @@ def _pieces(
         entry = run.entry
         if entry.last_offset < next_offset:
             continue
-        raw = storage.fetch_log_segment(
-            run.combined_segment_id, entry.start_file_position, entry.end_file_position, run.custom_metadata
+        raw = ask(
+            storage.fetch_log_segment(
+                run.combined_segment_id, entry.start_file_position, entry.end_file_position, run.custom_metadata
+            )
         )
         if 0 < next_offset < entry.first_offset:
             yield LostRange(next_offset, entry.first_offset)

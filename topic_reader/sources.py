@@ -10,7 +10,6 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Self, cast
 
@@ -24,7 +23,9 @@ from metadata_topic.topic.topic_session import newest_snapshot, read_metadata
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.entry_column_batches import LogFilter
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
+from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+from plugin.store_loop import ask_each
 from recovery.cluster_view import ClusterView, TopicView, ask_cluster, read_kraft_view
 from recovery.errors import UnknownClusterError
 from recovery.logs.log_directory_target import identity_in
@@ -131,7 +132,7 @@ class OpenTopics:
         else:
             remembered = read_snapshots(storage, topics.stores.context.cluster_id)
             store, archived = remembered.store, remembered.archive
-            for stored in archive.list() if archive is not None else ():
+            for stored in ask_each(archive.list()) if archive is not None else ():
                 if archive is not None and archived.state_of(stored.object_id) is None:
                     try:
                         archived.apply(record_from_object(archive, stored))
@@ -221,7 +222,15 @@ class _RemembersFooters:
 
     def __init__(self, storage: RemoteWalStorageManager) -> None:
         self._storage = storage
-        self.fetch_segment_metadata = lru_cache(_FOOTERS_KEPT)(storage.fetch_segment_metadata)
+        self._known: dict[StoredSegment, RemoteWalCombinedLogSegmentMetadata] = {}
+
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+        if stored not in self._known:
+            found = await self._storage.fetch_segment_metadata(stored)
+            if len(self._known) >= _FOOTERS_KEPT:
+                self._known.clear()
+            self._known[stored] = found
+        return self._known[stored]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._storage, name)

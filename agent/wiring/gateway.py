@@ -3,7 +3,6 @@ broker's clients."""
 
 import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -36,7 +35,7 @@ from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
-from gateway.router_uploads import RouterStore, RouterUploads
+from gateway.router_uploads import RouterUploads
 from gateway.wanted_objects import KnownNames, WantedObjects
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from gateway.zone_proxies import ZoneProxies
@@ -74,8 +73,8 @@ _WAIT_MAX_S = 0.5
 """A request that waits longer for its upload, or for the read of its records, goes inline."""
 _UPLOAD_BYTES = 4 * 1024 * 1024
 """An object is uploaded sooner when it has so many bytes."""
-_STORE_THREADS = 8
-"""Uploads, reads and deletions at once."""
+_UPLOADS = 4
+"""Uploads at once (guessed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,6 @@ class ProduceRouting:
     routing: RoutingContext
     splicing: SplicingContext
     uploads: RouterUploads
-    pool: ThreadPoolExecutor
     wanted: WantedObjects
 
 
@@ -100,18 +98,16 @@ def build_produce_routing(
         _GATHERED_S,
         _LEFT_INLINE_S,
         _UPLOAD_BYTES,
-        _STORE_THREADS // 2,
+        _UPLOADS,
         _RETRY_S,
         _RETRY_MAX_S,
     )
     channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, _WAIT_MAX_S)
-    pool = ThreadPoolExecutor(_STORE_THREADS, "router-channel")
-    blobs = RouterStore(store, pool)
     wanted = WantedObjects()
-    uploads = RouterUploads(channel, blobs, clocks, metrics, wanted)
+    uploads = RouterUploads(channel, store, clocks, metrics, wanted)
     budgets = [MemoryBudget(CLIENT_FRAMES_BYTES) for _ in range(3)]
     routing = RoutingContext(RouteLimits(_WAIT_MAX_S), uploads, decider, metrics, budgets[0], budgets[1])
-    reads = RouterReads(blobs, CircuitBreaker(BreakerLimits()))
+    reads = RouterReads(store, CircuitBreaker(BreakerLimits()))
     splicing = SplicingContext(
         SpliceLimits(_WAIT_MAX_S, DEFAULT_MAX_FRAME_BYTES),
         reads,
@@ -119,7 +115,7 @@ def build_produce_routing(
         budgets[2],
         AdoptableRecords(AdoptionLimits(CLIENT_FRAMES_BYTES)) if settings.adopt_enable else None,
     )
-    return ProduceRouting(routing, splicing, uploads, pool, wanted)
+    return ProduceRouting(routing, splicing, uploads, wanted)
 
 
 _OF_LINKS = PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS
@@ -231,8 +227,6 @@ class ClientGateway:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         if self.serving is not None:
             await self.serving.tails.close()
-        if self.produce is not None:
-            self.produce.pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def adoptable(self) -> AdoptableRecords | None:

@@ -1,11 +1,9 @@
 """Puts together what lets the gateway answer consumers itself: tails of brokers, the handler to this one,
-serve_permission."""
+the permission to serve."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-
-from gateway.serve.clearance import ClusterAnswer, ClusterClearance
 
 from agent.configuration import Configuration
 from agent.settings.bypass import client_login

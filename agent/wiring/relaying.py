@@ -69,13 +69,12 @@ _PEER_IDLE_S = 600.0
 """Another agent's connection on which nothing came for so long is closed, within twice the time."""
 _READ_AHEAD_BYTES = 16 * 1024 * 1024
 """How far the agent reads ahead of a follower that is far behind, for each connection."""
-_READ_THREADS = 8
 _OWN_CONNECTIONS = 128
 """Far more than a broker has to itself."""
-"""Threads that read objects for the local broker (guessed); small reads of S3 take none."""
 _GATHER_MAX_MS = 25
 """How long the broker may gather what a follower's fetch gets, while much is uploaded: as long as an object is."""
-_CATCH_UP_THREADS = 4
+_CATCH_UP_READS = 4
+"""Reads at once for brokers far behind (guessed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,8 @@ def build_relaying(
     write_path, zones = GuardedWritePath(), Zones(identity.rack, RemoteReaders(clock))
     peers = KnownPeers(peer_addresses(broker, settings.peers))
     stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
-    hydration = HydrationCache(storage, _hydration_limits(settings.hydration), stage_times, metrics, clock, archive)
+    hydration_limits = HydrationLimits(settings.hydration.cache_bytes)
+    hydration = HydrationCache(storage, hydration_limits, stage_times, metrics, clock, archive)
     hello, limits = _hello(settings, identity), _leader_limits(configuration)
     context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics, clock)
     packing = Packing(clock, metrics.packing)
@@ -224,10 +224,6 @@ def _shadow(settings: AgentSettings, registry: CollectorRegistry, zones: Zones, 
     for_whom = partial(reads_for, zones=zones, min_readers=settings.hydration.share_min_readers)
     rules = ShadowRules(settings.link.wait_max_s, for_whom)
     return Shadow(registry, rules, clock)
-
-
-def _hydration_limits(settings: HydrationSettings) -> HydrationLimits:
-    return HydrationLimits(_READ_THREADS, settings.cache_bytes)
 
 
 def _found_peers(
@@ -323,7 +319,7 @@ def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> Memo
 def catch_up_read_limits(settings: CatchUpSettings, hydration: HydrationSettings) -> CatchUpReadLimits:
     """Use at most a quarter of the cache, and half of the time that a response has."""
     return CatchUpReadLimits(
-        _CATCH_UP_THREADS,
+        _CATCH_UP_READS,
         settings.fetch_max_bytes_per_second,
         hydration.cache_bytes // 4,
         hydration.timeout_s / 2,

@@ -6,7 +6,6 @@ works: another zone's missing bucket delays nothing, and the own one delays only
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -43,7 +42,6 @@ class StorageLoading:
 
     async def run(self) -> None:
         """Run until everything is loaded."""
-        self._context = replace(self._context, loop=asyncio.get_running_loop())
         if self._spec.buckets:
             await self._run_buckets()
         else:

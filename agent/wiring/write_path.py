@@ -44,7 +44,7 @@ from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint, end_of_log
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadListener, WritePathOwner
-from rlm.write_path.runtime import Runtime, thread_pool
+from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 
@@ -328,11 +328,10 @@ class WritePath(WritePathOwner):
             self._fail(defect)
 
     def _make_combine_task(self) -> RLMWalCombineTask:
-        around, limits, gateway = self._around, self._around.settings.log_manager, self._around.relaying.gateway
-        pool = thread_pool(limits.combiner_thread_pool_size, "rlm-wal-combine")
+        around, gateway = self._around, self._around.relaying.gateway
         rules = CombineRules(_UPLOAD_TIMEOUT_S, around.settings.link.takes_digests)
         return self.uploads(
-            SegmentCopies(around.relaying.storage, pool, rules),
+            SegmentCopies(around.relaying.storage, rules),
             around.publisher,
             around.next_segment_id,
             around.metrics.write,

@@ -60,7 +60,7 @@ class ServedClient:
         turn = self._serving.asked(frame)
         if turn is None:
             if api_key_of(frame) == FETCH_API_KEY:
-                self._metrics.answered(Way.UNCHANGED)
+                self._metrics.answered(ServeOutcome.UNCHANGED)
             return frame, None
         await all_answered()
         came_s = loop.time()

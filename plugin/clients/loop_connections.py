@@ -101,15 +101,6 @@ class LoopConnections:
                 return
         self._in_use -= 1
 
-    async def open_some(self, count: int) -> None:
-        """Connect ahead of the first request. Raises OSError."""
-        for _ in range(count):
-            connection = await self._connect()
-            if self._closed:
-                connection.abort()
-                return
-            self._kept.append(connection)
-
     def close(self) -> None:
         """Close the pool. Connections in use are closed after their answers."""
         with contextlib.suppress(RuntimeError):  # the loop has ended, and its connections with it

@@ -6,7 +6,10 @@ the deadline per attempt, and turns its client library's errors into `plugin.err
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
+
+LOOP_MAX_BYTES: Final = 1024 * 1024
+"""What is larger is copied, signed and checked in threads: it would hold up the event loop (guessed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,50 +43,33 @@ class ListPage:
 class VersionedStore(Protocol):
     """A store that can say whether it keeps deleted objects."""
 
-    def keeps_versions(self) -> bool:
+    async def keeps_versions(self) -> bool:
         """Whether deleted objects are kept as versions. Raises RemoteStorageError."""
 
 
 class ObjectStore(Protocol):
-    """One attempt at each request; called from many threads at once.
+    """One attempt at each request, on the event loop that `plugin.store_loop` names.
 
     Every method raises RemoteStorageError or one of its kinds, nothing else.
     """
 
-    def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+    async def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         """Write an object whose bytes are the chunks in order; durable and readable on return.
 
         Raises ObjectExistsError when the key is taken, and never alters the existing object.
         """
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end), fewer if the object ends before. Raises RemoteResourceNotFoundError."""
 
-    def head(self, key: str) -> ObjectHead:
+    async def head(self, key: str) -> ObjectHead:
         """Return size and checksum. Raises RemoteResourceNotFoundError."""
 
-    def delete(self, key: str) -> None:
+    async def delete(self, key: str) -> None:
         """Delete the object; succeeds when there is none."""
 
-    def list_page(self, prefix: str, page: str | None) -> ListPage:
+    async def list_page(self, prefix: str, page: str | None) -> ListPage:
         """List objects whose key starts with `prefix`, which ends in "/"; `page` comes from the part before."""
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
-
-
-@runtime_checkable
-class LoopStore(ObjectStore, Protocol):
-    """An ObjectStore whose two requests for every object can be awaited on an event loop as well.
-
-    They behave like the calls of the same name, errors included. For one event loop only.
-    """
-
-    def admits_on_loop(self, size_bytes: int) -> bool:
-        """Whether a request of so many bytes would not block the loop now."""
-
-    async def put_if_absent_on_loop(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
-        """Write an object, see `put_if_absent`."""
-
-    async def get_range_on_loop(self, key: str, start: int, end: int) -> bytes:
-        """Read a range, see `get_range`."""
+        """Release connections. Idempotent; on any thread."""

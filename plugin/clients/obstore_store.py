@@ -14,9 +14,8 @@ does not exist.
 import datetime
 import re
 import ssl
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -100,7 +99,7 @@ def opened(key: str, hint: str, make: Callable[[], T]) -> T:
 
 
 class ObstoreObjectStore:
-    """The store. See the module's theory. Safe for many threads."""
+    """The store. See the module's theory."""
 
     def __init__(
         self,
@@ -120,8 +119,7 @@ class ObstoreObjectStore:
         self._opened = open_store()
         self._permissions = permissions
         self._page_objects = page_objects
-        self._listings: OrderedDict[tuple[str, str], Iterator[Sequence[ObjectMeta]]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._listings: OrderedDict[tuple[str, str], AsyncIterator[Sequence[ObjectMeta]]] = OrderedDict()
 
     @property
     def _store(self) -> "GCSStore | AzureStore":
@@ -136,48 +134,50 @@ class ObstoreObjectStore:
             self._credentials = present
         return self._opened
 
-    def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+    async def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         body = b"".join(chunks)
         attributes = {"Content-Type": "application/octet-stream", "crc32c": f"{crc32c(body):08x}"}
-        self._ask(
+        await self._ask(
             "put",
             key,
-            lambda: obstore.put(self._store, key, body, mode="create", use_multipart=False, attributes=attributes),
+            lambda: obstore.put_async(
+                self._store, key, body, mode="create", use_multipart=False, attributes=attributes
+            ),
         )
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
-        return self._ask("get", key, lambda: obstore.get_range(self._store, key, start=start, end=end).to_bytes())
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        data = await self._ask("get", key, lambda: obstore.get_range_async(self._store, key, start=start, end=end))
+        return data.to_bytes()
 
-    def head(self, key: str) -> ObjectHead:
-        def ask() -> ObjectHead:
-            answer = obstore.get(self._store, key, options={"head": True})
+    async def head(self, key: str) -> ObjectHead:
+        async def ask() -> ObjectHead:
+            answer = await obstore.get_async(self._store, key, options={"head": True})
             checksum = answer.attributes.get("crc32c", "")
             return ObjectHead(answer.meta["size"], int(checksum, 16) if len(checksum) == 8 else None)
 
-        return self._ask("head", key, ask)
+        return await self._ask("head", key, ask)
 
-    def delete(self, key: str) -> None:
+    async def delete(self, key: str) -> None:
         try:
-            self._ask("delete", key, lambda: obstore.delete(self._store, key))
+            await self._ask("delete", key, lambda: obstore.delete_async(self._store, key))
         except RemoteResourceNotFoundError:
             return
 
-    def list_page(self, prefix: str, page: str | None) -> ListPage:
-        return self._ask("list", prefix, lambda: self._list_page(prefix, page))
+    async def list_page(self, prefix: str, page: str | None) -> ListPage:
+        return await self._ask("list", prefix, lambda: self._list_page(prefix, page))
 
-    def _list_page(self, prefix: str, page: str | None) -> ListPage:
-        with self._lock:
-            kept = self._listings.pop((prefix, page), None) if page is not None else None
-        listing = kept or iter(obstore.list(self._store, prefix, offset=page, chunk_size=self._page_objects))
-        found = next(listing, ())
+    async def _list_page(self, prefix: str, page: str | None) -> ListPage:
+        kept = self._listings.pop((prefix, page), None) if page is not None else None
+        listing = kept or aiter(obstore.list(self._store, prefix, offset=page, chunk_size=self._page_objects))
+        found = await _next_part(listing)
         # Azure ignores an unknown start position.
         while page is not None and found and found[-1]["path"] <= page:
-            passed, found = found[-1]["path"], next(listing, ())
+            passed, found = found[-1]["path"], await _next_part(listing)
             if kept or (found and found[-1]["path"] <= passed):
                 reason = "the store gives a part of the listing twice: it would never end"
                 raise RemoteStorageRefusedError("list", prefix, reason)
         if not found and page is None:
-            self._check_that_it_is_a_store(prefix)
+            await self._check_that_it_is_a_store(prefix)
         objects = [
             ListedObject(item["path"], item["size"], int(item["last_modified"].timestamp() * 1000))
             for item in found
@@ -185,28 +185,34 @@ class ObstoreObjectStore:
         ]
         if len(found) < self._page_objects:
             return ListPage(objects, None)
-        with self._lock:
-            self._listings[prefix, objects[-1].key] = listing
-            while len(self._listings) > _KEPT_LISTINGS:  # abandoned listings
-                self._listings.popitem(last=False)
+        self._listings[prefix, objects[-1].key] = listing
+        while len(self._listings) > _KEPT_LISTINGS:  # abandoned listings
+            self._listings.popitem(last=False)
         return ListPage(objects, objects[-1].key)
 
-    def _check_that_it_is_a_store(self, prefix: str) -> None:
+    async def _check_that_it_is_a_store(self, prefix: str) -> None:
         try:
-            obstore.head(self._store, prefix + _NO_OBJECT)
+            await obstore.head_async(self._store, prefix + _NO_OBJECT)
         except FileNotFoundError:
             return
 
     def close(self) -> None:
-        with self._lock:
-            self._listings.clear()
+        self._listings.clear()
 
-    def _ask(self, operation: str, key: str, ask: Callable[[], T]) -> T:
+    async def _ask(self, operation: str, key: str, ask: Callable[[], Awaitable[T]]) -> T:
         try:
-            return ask()
+            return await ask()
         except Exception as error:  # obstore also raises errors that are not its own
             failed = as_storage_error(operation, f"{self._place}{key}", error, self._permissions)
         raise failed  # raised here, so that obstore's text, which may hold a token, is not attached
+
+
+async def _next_part(listing: AsyncIterator[Sequence["ObjectMeta"]]) -> Sequence["ObjectMeta"]:
+    """Return the next part, or an empty one. obstore's awaitables do not fit `anext` with a default."""
+    try:
+        return await anext(listing)
+    except StopAsyncIteration:
+        return ()
 
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")

@@ -11,7 +11,6 @@ a proxy, the caller is told to send the same request by boto3, which handles the
 """
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import ssl
@@ -30,6 +29,7 @@ from botocore.utils import get_environ_proxies
 
 from plugin.clients.http_messages import HttpAnswer, HttpRequest
 from plugin.clients.loop_connections import LoopConnections, RequestLimits
+from plugin.clients.object_store import LOOP_MAX_BYTES
 from plugin.clients.s3_route import Route, Routes
 from plugin.clients.s3_signatures import EMPTY_PAYLOAD, UNSIGNED_PAYLOAD, S3Signer
 from plugin.errors import RemoteStorageError
@@ -38,10 +38,8 @@ from plugin.wall_clock import wall_ms
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-_OPENED_AHEAD: Final = 4
 _ANSWER_MAX_BYTES: Final = 64 * 1024
 """Limit for answers that are no objects."""
-_LOOP_MAX_BYTES: Final = 1024 * 1024
 _SIGNER_KEPT_S: Final = 30.0
 """How long the event loop signs without asking botocore for refreshed credentials. botocore refreshes them, and
 sessions, longer before their end than that. If it cannot, they may end earlier: the store then refuses a request, and a
@@ -75,8 +73,6 @@ class _Way:
         self._signs_bodies = route.signs_bodies
         self._tls = _tls(ca_file) if parts.scheme == "https" else None
         self._connections: LoopConnections | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._is_closed = False
         self.signer: S3Signer | None = None
         """The signer that a thread got last."""
         self._signs_until = 0.0
@@ -100,11 +96,6 @@ class _Way:
             self._connections = LoopConnections(self._route.url, self._tls, self._limits, asyncio.get_running_loop())
         return self._connections
 
-    def open_ahead(self) -> None:
-        """Connect on the running loop before the first request."""
-        if not self._is_closed and self.signer is not None:
-            self._opening = asyncio.get_running_loop().create_task(_ahead(self.connections()), name="s3-connect")
-
     def request(
         self, signer: S3Signer, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes
     ) -> HttpRequest:
@@ -119,7 +110,6 @@ class _Way:
         return HttpRequest(operation.method, path, sent, body)
 
     def close(self) -> None:
-        self._is_closed = True
         if self._connections is not None:
             self._connections.close()
 
@@ -146,13 +136,6 @@ class S3Direct:
         self._known: _Way | None = None
         self._closed = False
 
-    def open_ahead(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Connect on that loop before the first request. Blocks; the first request reports a failure."""
-        with contextlib.suppress(Exception):
-            self.renew()
-            if self._known is not None:
-                loop.call_soon_threadsafe(self._known.open_ahead)
-
     def renew(self) -> None:
         """Ask boto3 for route and credentials. May block. Raises botocore's errors."""
         self._way().renew(self._clock())
@@ -161,7 +144,7 @@ class S3Direct:
         """Whether a request of so many bytes may be awaited: no blocking call, and no long computation."""
         way = self._known
         return (
-            size_bytes <= _LOOP_MAX_BYTES
+            size_bytes <= LOOP_MAX_BYTES
             and way is not None
             and way.signer is not None
             and way.is_current(self._clock())
@@ -221,11 +204,6 @@ class S3Direct:
             if self._known is way:
                 self._known = None
         way.close()
-
-
-async def _ahead(connections: LoopConnections) -> None:
-    with contextlib.suppress(Exception):  # the request will report it
-        await connections.open_some(_OPENED_AHEAD)
 
 
 def _put_headers(checksum: int) -> dict[str, str]:

@@ -8,9 +8,8 @@ A range is read with few requests: a gap between two wanted parts of an object i
 request. Tables are cached, because a segment is read a few times, and soon.
 """
 
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -21,7 +20,6 @@ from plugin.format.adoption_note import AdoptionNote, split_note
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
-    SegmentsOnLoop,
     StorageContext,
     StoredSegment,
     blobs_of,
@@ -56,7 +54,6 @@ class AdoptingStorage(RemoteWalStorageManager):
         """`storage` is already configured."""
         self._storage = storage
         self._tables: OrderedDict[CombinedSegmentId, AdoptionTable] = OrderedDict()
-        self._lock = threading.Lock()
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         """Do nothing: the wrapped storage is already configured."""
@@ -65,12 +62,12 @@ class AdoptingStorage(RemoteWalStorageManager):
     def adopts(self) -> bool:
         return self._storage.adopts and self._storage.blobs is not None
 
-    def copy_log_segment_data(
+    async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        return self._storage.copy_log_segment_data(metadata, records_list)
+        return await self._storage.copy_log_segment_data(metadata, records_list)
 
-    def fetch_log_segment(
+    async def fetch_log_segment(
         self,
         combined_segment_id: CombinedSegmentId,
         start_position: int,
@@ -79,67 +76,62 @@ class AdoptingStorage(RemoteWalStorageManager):
     ) -> bytes:
         plain, note = split_note(custom_metadata)
 
-        def read(start: int, end: int) -> bytes:
-            return self._storage.fetch_log_segment(combined_segment_id, start, end, plain)
+        async def read(start: int, end: int) -> bytes:
+            return await self._storage.fetch_log_segment(combined_segment_id, start, end, plain)
 
         if note is None or end_position <= RECORDS_START:
-            return read(start_position, end_position)
-        table = self._table(combined_segment_id, note, read)
+            return await read(start_position, end_position)
+        table = await self._table(combined_segment_id, note, read)
         parts = list(_parts(table, start_position, end_position))
         last = parts[-1]
         if last.source is None and last.end > note.table_start:
             reason = f"no bytes {start_position} to {end_position} in it, with those that are elsewhere"
             raise RemoteSegmentCorruptError("fetch", str(combined_segment_id), reason)
-        return b"".join(self._read(parts, read))
+        return b"".join(await self._read(parts, read))
 
-    def _table(self, segment_id: CombinedSegmentId, note: AdoptionNote, read: "_Read") -> AdoptionTable:
-        with self._lock:
-            known = self._tables.get(segment_id)
-            if known is not None:
-                self._tables.move_to_end(segment_id)
-                return known
-        raw = read(note.table_start, note.table_start + note.table_bytes)
+    async def _table(self, segment_id: CombinedSegmentId, note: AdoptionNote, read: "_Read") -> AdoptionTable:
+        known = self._tables.get(segment_id)
+        if known is not None:
+            self._tables.move_to_end(segment_id)
+            return known
+        raw = await read(note.table_start, note.table_start + note.table_bytes)
         try:
             table = AdoptionTable.read(raw, note.table_crc32c)
         except ValueError as error:
             raise RemoteSegmentCorruptError("fetch", str(segment_id), str(error)) from error
-        with self._lock:
-            self._tables[segment_id] = table
-            if len(self._tables) > TABLES_KEPT:
-                self._tables.popitem(last=False)
+        self._tables[segment_id] = table
+        if len(self._tables) > TABLES_KEPT:
+            self._tables.popitem(last=False)
         return table
 
-    def _read(self, parts: Sequence[_Part], read: "_Read") -> list[bytes]:
+    async def _read(self, parts: Sequence[_Part], read: "_Read") -> list[bytes]:
         found = [b""] * len(parts)
         for indexes in _requests(parts):
             source, start = parts[indexes[0]].source, parts[indexes[0]].start
             end = max(parts[index].end for index in indexes)
             if source is None:
-                data = read(start, end)
+                data = await read(start, end)
             else:
                 blob = StoredBlob(source.object_id.blob_name, end, source.custom_metadata)
-                data = blobs_of(self._storage, "get", blob.name).get_blob(blob, start, end)
+                data = await blobs_of(self._storage, "get", blob.name).get_blob(blob, start, end)
             for index in indexes:
                 part = parts[index]
                 piece = data[part.start - start : part.end - start]
                 found[index] = piece if part.line is None else stamped(part.line, piece, part.at)
         return found
 
-    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         plain, _ = split_note(stored.custom_metadata)
-        return self._storage.fetch_segment_metadata(replace(stored, custom_metadata=plain))
+        return await self._storage.fetch_segment_metadata(replace(stored, custom_metadata=plain))
 
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    async def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         """Delete the segment's own object. Objects that it names belong to others."""
-        self._storage.delete_log_segment_data(combined_segment_id, split_note(custom_metadata)[0])
+        await self._storage.delete_log_segment_data(combined_segment_id, split_note(custom_metadata)[0])
 
-    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+    def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[Sequence[StoredSegment]]:
         return self._storage.list_log_segments(broker_id)
-
-    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
-        """Return the wrapped store's, for segments that are whole in their object: others take several requests."""
-        plain, note = split_note(custom_metadata)
-        return self._storage.on_loop(size_bytes, plain) if note is None else None
 
     def place_of(self, custom_metadata: bytes) -> str | None:
         return self._storage.place_of(split_note(custom_metadata)[0])
@@ -156,7 +148,7 @@ class AdoptingStorage(RemoteWalStorageManager):
         self._storage.close()
 
 
-_Read = Callable[[int, int], bytes]
+_Read = Callable[[int, int], Awaitable[bytes]]
 
 
 def _parts(table: AdoptionTable, start: int, end: int) -> Iterator[_Part]:

@@ -7,19 +7,17 @@ requests fails the same way.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final
 
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import RemoteStorageError, defect_as_storage_error, defects_as_storage_errors
+from plugin.errors import RemoteStorageError, defect_as_storage_error
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
-    SegmentsOnLoop,
     StorageContext,
     StoredSegment,
     blobs_of,
@@ -30,8 +28,6 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from plugin.wrappers.request_ceiling import RequestCeiling
-
-T = TypeVar("T")
 
 _UNTIMED: Final = nullcontext()
 _PUTS = frozenset({"copy", "put", "list"})
@@ -83,13 +79,13 @@ class GuardedStorageManager(RemoteWalStorageManager):
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         """Do nothing: what arrives is already configured."""
 
-    def copy_log_segment_data(
+    async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         with self.call_real("copy", metadata.combined_segment_id) as manager:
-            return manager.copy_log_segment_data(metadata, records_list)
+            return await manager.copy_log_segment_data(metadata, records_list)
 
-    def fetch_log_segment(
+    async def fetch_log_segment(
         self,
         combined_segment_id: CombinedSegmentId,
         start_position: int,
@@ -97,24 +93,22 @@ class GuardedStorageManager(RemoteWalStorageManager):
         custom_metadata: bytes = b"",
     ) -> bytes:
         with self.call_real("fetch", combined_segment_id) as manager:
-            return manager.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
+            return await manager.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
-    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         with self.call_real("fetch metadata", stored.key) as manager:
-            return manager.fetch_segment_metadata(stored)
+            return await manager.fetch_segment_metadata(stored)
 
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    async def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         with self.call_real("delete", combined_segment_id) as manager:
-            manager.delete_log_segment_data(combined_segment_id, custom_metadata)
+            await manager.delete_log_segment_data(combined_segment_id, custom_metadata)
 
-    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+    async def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[Sequence[StoredSegment]]:
         with self.call_real("list", "") as manager:
-            listed = manager.list_log_segments(broker_id)
-        return _each("list", "", listed)
-
-    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
-        inner = self._manager.on_loop(size_bytes, custom_metadata) if self._manager is not None else None
-        return _GuardedOnLoop(inner, self.call_real) if inner is not None else None
+            async for part in manager.list_log_segments(broker_id):
+                yield part
 
     def place_of(self, custom_metadata: bytes) -> str | None:
         """Return where objects are; without the real one, there are no parts."""
@@ -186,62 +180,25 @@ class _Call(AbstractContextManager[RemoteWalStorageManager]):
 _There = Callable[[str, object], AbstractContextManager[RemoteWalStorageManager]]
 
 
-class _GuardedOnLoop:
-    """The real one's calls for the event loop, as `SegmentsOnLoop`."""
-
-    def __init__(self, segments: SegmentsOnLoop, there: _There) -> None:
-        self._segments = segments
-        self._there = there
-
-    async def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList, threads: Executor
-    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        with self._there("copy", metadata.combined_segment_id):
-            return await self._segments.copy_log_segment_data(metadata, records_list, threads)
-
-    async def fetch_log_segment(
-        self,
-        combined_segment_id: CombinedSegmentId,
-        start_position: int,
-        end_position: int,
-        custom_metadata: bytes,
-        threads: Executor,
-    ) -> bytes:
-        with self._there("fetch", combined_segment_id):
-            return await self._segments.fetch_log_segment(
-                combined_segment_id, start_position, end_position, custom_metadata, threads
-            )
-
-
 class _GuardedBlobs:
     """The real one's blobs, as `BlobStorage`."""
 
     def __init__(self, there: _There) -> None:
         self._there = there
 
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        with self._blobs("put", name) as blobs:
-            return blobs.put_blob(name, *chunks)
+    async def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        with self._there("put", name) as manager:
+            return await blobs_of(manager, "put", name).put_blob(name, *chunks)
 
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
-        with self._blobs("get", blob.name) as blobs:
-            return blobs.get_blob(blob, start, end)
+    async def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        with self._there("get", blob.name) as manager:
+            return await blobs_of(manager, "get", blob.name).get_blob(blob, start, end)
 
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        with self._blobs("list", directory) as blobs:
-            listed = blobs.list_blobs(directory)
-        return _each("list", directory, listed)
+    async def list_blobs(self, directory: str) -> AsyncIterator[Sequence[StoredBlob]]:
+        with self._there("list", directory) as manager:
+            async for part in blobs_of(manager, "list", directory).list_blobs(directory):
+                yield part
 
-    def delete_blob(self, blob: StoredBlob) -> None:
-        with self._blobs("delete", blob.name) as blobs:
-            blobs.delete_blob(blob)
-
-    @contextmanager
-    def _blobs(self, operation: str, key: str) -> Iterator[BlobStorage]:
-        with self._there(operation, key) as manager:
-            yield blobs_of(manager, operation, key)
-
-
-def _each(operation: str, key: str, listed: Iterator[T]) -> Iterator[T]:
-    with defects_as_storage_errors(operation, key):
-        yield from listed
+    async def delete_blob(self, blob: StoredBlob) -> None:
+        with self._there("delete", blob.name) as manager:
+            await blobs_of(manager, "delete", blob.name).delete_blob(blob)

@@ -11,7 +11,7 @@ gives what the others have, and reports at its end which bucket did not answer.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -93,25 +93,27 @@ class ZoneBuckets:
             raise unknown_bucket(operation, segment_id, custom_metadata)
         return bucket, custom_metadata[BUCKET_ID_BYTES:]
 
-    def listed(self, key: str, listing: Callable[[RemoteWalStorageManager], Iterator[T]]) -> Iterator[T]:
+    async def listed(
+        self, key: str, listing: Callable[[RemoteWalStorageManager], AsyncIterator[Sequence[T]]]
+    ) -> AsyncIterator[list[T]]:
         """Yield what each bucket has. Raises IncompleteListingError at the end if one did not answer."""
         unanswered: dict[str, str] = {}
         for bucket_id, bucket in self.by_id.items():
             try:
-                for stored in listing(bucket.manager):
-                    yield replace(stored, custom_metadata=bucket_id + stored.custom_metadata)
+                async for part in listing(bucket.manager):
+                    yield [replace(stored, custom_metadata=bucket_id + stored.custom_metadata) for stored in part]
             except RemoteStorageError as error:
                 unanswered[bucket.name] = str(error)
         if unanswered:
             raise IncompleteListingError(key, unanswered)
 
 
-def in_each(holders: Iterable[H], delete: Callable[[H], None]) -> None:
+async def in_each(holders: Iterable[H], delete: Callable[[H], Awaitable[None]]) -> None:
     """Delete in each bucket. Raises the first failure once all were tried."""
     failures: list[RemoteStorageError] = []
     for one in holders:
         try:
-            delete(one)
+            await delete(one)
         except RemoteStorageError as error:
             failures.append(error)
     if failures:
@@ -137,15 +139,15 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         bucket = self._buckets.holding(custom_metadata)
         return bucket.name if bucket is not None else None
 
-    def copy_log_segment_data(
+    async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         """Write to the own zone's bucket."""
         bucket_id, bucket = self._buckets.written("copy", str(metadata.combined_segment_id))
-        update = bucket.manager.copy_log_segment_data(metadata, records_list)
+        update = await bucket.manager.copy_log_segment_data(metadata, records_list)
         return replace(update, custom_metadata=bucket_id + update.custom_metadata)
 
-    def fetch_log_segment(
+    async def fetch_log_segment(
         self,
         combined_segment_id: CombinedSegmentId,
         start_position: int,
@@ -154,38 +156,40 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
     ) -> bytes:
         """Read an object. If no bucket is named, the unnamed one is tried first, then the others."""
 
-        def fetch(bucket: Bucket, rest: bytes) -> bytes:
-            return bucket.manager.fetch_log_segment(combined_segment_id, start_position, end_position, rest)
+        async def fetch(bucket: Bucket, rest: bytes) -> bytes:
+            return await bucket.manager.fetch_log_segment(combined_segment_id, start_position, end_position, rest)
 
         if custom_metadata:
-            return fetch(*self._buckets.known("fetch", combined_segment_id, custom_metadata))
-        return _first_answer([partial(fetch, bucket, b"") for bucket in self._buckets.unnamed_first()])
+            return await fetch(*self._buckets.known("fetch", combined_segment_id, custom_metadata))
+        return await _first_answer([partial(fetch, bucket, b"") for bucket in self._buckets.unnamed_first()])
 
-    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         named = stored.custom_metadata
         bucket, rest = self._buckets.known("fetch metadata", stored.combined_segment_id, named)
-        found = bucket.manager.fetch_segment_metadata(replace(stored, custom_metadata=rest))
+        found = await bucket.manager.fetch_segment_metadata(replace(stored, custom_metadata=rest))
         _, note = split_note(found.custom_metadata)
         return replace(found, custom_metadata=named if note is None else join_note(named, note))
 
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    async def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         """Delete, in all buckets if none is named. Raises when one that may have it does not answer."""
         known = partial(self._buckets.known, "delete", combined_segment_id)
         holders = [custom_metadata] if custom_metadata else self._buckets.ids
-        in_each(holders, lambda one: self._delete(*known(one), combined_segment_id))
+        await in_each(holders, lambda one: self._delete(*known(one), combined_segment_id))
 
-    def _delete(self, bucket: Bucket, custom_metadata: bytes, segment_id: CombinedSegmentId) -> None:
+    async def _delete(self, bucket: Bucket, custom_metadata: bytes, segment_id: CombinedSegmentId) -> None:
         if self._clock() < bucket.rests_until_s:
             reason = f"bucket {bucket.name} did not answer a moment ago"
             raise RemoteStorageError("delete", str(segment_id), reason, label="bucket_away")
         try:
-            bucket.manager.delete_log_segment_data(segment_id, custom_metadata)
+            await bucket.manager.delete_log_segment_data(segment_id, custom_metadata)
         except RemoteStorageError as error:
             if error.retriable:
                 bucket.rests_until_s = self._clock() + _REST_S
             raise
 
-    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+    def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[Sequence[StoredSegment]]:
         """List the segments of all buckets. Raises IncompleteListingError at the end if one did not answer."""
         key = "-" if broker_id is None else f"broker {broker_id}"
         return self._buckets.listed(key, lambda one: one.list_log_segments(broker_id))
@@ -210,12 +214,12 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
             bucket.manager.close()
 
 
-def _first_answer(attempts: Sequence[Callable[[], R]]) -> R:
+async def _first_answer(attempts: Sequence[Callable[[], Awaitable[R]]]) -> R:
     """Return the first answer. A missing object is certain only if all buckets say so."""
     failures: list[RemoteStorageError] = []
     for attempt in attempts:
         try:
-            return attempt()
+            return await attempt()
         except RemoteStorageError as error:
             failures.append(error)
     raise next((one for one in failures if not isinstance(one, RemoteResourceNotFoundError)), failures[0])
@@ -227,23 +231,23 @@ class _ZonedBlobs:
     def __init__(self, buckets: ZoneBuckets) -> None:
         self._buckets = buckets
 
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+    async def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         """Write to the own zone's bucket."""
         bucket_id, bucket = self._buckets.written("put", name)
-        return bucket_id + blobs_of(bucket.manager, "put", name).put_blob(name, *chunks)
+        return bucket_id + await blobs_of(bucket.manager, "put", name).put_blob(name, *chunks)
 
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
-        return self._holder("get", blob).get_blob(blob, start, end)
+    async def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        return await self._holder("get", blob).get_blob(blob, start, end)
 
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+    def list_blobs(self, directory: str) -> AsyncIterator[Sequence[StoredBlob]]:
         """List all buckets, like `list_log_segments`."""
         return self._buckets.listed(directory, lambda one: blobs_of(one, "list", directory).list_blobs(directory))
 
-    def delete_blob(self, blob: StoredBlob) -> None:
+    async def delete_blob(self, blob: StoredBlob) -> None:
         """Delete, in all buckets if none is named, because then its upload never ended."""
         everywhere = (blobs_of(one.manager, "delete", blob.name) for one in self._buckets.all)
         holders = [self._holder("delete", blob)] if blob.custom_metadata else everywhere
-        in_each(holders, lambda one: one.delete_blob(blob))
+        await in_each(holders, lambda one: one.delete_blob(blob))
 
     def _holder(self, operation: str, blob: StoredBlob) -> BlobStorage:
         bucket = self._buckets.holding(blob.custom_metadata)

@@ -17,6 +17,7 @@ from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.store_loop import ask
 from recovery.errors import GoneRunError, OvertakenRunError, UnusableRunError
 from recovery.logs.log_plan import Extent
 from recovery.logs.object_reads import LogExtent, ObjectRead
@@ -67,10 +68,10 @@ class RunReader:
     def _fetch(self, stored: StoredObject, start: int, end: int) -> bytes:
         object_id = stored.object_id
         if not isinstance(object_id, ArchiveObjectId):
-            return self._storage.fetch_log_segment(object_id, start, end, stored.custom_metadata)
+            return ask(self._storage.fetch_log_segment(object_id, start, end, stored.custom_metadata))
         if self._archive is None:
             raise UnusableRunError("read run", str(object_id), "it is in the archive, whose store is not configured")
-        return self._archive.fetch(object_id, start, end)
+        return ask(self._archive.fetch(object_id, start, end))
 
     def read(self, log: int, extent: Extent) -> ReadExtent:
         """Read one extent. Raises UnusableRunError, and RemoteStorageError when the store fails."""

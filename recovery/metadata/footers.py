@@ -20,6 +20,7 @@ from plugin.format.adoption_note import split_note
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.router_object_id import ROUTER_KIND
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteWalCombinedLogSegmentMetadata
+from plugin.store_loop import ask, ask_each
 from recovery.patience import IMPATIENT, Patience
 
 _THREADS = 16
@@ -49,7 +50,7 @@ def read_footers(
 
     def read(stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata | UnreadableObject:
         try:
-            return patience.call(lambda: storage.fetch_segment_metadata(stored))
+            return patience.call(lambda: ask(storage.fetch_segment_metadata(stored)))
         except RemoteResourceNotFoundError as error:
             return UnreadableObject(stored.key, error.reason, is_gone=True)
         except RemoteSegmentCorruptError as error:
@@ -89,14 +90,16 @@ class _Readable:
         names: list[str] = []
         if self._storage.blobs is not None:
             with suppress(IncompleteListingError):  # objects are also looked for at the named place
-                for blob in self._storage.blobs.list_blobs(ROUTER_KIND):
+                for blob in ask_each(self._storage.blobs.list_blobs(ROUTER_KIND)):
                     names.append(blob.name)
         return names
 
     def _is_there(self, found: RemoteWalCombinedLogSegmentMetadata, entry: RemoteLogSegmentMetadataEntry) -> bool:
         try:
-            self._storage.fetch_log_segment(
-                found.combined_segment_id, entry.start_file_position, entry.end_file_position, found.custom_metadata
+            ask(
+                self._storage.fetch_log_segment(
+                    found.combined_segment_id, entry.start_file_position, entry.end_file_position, found.custom_metadata
+                )
             )
         except RemoteResourceNotFoundError:
             return False

@@ -41,6 +41,7 @@ from plugin.format.entry_column_batches import Bools, LogFilter, decode_blocks
 from plugin.format.entry_columns import DIGEST_VERSION
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from plugin.store_loop import ask_each
 from recovery.logs.log_plan import EpochStart, LogRuns, PlanRules
 from recovery.logs.stored_run import StoredObject, StoredRun
 from recovery.metadata.epoch_ends import EpochEnds
@@ -262,7 +263,7 @@ def _listed(
     """Return what the answering buckets have, without the untold segments, which are marked."""
     found: dict[CombinedSegmentId, StoredSegment] = {}
     try:
-        for number, stored in enumerate(storage.list_log_segments(), start=1):
+        for number, stored in enumerate(ask_each(storage.list_log_segments()), start=1):
             if untold is None or not untold.note_listed(stored.combined_segment_id):
                 found[stored.combined_segment_id] = stored
             if number % _TOLD_EACH == 0:
@@ -355,7 +356,7 @@ def _end_epochs(inventory: Inventory, ends: EpochEnds, is_finished: Callable[[Co
 
 
 def _add_archive(inventory: Inventory, archived: ArchiveStore, archive: ArchiveStorage | None) -> None:
-    there = {stored.object_id: stored for stored in archive.list()} if archive is not None else {}
+    there = {stored.object_id: stored for stored in ask_each(archive.list())} if archive is not None else {}
     for object_id, _ in archived.objects(FINISHED):
         record = archived.committed(object_id)
         if record is None:

@@ -58,6 +58,7 @@ from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.store_loop import ask_each
 from recovery.metadata.footers import Progress, UnreadableObject, read_footers
 from recovery.patience import IMPATIENT, Patience
 
@@ -262,13 +263,13 @@ class Rebuild:
         plan.gaps += untold_gaps(remembered_gaps(self._remembered, gone), told.store)
 
     def _listed(self) -> Iterator[StoredSegment]:
-        for number, stored in enumerate(self._storage.list_log_segments(), start=1):
+        for number, stored in enumerate(ask_each(self._storage.list_log_segments()), start=1):
             if number % 1000 == 0:
                 self._progress("objects listed", number)
             yield stored
 
     def _plan_archive(self, plan: RebuildPlan, told: Known, archive: ArchiveStorage) -> None:
-        for stored in archive.list():
+        for stored in ask_each(archive.list()):
             plan.objects += 1
             if not _is_untold(told.archive.state_of(stored.object_id)):
                 plan.known += 1

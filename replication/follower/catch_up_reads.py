@@ -1,7 +1,7 @@
 """Reads for a local broker that is far behind: ahead of its requests, in parallel, and within a quota.
 
 Such reads come in megabytes, from many leaders at once. They must not delay the ranges that were stored just now. So
-they have their own threads, their own share of the cache's memory, and a quota in bytes per second. When the quota
+only a few run at once, in their own share of the cache's memory, and within a quota in bytes per second. When the quota
 refuses a read, a hint is dropped, and a range that a response needs is requested inline.
 
 Ranges are in the `HydrationCache` like any other, from the moment in which they are planned, and only missing ranges
@@ -12,7 +12,6 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import chain
 
@@ -23,14 +22,13 @@ from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import coalesce_ranges
 from rlm.write_path.commit.bandwidth import TokenBucket
-from rlm.write_path.runtime import thread_pool
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpReadLimits:
-    """Limits in threads, bytes, bytes per second and seconds."""
+    """Limits in reads at once, bytes, bytes per second and seconds."""
 
-    threads: int
+    reads: int
     bytes_per_s: int
     under_way_bytes: int
     """The most bytes that may be planned or being read; announcements beyond it are dropped."""
@@ -50,9 +48,7 @@ class CatchUpReads:
         limits: CatchUpReadLimits,
         metrics: ReplicationMetrics,
         clock: Callable[[], float],
-        pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
-        """`pool` makes a pool of so many threads with that name."""
         self._cache = cache
         self._metrics = metrics
         self._clock = clock
@@ -60,7 +56,7 @@ class CatchUpReads:
         self._quota = TokenBucket(limits.bytes_per_s)
         self._under_way_bytes = 0
         """Bytes of reads that were planned and have not ended."""
-        self._pool = pool(limits.threads, "catch-up-read")
+        self._turns = asyncio.Semaphore(limits.reads)
         self._closed = False
 
     def read_ahead(
@@ -97,9 +93,8 @@ class CatchUpReads:
         )
 
     def close(self) -> None:
-        """Abandon reads under way; planned ones never begin."""
+        """Planned reads never begin; the cache abandons those under way."""
         self._closed = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _plan(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> str | None:
         """Have the range read when the quota allows it. Returns why not otherwise."""
@@ -124,7 +119,7 @@ class CatchUpReads:
         if self._closed:
             self._cache.abandon(wanted)
         else:
-            self._cache.read(wanted, self._pool, self._ended)
+            self._cache.read(wanted, self._ended, self._turns)
 
     def _ended(self, size: int) -> None:
         self._under_way_bytes -= size

@@ -11,16 +11,14 @@ Memory is bounded: announcements beyond half of the cache are dropped, because t
 that waits for a range waits here with the caller's deadline, as in KIP-405's purgatory. The storage manager does the
 retries.
 
-Used from the event loop only. Reads run in a few threads for each place, or in a pool
-that the caller names (`replication.follower.catch_up_reads`).
+Used from the event loop only.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Executor
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
 from plugin.format.archive_object_id import StoredObjectId
@@ -32,7 +30,6 @@ from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.metrics import StageTimes
-from rlm.write_path.runtime import thread_pool
 
 
 class Neighbours(Protocol):
@@ -52,6 +49,9 @@ class Neighbours(Protocol):
         """Record that a neighbour gave bytes that differ from the leader's."""
 
 
+_NO_TURNS: Final = nullcontext()
+
+
 class HydrationError(Exception):
     """The bytes could not be read from object storage in time. `reason` labels the counter."""
 
@@ -62,9 +62,8 @@ class HydrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HydrationLimits:
-    """The number of threads, and the bytes that may be cached or being read."""
+    """The bytes that may be cached or being read."""
 
-    threads: int
     cache_bytes: int
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
@@ -80,24 +79,21 @@ class HydrationCache:
         metrics: ReplicationMetrics,
         clock: Callable[[], float],
         archive: Callable[[], ArchiveReads | None] = lambda: None,
-        pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
-        """`archive` returns the archive's store once it is there; `pool` makes a pool of that many threads and that
-        name.
-        """
+        """`archive` returns the archive's store once it is there."""
         self._stage_times = stage_times
         self._metrics = metrics
         self._clock = clock
         self._max_in_flight_bytes = limits.cache_bytes // 2
-        self.tiers = Tiers(storage, archive, limits.breaker, metrics, partial(pool, limits.threads, "hydration"))
+        self.tiers = Tiers(storage, archive, limits.breaker, metrics)
         self._waiting: dict[RangeWait, asyncio.Future[memoryview]] = {}
         self.ranges = RangeCache(limits.cache_bytes)
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that all of this runs on, once known."""
-        self._asking: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.in_flight_bytes = 0
-        """Bytes being read in the pool for new data, or requested from neighbours."""
+        """Bytes of new data that are read, or requested from neighbours."""
         self.neighbours: Neighbours | None = None
         """None: every range is read from the store."""
 
@@ -204,27 +200,30 @@ class HydrationCache:
     def close(self) -> None:
         """Abandon fetches under way."""
         self._is_closed = True
-        self.tiers.close()
-        for task in self._asking:
+        for task in self._tasks:
             task.cancel()
 
     def _fetch(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> CachedRange:
         wanted = self.planned(object_id, start, end, custom_metadata)
         self.in_flight_bytes += end - start
-        self.read(wanted, None, self._not_in_flight)
+        self.read(wanted, self._not_in_flight)
         return wanted
 
     def _ask(self, neighbour: int, zone: ZoneReading, wanted: CachedRange) -> None:
         """Request a range from a neighbour, unless it serves as the probe of a failing store."""
         self.in_flight_bytes += wanted.end - wanted.start
         if self.neighbours is None or self.tiers.is_given_up(wanted.custom_metadata):
-            self.read(wanted, None, self._not_in_flight)
+            self.read(wanted, self._not_in_flight)
             return
         wanted.neighbour = neighbour
         read = zone.around(wanted.start, wanted.end)
-        task = asyncio.get_running_loop().create_task(self._asked(self.neighbours, neighbour, wanted, read))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._begin(self._asked(self.neighbours, neighbour, wanted, read))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        task = loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _asked(self, neighbours: Neighbours, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> None:
         started_s = self._clock()
@@ -239,48 +238,43 @@ class HydrationCache:
             self._arrived(wanted, data, started_s)
             return
         wanted.neighbour = None
-        self.read(wanted, None, self._not_in_flight)
+        self.read(wanted, self._not_in_flight)
 
     def _not_in_flight(self, size: int) -> None:
         self.in_flight_bytes -= size
 
-    def read(self, wanted: CachedRange, pool: Executor | None, ended: Callable[[int], None]) -> None:
-        """Read what was `planned`; `ended` is called with its bytes afterwards.
-
-        `pool` is None for the place's own.
-        """
+    def read(
+        self, wanted: CachedRange, ended: Callable[[int], None], turns: AbstractAsyncContextManager[None] = _NO_TURNS
+    ) -> None:
+        """Read what was `planned`, when there is a turn; `ended` is called with its bytes afterwards."""
         tier = self.tiers.of(wanted.object_id, wanted.custom_metadata)
         if tier is None:
             raise RuntimeError("a range is planned only in a known place")
-        loop = self._loop = self._loop or asyncio.get_running_loop()
-        awaited = tier.on_loop(wanted) if pool is None else None
-        was_read = partial(self._was_read, wanted, tier, self._clock(), ended)
-        if awaited is not None:
-            loop.create_task(_read_here(awaited, was_read))
-        else:
-            reading = loop.run_in_executor(pool or tier.pool, tier.read, wanted)
-            reading.add_done_callback(partial(_read_in_pool, was_read))
+        self._begin(self._read(wanted, tier, ended, turns))
 
-    def _was_read(
+    async def _read(
         self,
         wanted: CachedRange,
         tier: TierReader,
-        started_s: float,
         ended: Callable[[int], None],
-        data: bytes | None,
-        error: BaseException | None,
+        turns: AbstractAsyncContextManager[None],
     ) -> None:
-        """Handle the end of a read. Neither `data` nor `error` means that it will not be read."""
-        if error is not None:
+        started_s = self._clock()
+        try:
+            async with turns:
+                data = await tier.read(wanted)
+        except asyncio.CancelledError:
+            ended(wanted.end - wanted.start)
+            self.abandon(wanted)
+            raise
+        except Exception as error:
             self._metrics.fault(f"hydration_{failure_label(error)}")
             tier.failed(self._clock(), error)
-        ended(wanted.end - wanted.start)
-        if error is not None:
+            ended(wanted.end - wanted.start)
             for future in self._futures(self.ranges.failed(wanted)):
                 future.set_exception(error)
-        elif data is None:
-            self.abandon(wanted)
         else:
+            ended(wanted.end - wanted.start)
             self._arrived(wanted, data, started_s)
             tier.answered()
 
@@ -299,28 +293,3 @@ class HydrationCache:
         """Return the futures of waiting callers that have neither given up nor got an answer."""
         found = (self._waiting.get(wait) for wait in waits)
         return [future for future in found if future is not None and not future.done()]
-
-
-_WasRead = Callable[[bytes | None, BaseException | None], None]
-
-
-async def _read_here(reading: Awaitable[bytes], was_read: _WasRead) -> None:
-    """Await a read and report its result at once: a callback of the task would run one turn of the event loop later."""
-    try:
-        data = await reading
-    except asyncio.CancelledError:
-        was_read(None, None)
-        raise
-    except Exception as error:
-        was_read(None, error)
-    else:
-        was_read(data, None)
-
-
-def _read_in_pool(was_read: _WasRead, reading: "asyncio.Future[bytes]") -> None:
-    if reading.cancelled():
-        was_read(None, None)
-    elif (error := reading.exception()) is not None:
-        was_read(None, error)
-    else:
-        was_read(reading.result(), None)

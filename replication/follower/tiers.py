@@ -5,10 +5,9 @@ unknown places are not read. Archive objects have a place of their own. Used fro
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Executor
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -25,36 +24,29 @@ log = structlog.get_logger(__name__)
 class ArchiveReads(Protocol):
     """The archive's store, see `plugin.archive_storage`."""
 
-    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes: ...
+    async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes: ...
 
 
 class TierReader(ABC):
     """Reads ranges in one place that holds objects, and knows whether that place may be asked now.
 
     Combined segments are in one store, or in one bucket for each zone; archive objects are in another store. Each place
-    may fail or be missing while the others work. So each has its own circuit breaker and threads. While a place is
-    paused, links to its objects are refused at once, and a response with such a link comes inline as a whole; other
-    responses are hydrated as usual. If the place holds combined segments, the leaders' agents that write there are
-    told.
+    may fail or be missing while the others work. So each has its own circuit breaker. While a place is paused, links to
+    its objects are refused at once, and a response with such a link comes inline as a whole; other responses are
+    hydrated as usual. If the place holds combined segments, the leaders' agents that write there are told.
     """
 
-    def __init__(self, limits: BreakerLimits, on_breaker_change: Callable[[bool], None], pool: Executor) -> None:
+    def __init__(self, limits: BreakerLimits, on_breaker_change: Callable[[bool], None]) -> None:
         """`on_breaker_change` is called with True when the place is paused, with False when it answers again."""
         self._on_breaker_change = on_breaker_change
         self.breaker = CircuitBreaker(limits)
-        self.pool = pool
-        """Threads for reads of new data."""
 
     @abstractmethod
-    def read(self, wanted: CachedRange) -> bytes:
-        """Read the range's bytes in this place. Runs on a thread.
+    async def read(self, wanted: CachedRange) -> bytes:
+        """Read the range's bytes in this place.
 
         Raises RemoteStorageError, and anything that a defective backend raises.
         """
-
-    def on_loop(self, wanted: CachedRange) -> Coroutine[Any, Any, bytes] | None:
-        """Return a read like `read` to be awaited; None if the place must be read on a thread."""
-        return None
 
     def answered(self) -> None:
         """Record a successful read."""
@@ -73,28 +65,16 @@ class _SegmentTier(TierReader):
     """One bucket with combined segments."""
 
     def __init__(
-        self,
-        storage: RemoteWalStorageManager,
-        limits: BreakerLimits,
-        on_breaker_change: Callable[[bool], None],
-        pool: Executor,
+        self, storage: RemoteWalStorageManager, limits: BreakerLimits, on_breaker_change: Callable[[bool], None]
     ) -> None:
-        super().__init__(limits, on_breaker_change, pool)
+        super().__init__(limits, on_breaker_change)
         self._storage = storage
 
-    def read(self, wanted: CachedRange) -> bytes:
+    async def read(self, wanted: CachedRange) -> bytes:
         if isinstance(wanted.object_id, ArchiveObjectId):
             raise TypeError("an archive object is in the archive")
         return _checked(
-            self._storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, wanted.custom_metadata)
-        )
-
-    def on_loop(self, wanted: CachedRange) -> Coroutine[Any, Any, bytes] | None:
-        segments = self._storage.on_loop(wanted.end - wanted.start, wanted.custom_metadata)
-        if segments is None or isinstance(wanted.object_id, ArchiveObjectId):
-            return None
-        return _awaited(
-            segments.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, wanted.custom_metadata, self.pool)
+            await self._storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, wanted.custom_metadata)
         )
 
 
@@ -106,20 +86,19 @@ class _ArchiveTier(TierReader):
         archive: Callable[[], ArchiveReads | None],
         limits: BreakerLimits,
         metrics: ReplicationMetrics,
-        pool: Executor,
     ) -> None:
-        super().__init__(limits, self._changed, pool)
+        super().__init__(limits, self._changed)
         self._archive = archive
         self._metrics = metrics
 
-    def read(self, wanted: CachedRange) -> bytes:
+    async def read(self, wanted: CachedRange) -> bytes:
         if not isinstance(wanted.object_id, ArchiveObjectId):
             raise TypeError("a combined segment is not in the archive")
         store = self._archive()
         if store is None:
             why = "this agent has no archive, or its store has not answered yet"
             raise RemoteStorageError("fetch", str(wanted.object_id), why, label="no_archive")
-        return _checked(store.fetch(wanted.object_id, wanted.start, wanted.end))
+        return _checked(await store.fetch(wanted.object_id, wanted.start, wanted.end))
 
     def _changed(self, is_open: bool) -> None:
         event = "archive_reads_paused" if is_open else "archive_reads_resumed"
@@ -133,10 +112,6 @@ def _checked(data: object) -> bytes:
     return data
 
 
-async def _awaited(fetched: Awaitable[object]) -> bytes:
-    return _checked(await fetched)
-
-
 class Tiers:
     """The readers of all places. A reader of combined segments is made when something in its place is first wanted."""
 
@@ -146,14 +121,12 @@ class Tiers:
         archive: Callable[[], ArchiveReads | None],
         breaker: BreakerLimits,
         metrics: ReplicationMetrics,
-        make_pool: Callable[[], Executor],
     ) -> None:
-        """`archive` returns the archive's store once it is there; each place has its own pool."""
+        """`archive` returns the archive's store once it is there."""
         self._storage = storage
         self._breaker = breaker
-        self._make_pool = make_pool
         self._segments: dict[str, _SegmentTier] = {}
-        self.archive = _ArchiveTier(archive, breaker, metrics, make_pool())
+        self.archive = _ArchiveTier(archive, breaker, metrics)
         self.on_breaker_change: list[Callable[[bool], None]] = []
         """Called with True when a place of combined segments is paused, with False when it answers again."""
 
@@ -191,15 +164,10 @@ class Tiers:
         """Each place of combined segments that was read from, and whether it is given up. Any thread may ask."""
         return {place: tier.breaker.is_open for place, tier in list(self._segments.items())}
 
-    def close(self) -> None:
-        """Abandon reads under way."""
-        for tier in (self.archive, *self._segments.values()):
-            tier.pool.shutdown(wait=False, cancel_futures=True)
-
     def _segment_tier(self, place: str) -> TierReader:
         if place not in self._segments:
             changed = partial(self._changed, place)
-            self._segments[place] = _SegmentTier(self._storage, self._breaker, changed, self._make_pool())
+            self._segments[place] = _SegmentTier(self._storage, self._breaker, changed)
         return self._segments[place]
 
     def _changed(self, place: str, is_open: bool) -> None:

@@ -22,6 +22,7 @@ from plugin.errors import RemoteStorageError
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.loading import WITHOUT_SELF_TEST
 from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
+from plugin.store_loop import ask_each
 from plugin.zones.bucket_loading import load_storage
 from plugin.zones.buckets import StorageSpec
 from retention_job.errors import SourceError
@@ -76,14 +77,14 @@ def _check(name: str, whose: str, stored: Generator[Stored, None, None]) -> None
 def _segments(listing: StoreListing, broker_id: int | None) -> Generator[Stored, None, None]:
     spec = StorageSpec(listing.class_name, listing.class_path, listing.settings, "", listing.buckets)
     with closing(load_storage(spec, StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True))) as manager:
-        yield from manager.list_log_segments(broker_id)
+        yield from ask_each(manager.list_log_segments(broker_id))
 
 
 def _archived(listing: StoreListing) -> Generator[Stored, None, None]:
     settings = {**listing.settings, **WITHOUT_SELF_TEST}
     context = StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True)
     with closing(load_archive_storage(listing.class_name, listing.class_path, settings, context)) as archive:
-        yield from archive.list()
+        yield from ask_each(archive.list())
 
 
 def _listed(asked: "DataFrame", list_objects: Callable[[int], Iterator[Stored]]) -> "DataFrame":

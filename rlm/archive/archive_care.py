@@ -30,6 +30,7 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.store_loop import ask, ask_each
 from rlm.archive.archive_plan import PREPARED_TTL_MS
 from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError, skipped_because
 from rlm.write_path.metrics import ArchiveMetrics
@@ -140,7 +141,7 @@ class ArchiveCare:
             for object_id, since_ms in self._archive.objects(FINISHED)
             if since_ms <= now_ms - self._limits.orphan_age_ms and object_id.writer_id.broker_id in cared_for
         ]
-        stored = [item for item in self._storage.list() if item.object_id.writer_id.broker_id in cared_for]
+        stored = [item for item in ask_each(self._storage.list()) if item.object_id.writer_id.broker_id in cared_for]
         if not read_to_end():
             raise MetadataBehindError("the metadata topic was not read to where it ended after the archive's listing")
         there = {item.object_id for item in stored}
@@ -167,7 +168,7 @@ class ArchiveCare:
         for object_id in (*orphans.objects, *orphans.metadata):
             incarnation = cared_for[object_id.writer_id.broker_id]
             if self._archive.state_of(object_id) is DELETED:
-                self._storage.delete(object_id)  # known as deleted: a write that came after its deletion
+                ask(self._storage.delete(object_id))  # known as deleted: a write that came after its deletion
                 continue
             self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETING, now_ms))
             log.warning("archive_orphan", object=str(object_id), stored=object_id in orphans.objects)
@@ -180,7 +181,7 @@ class ArchiveCare:
         for object_id, since_ms in self._archive.objects(DELETING, broker_id):
             if since_ms + self._limits.delete_grace_ms > now_ms:
                 continue
-            self._storage.delete(object_id)
+            ask(self._storage.delete(object_id))
             self._metrics.deleted_objects.inc()
             self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETED, now_ms))
 

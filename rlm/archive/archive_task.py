@@ -58,6 +58,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
+from plugin.store_loop import ask
 from rlm.archive.archive_plan import PREPARED_TTL_MS, ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart
 from rlm.write_path.commit.bandwidth import TokenBucket
 from rlm.write_path.core.partition_schedule import PartitionSchedule, ScheduleIntervals
@@ -256,7 +257,7 @@ class RLMArchiveTask:
                 ArchiveObjectPrepared(object_id, incarnation, self._limits.prepared_ttl_ms, created_ms)
             )
             await self._wait_for_bandwidth(sealed.size_bytes)
-            await self._in_pool(self._storage.write, object_id, sealed)
+            await self._in_pool(self._write, object_id, sealed)
             self._metrics.objects.inc()
             self._metrics.written_bytes.inc(sealed.size_bytes)
             sources = as_sources(plan.source_ids)
@@ -314,6 +315,9 @@ class RLMArchiveTask:
         except ValueError as error:
             raise RemoteSegmentCorruptError("archive", str(object_id), str(error)) from error
 
+    def _write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
+        ask(self._storage.write(object_id, sealed))
+
     async def _publish_for_sure(self, record: ArchiveRecord) -> None:
         """Publish, and retry as long as the process lives: metadata of a written object is never dropped."""
         while True:
@@ -354,8 +358,10 @@ def _fetch_and_check(
 ) -> _CheckedPart:
     """Read and check the batches of `part` in one source. Raises RemoteSegmentCorruptError when they are wrong."""
     entry = source.entry
-    data = storage.fetch_log_segment(
-        source.combined_segment_id, entry.start_file_position, entry.end_file_position, source.custom_metadata
+    data = ask(
+        storage.fetch_log_segment(
+            source.combined_segment_id, entry.start_file_position, entry.end_file_position, source.custom_metadata
+        )
     )
     fault = None
     batches: list[BatchSpan] = []

@@ -55,6 +55,7 @@ from plugin.format.combined_segment import HEADER_BYTES, decode_header
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, blobs_of
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.store_loop import ask
 from plugin.wall_clock import Clocks
 from rlm.lifecycle.release import ClusterView, DeadTails, LongTermTier, Release, ReleaseJudge
 from rlm.write_path.metrics import LifecycleMetrics
@@ -352,7 +353,7 @@ class AdoptedObjects:
             is_old = self._wall_ms() >= source.begun_until_ms + AGE_MS
             if is_old and all(one in self._gone for one in self._find_adopters(source)):
                 name = source.blob_name
-                blobs_of(self._storage, "delete", name).delete_blob(StoredBlob(name, 0))
+                ask(blobs_of(self._storage, "delete", name).delete_blob(StoredBlob(name, 0)))
 
 
 T = TypeVar("T")
@@ -494,9 +495,7 @@ class RLMWalExpirationTask:
     async def _verdict_by_age(self, segment_id: CombinedSegmentId) -> Verdict:
         try:
             custom_metadata = (self._policy.segment(segment_id) or _unknown(segment_id)).custom_metadata
-            header = await self._in_thread(
-                self._storage.fetch_log_segment, segment_id, 0, HEADER_BYTES, custom_metadata
-            )
+            header = await self._storage.fetch_log_segment(segment_id, 0, HEADER_BYTES, custom_metadata)
             written_ms = decode_header(header).created_ms
         except RemoteResourceNotFoundError:
             return Verdict.DELETE
@@ -509,7 +508,7 @@ class RLMWalExpirationTask:
         """Delete the object. Returns what was known of it."""
         known = self._policy.segment(segment_id) or _unknown(segment_id)
         with suppress(RemoteResourceNotFoundError):  # already gone, which is what we want
-            self._storage.delete_log_segment_data(segment_id, known.custom_metadata)
+            ask(self._storage.delete_log_segment_data(segment_id, known.custom_metadata))
         self._adopted.segment_deleted(segment_id, known.custom_metadata)
         return known
 

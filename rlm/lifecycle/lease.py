@@ -29,6 +29,7 @@ import structlog
 from metadata_topic.settings.settings_records import LeaseValue
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteSegmentConflictError
+from plugin.store_loop import ask, ask_each
 
 log = structlog.get_logger(__name__)
 
@@ -169,7 +170,7 @@ class Lease:
         if unknown:
             self._lost(newest)
             if max(map(_generation, unknown)) <= generation and not self.is_contested:
-                self._blobs.put_blob(f"{LEASE_KIND}/{_CONTESTED}{generation}", b"1")
+                ask(self._blobs.put_blob(f"{LEASE_KIND}/{_CONTESTED}{generation}", b"1"))
             return
         if self.lost_because is not None:
             log.warning("lease_taken_back", number=newest)
@@ -198,7 +199,7 @@ class Lease:
             self._wanted = wanted
         before_s = self._lasting_s()
         with suppress(RemoteSegmentConflictError):
-            self._blobs.put_blob(_name(wanted.number), wanted.value.encode())
+            ask(self._blobs.put_blob(_name(wanted.number), wanted.value.encode()))
             self._first = number if self._first is None else self._first
             self._newest, self._since_s = wanted.number, self._lasting_s()
             self._held_s = self._since_s
@@ -215,7 +216,7 @@ class Lease:
         """Delete old numbers, except the one before the newest, which another agent may have just listed."""
         for found in stored:
             if found.number < number:
-                self._blobs.delete_blob(found.blob)
+                ask(self._blobs.delete_blob(found.blob))
 
     def _lost(self, number: int) -> None:
         if self.lost_because is None:
@@ -239,17 +240,17 @@ class Lease:
         number = max((found.number for found in stored), default=0)
         wanted = LeaseValue(number + 1, f"{generation + 1}:{self._new_value()}")
         self._recorded.record(wanted)
-        self._blobs.put_blob(_name(wanted.number), wanted.value.encode())
+        ask(self._blobs.put_blob(_name(wanted.number), wanted.value.encode()))
         return wanted.number
 
     def _value(self, found: _Found) -> LeaseValue:
-        return LeaseValue(found.number, self._blobs.get_blob(found.blob).decode(errors="replace"))
+        return LeaseValue(found.number, ask(self._blobs.get_blob(found.blob)).decode(errors="replace"))
 
     def _listed(self) -> list[tuple[str, StoredBlob]]:
         """List the leases and marks by name. Raises RemoteStorageError; if only some buckets answer, those count."""
         listed: list[StoredBlob] = []
         try:
-            for blob in self._blobs.list_blobs(LEASE_KIND):
+            for blob in ask_each(self._blobs.list_blobs(LEASE_KIND)):
                 listed.append(blob)
         except IncompleteListingError:
             if not listed:

@@ -51,6 +51,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask, ask_each
 from rlm.lifecycle.expiration import LifecycleStore
 from rlm.write_path.metrics import OrphanMetrics
 
@@ -312,7 +313,7 @@ class OrphanTask:
         for broker_id in sorted(broker_ids):
             search = searches[broker_id] = OrphanSearch(self.store, broker_id, self.ttl_ms)
             try:
-                search.listed(self.storage.list_log_segments(broker_id), self.own.is_under_way)
+                search.listed(ask_each(self.storage.list_log_segments(broker_id)), self.own.is_under_way)
             except IncompleteListingError as error:
                 search.not_answered(error.unanswered)
                 log.warning("orphans_not_searched_in_all_buckets", broker=broker_id, error=str(error))
@@ -347,7 +348,7 @@ class OrphanTask:
             for record in records_that_heal(found, self.wall_ms()):
                 publisher.publish(record)
             if found.kind is Kind.DELETED:
-                self.storage.delete_log_segment_data(found.combined_segment_id, found.custom_metadata)
+                ask(self.storage.delete_log_segment_data(found.combined_segment_id, found.custom_metadata))
             tell = log.error if found.kind is Kind.LOST else log.warning
             tell("orphan_healed", segment=str(found.combined_segment_id), kind=found.kind, size=found.size_bytes)
         return list(healing)
@@ -356,7 +357,7 @@ class OrphanTask:
         if self.own.is_being_deleted(found.combined_segment_id):
             return False
         try:
-            self.storage.fetch_log_segment(found.combined_segment_id, 0, 1, found.custom_metadata)
+            ask(self.storage.fetch_log_segment(found.combined_segment_id, 0, 1, found.custom_metadata))
         except RemoteResourceNotFoundError:
             return True
         return False

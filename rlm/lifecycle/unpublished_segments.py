@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from metadata_topic.records.states import STARTED
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.store_loop import ask_each
 
 
 class UnpublishedSegments:
@@ -34,6 +35,6 @@ class UnpublishedSegments:
             stored.last_modified_ms
             for broker_id in sorted(brokers)
             if (until_ms := self._told.newest_upload_ms(broker_id)) is None or until_ms < since_ms
-            for stored in self._storage.list_log_segments(broker_id)
+            for stored in ask_each(self._storage.list_log_segments(broker_id))
             if self._told.state_of(stored.combined_segment_id) in (None, STARTED)
         ]

@@ -31,6 +31,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask
 from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import KnownLogs
 from rlm.archive.archive_task import ArchiveSources
@@ -80,7 +81,7 @@ def _uploaded(tmp_path: Path) -> tuple[LocalWalStorageManager, RemoteWalMetadata
     raw = batches(6, records=2)
     entry = RemoteLogSegmentMetadataEntry(ORDERS, 0, 0, 11, -1, -1, 0)
     started = RemoteWalCombinedLogSegmentMetadata(CombinedSegmentId(1, 7, 0), (entry,), STARTED, WALL_MS)
-    update = storage.copy_log_segment_data(started, [raw])
+    update = ask(storage.copy_log_segment_data(started, [raw]))
     store = RemoteWalMetadataStore()
     store.apply(replace(started, entries=update.entries, state=FINISHED, size_bytes=update.size_bytes))
     return storage, store, raw
@@ -111,10 +112,10 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
     ((object_id, _),) = topic.archive.objects(FINISHED)
     assert archiving.storage is not None
     assert archiving.missing is None
-    (stored,) = archiving.storage.list()
-    (run,) = archiving.storage.fetch_runs(stored)
+    ((stored,),) = [part async for part in archiving.storage.list()]
+    (run,) = await archiving.storage.fetch_runs(stored)
     assert object_id.writer_id < archiving.next_writer_id
-    assert archiving.storage.fetch(object_id, run.start_file_position, run.end_file_position) == raw
+    assert await archiving.storage.fetch(object_id, run.start_file_position, run.end_file_position) == raw
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     archiving.close()
@@ -166,7 +167,7 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
         named = ArchiveObjectId(ORDERS, 0, 11, CombinedSegmentId(1, 7, sequence))
         building = OpenArchiveObject(CONTEXT.cluster_id, named, WALL_MS, 1000)
         building.append(0, 11, memoryview(raw), scan_batches(raw, 0, len(raw)))
-        archive_storage.write(named, building.seal())
+        ask(archive_storage.write(named, building.seal()))
     wal_storage, store, _ = _uploaded(tmp_path)
     topic = TopicInMemory()
     duties = [CareDuties({}, KnownLogs({}, ()))]

@@ -18,6 +18,7 @@ from kafka_log.broker_files.server_properties import parse_broker_properties
 from plugin.errors import RemoteStorageError
 from plugin.format.bucket_id import bucket_id
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.store_loop import ask
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.bucket_loading import load_storage
 from plugin.zones.buckets import StorageSpec
@@ -72,21 +73,21 @@ async def test_the_own_zones_bucket_is_away_and_the_others_are_read_all_the_same
     spec: StorageSpec, server: FaultyServer
 ) -> None:
     other = load_storage(replace(spec, zone="az2"), CONTEXT)
-    update = await asyncio.to_thread(other.copy_log_segment_data, *segment(0, [b"abc"]))
+    update = await asyncio.to_thread(ask, other.copy_log_segment_data(*segment(0, [b"abc"])))
     other.close()
     server.faults.add(away("bucket-one"))
     async with loading(spec) as (loaded, storage):
         await until_there(storage)
         assert "bucket-one" in str(loaded.missing)
         named = (update.combined_segment_id, 0, 4, update.custom_metadata)
-        assert await asyncio.to_thread(storage.fetch_log_segment, *named) == b"RWAL"
+        assert await asyncio.to_thread(ask, storage.fetch_log_segment(*named)) == b"RWAL"
         with pytest.raises(RemoteStorageError, match=r"bucket-one|503|in time"):
-            await asyncio.to_thread(storage.copy_log_segment_data, *segment(1, [b"abc"]))
+            await asyncio.to_thread(ask, storage.copy_log_segment_data(*segment(1, [b"abc"])))
         server.faults.clear()
         async with asyncio.timeout(60):
             while str(loaded.missing) != "None":  # noqa: ASYNC110 - a thread is behind it
                 await asyncio.sleep(0.01)
-        written = await asyncio.to_thread(storage.copy_log_segment_data, *segment(1, [b"abc"]))
+        written = await asyncio.to_thread(ask, storage.copy_log_segment_data(*segment(1, [b"abc"])))
         assert written.custom_metadata == bucket_id("bucket-one")
         assert (loaded.missing, loaded.away) == (None, {})
 
@@ -97,7 +98,7 @@ async def test_another_zones_bucket_is_away_and_the_own_one_is_written_to(
     server.faults.add(away("bucket-two"))
     async with loading(spec) as (loaded, storage):
         await until_there(storage)
-        await asyncio.to_thread(storage.copy_log_segment_data, *segment(0, [b"abc"]))
+        await asyncio.to_thread(ask, storage.copy_log_segment_data(*segment(0, [b"abc"])))
         assert loaded.missing is None
 
 
@@ -105,7 +106,7 @@ async def test_another_zones_settings_are_wrong_and_that_is_told_of_that_bucket_
     wrong = replace(spec, settings={**spec.settings, "zone.az2.attempt.timeout.ms": "soon"})
     async with loading(wrong) as (loaded, storage):
         await until_there(storage)
-        await asyncio.to_thread(storage.copy_log_segment_data, *segment(0, [b"abc"]))
+        await asyncio.to_thread(ask, storage.copy_log_segment_data(*segment(0, [b"abc"])))
         assert loaded.missing is None
         assert "rsm.attempt.timeout.ms" in loaded.away["bucket-two"]
 
@@ -140,7 +141,7 @@ async def test_an_agent_writes_to_its_zones_bucket(tmp_path: Path, monkeypatch: 
         assert relaying is not None
         await rig.until(lambda: relaying.storage.is_there)
         assert not any("bucket" in reason for reason in rig.agent.state.degraded())
-        update = await asyncio.to_thread(relaying.storage.copy_log_segment_data, *segment(0, [b"abc"]))
+        update = await asyncio.to_thread(ask, relaying.storage.copy_log_segment_data(*segment(0, [b"abc"])))
         assert update.custom_metadata == bucket_id(f"{tmp_path}/two")
         assert list((tmp_path / "two").rglob("*.rwal"))
 

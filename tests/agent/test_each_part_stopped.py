@@ -13,6 +13,7 @@ from agent.http.status import status_of
 from agent.http.status_page import status_page
 from plugin.errors import RemoteStorageError
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.store_loop import ask
 from plugin.wall_clock import Clocks, wall_ms
 from replication.wire.peer_protocol import Hello
 from tests.agent.agent_rig import AgentRig, running_agent
@@ -59,7 +60,7 @@ async def stop_store(rig: AgentRig, _peer: PeersAgent) -> None:
     shutil.rmtree(rig.directory / "objects")
     (rig.directory / "objects").write_text("no directory any more")
     with pytest.raises(RemoteStorageError):
-        await asyncio.to_thread(storage.fetch_log_segment, CombinedSegmentId(1, 1, 1), 0, 1)
+        await asyncio.to_thread(ask, storage.fetch_log_segment(CombinedSegmentId(1, 1, 1), 0, 1))
 
 
 PARTS: dict[str, tuple[Callable[[AgentRig, PeersAgent], Awaitable[None]], str, str | None]] = {

@@ -46,7 +46,7 @@ async def test_all_but_relaying_is_made_anew_under_the_number_that_was_taken(
         log.append(records=3)
         rig.lead(log)
         await rig.until(lambda: rig.uploaded_offset == 3)
-        [stored] = storage.list_log_segments(1)
+        [[stored]] = [part async for part in storage.list_log_segments(1)]
         assert stored.combined_segment_id.incarnation == ahead + 1
         assert stored.combined_segment_id.sequence == 0
     again = AgentLock(tmp_path / "state")

@@ -23,6 +23,7 @@ from metadata_topic.settings.settings_table import AGENTS, TOPICS, SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
+from plugin.store_loop import ask
 from recovery import cluster_view
 from recovery.logs import log_directory_target
 from recovery.logs.restore import GoneHead
@@ -477,7 +478,7 @@ def test_a_store_that_takes_longer_than_an_agent_waits_is_waited_for_unless_the_
         backend += "".join(f"rsm.wal.config.{key}={value}\n" for key, value in settings.items())
         client = S3WalStorageManager()
         client.configure(settings, StorageContext(CLUSTER, 1))
-        client.requests.put(str(stored.relative_to(ruins.store)), [stored.read_bytes()], stored.stat().st_size)
+        ask(client.requests.put(str(stored.relative_to(ruins.store)), [stored.read_bytes()], stored.stat().st_size))
         client.close()
         ruins.write(backend=backend, more=told)
         server.faults.add(Fault("latency", seconds=LONGER_THAN_AN_AGENT_WAITS_S))

@@ -20,6 +20,7 @@ from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.errors import RemoteResourceNotFoundError
 from plugin.loading import IMPL_PREFIX, load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.store_loop import ask, ask_each
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
 from tests.cluster.replica_moves import delete_topic, elect_preferred_leaders
 
@@ -305,9 +306,9 @@ def expect_whole_objects(cluster: LocalCluster) -> int:
     )
     whole = 0
     try:
-        for stored in storage.list_log_segments():
+        for stored in ask_each(storage.list_log_segments()):
             with suppress(RemoteResourceNotFoundError):  # an agent deleted it since
-                assert storage.fetch_segment_metadata(stored).entries
+                assert ask(storage.fetch_segment_metadata(stored)).entries
                 whole += 1
         return whole
     finally:

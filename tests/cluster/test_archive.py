@@ -25,6 +25,7 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.loading import ARCHIVE_IMPL_PREFIX
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.store_loop import ask, ask_each
 from tests.cluster.agent_views import FAULTS, AgentCounters, Sample, read_metrics
 from tests.cluster.agent_views import RECORD_BYTES as REPLICATED_BYTES
 from tests.cluster.quick_agent import QuickAgents, quick
@@ -113,7 +114,7 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_unt
         _expect_a_follower_to_be_served_by_the_archive(life)
 
         delete_topic(life.cluster.admin, life.topic)
-        wait_until(lambda: not list(storage.list()), "the archive is empty", PATIENCE_S)
+        wait_until(lambda: not list(ask_each(storage.list())), "the archive is empty", PATIENCE_S)
         wait_until(lambda: not archive.topic_id_partitions(), "its metadata is, too", PATIENCE_S)
 
 
@@ -190,10 +191,10 @@ def _expect_the_logs_bytes(life: Script, storage: ObjectArchiveStorage) -> None:
     log = b"".join((_log(life) / log_file_name(base)).read_bytes() for base in sorted(list_segments(_log(life))))
     held = b""
     expected_offset = 0
-    for stored in sorted(storage.list(), key=lambda stored: stored.object_id.first_offset):
+    for stored in sorted(ask_each(storage.list()), key=lambda stored: stored.object_id.first_offset):
         assert stored.object_id.first_offset == expected_offset
-        for run in storage.fetch_runs(stored):
-            held += storage.fetch(stored.object_id, run.start_file_position, run.end_file_position)
+        for run in ask(storage.fetch_runs(stored)):
+            held += ask(storage.fetch(stored.object_id, run.start_file_position, run.end_file_position))
         expected_offset = stored.object_id.last_offset + 1
     assert expected_offset == RECORDS
     assert held == log

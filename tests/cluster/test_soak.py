@@ -13,6 +13,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.security.listeners import InterBrokerProtocol
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.store_loop import ask_each
 from tests.cluster.conftest import cluster_of
 from tests.soak.fault_plan import PROCESS_FAULTS
 from tests.soak.load import TOPICS
@@ -53,7 +54,7 @@ def without_the_newest_object(cluster: LocalCluster) -> Iterator[CombinedSegment
     """It comes back."""
     storage = open_storage(cluster)
     try:
-        newest = max(storage.list_log_segments(), key=lambda stored: stored.last_modified_ms)
+        newest = max(ask_each(storage.list_log_segments()), key=lambda stored: stored.last_modified_ms)
     finally:
         storage.close()
     path = cluster.layout.object_store_directory / newest.key

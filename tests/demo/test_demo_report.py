@@ -1,3 +1,4 @@
+import asyncio
 import dataclasses
 import io
 import json
@@ -30,6 +31,7 @@ from local_cluster.workload.ledger import LedgerReport, ProducerReport
 from plugin.errors import RemoteStorageError
 from plugin.local_directory import DirectoryStore
 from plugin.prices import Prices
+from plugin.store_loop import ask
 from tests.demo.reports import RECORDS, report
 
 
@@ -187,15 +189,15 @@ def test_every_plan_covers_both_acks_all_codecs_and_transactions() -> None:
 def test_a_directory_store_fails_while_it_is_away_and_has_everything_when_it_is_back(tmp_path: Path) -> None:
     directory = tmp_path / "store"
     directory.mkdir()
-    store = DirectoryStore(directory, 0.0, 0.0, False, lambda _: None)
-    store.put_if_absent("a/1", [b"before"])
+    store = DirectoryStore(directory, 0.0, 0.0, False, asyncio.sleep)
+    ask(store.put_if_absent("a/1", [b"before"]))
     with directory_away(directory):
         with pytest.raises(RemoteStorageError):
-            store.put_if_absent("a/2", [b"lost"])
+            ask(store.put_if_absent("a/2", [b"lost"]))
         with pytest.raises(RemoteStorageError):
-            store.put_if_absent("new/1", [b"lost"])
+            ask(store.put_if_absent("new/1", [b"lost"]))
         with pytest.raises(RemoteStorageError):
-            store.get_range("a/1", 0, 6)
-    assert store.get_range("a/1", 0, 6) == b"before"
-    store.put_if_absent("a/2", [b"after"])
+            ask(store.get_range("a/1", 0, 6))
+    assert ask(store.get_range("a/1", 0, 6)) == b"before"
+    ask(store.put_if_absent("a/2", [b"after"]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]

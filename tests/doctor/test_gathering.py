@@ -75,9 +75,9 @@ def test_another_cluster_under_the_prefix_is_seen_and_other_files_are_not(tmp_pa
 def test_a_store_that_overwrites_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DirectoryStore.put_if_absent
 
-    def careless(self: DirectoryStore, key: str, chunks: list[bytes]) -> None:
-        self.delete(key)
-        honest(self, key, chunks)
+    async def careless(self: DirectoryStore, key: str, chunks: list[bytes]) -> None:
+        await self.delete(key)
+        await honest(self, key, chunks)
 
     monkeypatch.setattr(DirectoryStore, "put_if_absent", careless)
     assert probed(tmp_path).refuses_overwriting is False
@@ -89,7 +89,7 @@ def test_a_store_that_overwrites_is_found_out(tmp_path: Path, monkeypatch: pytes
 def test_a_missing_permission_is_told_by_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, step: str
 ) -> None:
-    def refuse(_self: DirectoryStore, key: str, *_: object) -> None:
+    async def refuse(_self: DirectoryStore, key: str, *_: object) -> None:
         raise RemoteStorageAccessError(step, key, "denied")
 
     monkeypatch.setattr(DirectoryStore, method, refuse)

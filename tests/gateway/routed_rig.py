@@ -8,8 +8,7 @@ The store is in memory; a test sets what it does.
 import asyncio
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -23,7 +22,7 @@ from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
-from gateway.router_uploads import RouterStore, RouterUploads
+from gateway.router_uploads import RouterUploads
 from gateway.wanted_objects import KnownNames, WantedObjects
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
@@ -66,8 +65,8 @@ class MemoryBlobs:
         if operation in self.fails:
             raise RemoteStorageError(operation, name, "away")
 
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        self.may_put.wait(PATIENCE_S)
+    async def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        await asyncio.to_thread(self.may_put.wait, PATIENCE_S)
         self._check("put", name)
         self.puts += 1
         if name in self.blobs:
@@ -75,8 +74,8 @@ class MemoryBlobs:
         self.blobs[name] = b"".join(chunks)
         return b"zone"
 
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
-        self.may_get.wait(PATIENCE_S)
+    async def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        await asyncio.to_thread(self.may_get.wait, PATIENCE_S)
         self._check("get", blob.name)
         self.gets += 1
         assert blob.custom_metadata == b"zone"
@@ -85,14 +84,18 @@ class MemoryBlobs:
         found = self.blobs[blob.name][start:end]
         return found[:-1] + b"!" if self.corrupts else found
 
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+    async def list_blobs(self, directory: str) -> AsyncIterator[list[StoredBlob]]:
         self._check("list", directory)
-        for name, content in list(self.blobs.items()):
-            if name.startswith(directory + "/"):
-                yield StoredBlob(name, len(content), b"zone", WALL_MS)
-        yield StoredBlob(f"{directory}/written-just-now", 1, b"zone", self.now_ms)
+        yield [
+            *(
+                StoredBlob(name, len(content), b"zone", WALL_MS)
+                for name, content in self.blobs.items()
+                if name.startswith(directory + "/")
+            ),
+            StoredBlob(f"{directory}/written-just-now", 1, b"zone", self.now_ms),
+        ]
 
-    def delete_blob(self, blob: StoredBlob) -> None:
+    async def delete_blob(self, blob: StoredBlob) -> None:
         self._check("delete", blob.name)
         self.blobs.pop(blob.name, None)
 
@@ -124,7 +127,6 @@ class RoutedRig:
         self.registry = CollectorRegistry()
         self.metrics = ProduceMetrics(self.registry)
         self.store, self.budget = MemoryBlobs(), MemoryBudget()
-        self.pool = ThreadPoolExecutor(4)
         self.produced: list[bytes] = []
         self.may_read = asyncio.Event()
         """While it is not set, the broker takes nothing, as from a client that it throttles."""
@@ -137,7 +139,7 @@ class RoutedRig:
         decider = RouteDecider(LinkPolicy.ALWAYS, RouteCosts(0, 0), INTERVAL_S, breaker)
         limits = CommitLimits(INTERVAL_S, 1.0, 1 << 20, 4, 0.01, 0.05)
         self.channel = RouterChannel(GATEWAY_ID, INCARNATION, limits, decider, slow_s=0.3)
-        store = RouterStore(self.store, self.pool)
+        store = self.store
         self.wall_ms = WALL_MS
         clocks = Clocks(loop.time, lambda: self.wall_ms)
         self.wanted = WantedObjects()
@@ -225,7 +227,6 @@ class RoutedRig:
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(self.running, *self.relays, return_exceptions=True)
-        self.pool.shutdown(wait=True)
 
 
 def address(server: asyncio.Server) -> Address:

@@ -1,6 +1,6 @@
 """Blobs in memory, as `plugin.blob_storage.BlobStorage` keeps them."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentConflictError, RemoteStorageError
@@ -15,7 +15,7 @@ class FakeBlobs:
         """The store's clock; None: it does not tell when a blob was written."""
         self.written_ms: dict[str, int | None] = {}
 
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+    async def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         if self.puts_before_it_fails is not None:
             if self.puts_before_it_fails == 0:
                 raise RemoteStorageError("put", name, "down")
@@ -26,17 +26,19 @@ class FakeBlobs:
         self.written_ms.setdefault(name, self.now_ms)
         return b""
 
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+    async def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
         if blob.name not in self.blobs:
             raise RemoteResourceNotFoundError("get", blob.name, "gone")
         return self.blobs[blob.name][start:end]
 
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+    async def list_blobs(self, directory: str) -> AsyncIterator[list[StoredBlob]]:
         if self.is_down:
             raise RemoteStorageError("list", directory, "down")
-        for name in sorted(self.blobs, key=hash):
-            if name.startswith(directory + "/"):
-                yield StoredBlob(name, len(self.blobs[name]), last_modified_ms=self.written_ms.get(name))
+        yield [
+            StoredBlob(name, len(self.blobs[name]), last_modified_ms=self.written_ms.get(name))
+            for name in sorted(self.blobs, key=hash)
+            if name.startswith(directory + "/")
+        ]
 
-    def delete_blob(self, blob: StoredBlob) -> None:
+    async def delete_blob(self, blob: StoredBlob) -> None:
         self.blobs.pop(blob.name, None)

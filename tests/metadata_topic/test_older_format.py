@@ -19,6 +19,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.store_loop import ask, ask_each
 from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / "format_2026_11_24.json").read_text())
@@ -66,9 +67,9 @@ def test_metadata_records_are_read() -> None:
 
 
 def test_the_bucket_is_read_without_its_snapshot(storage: LocalWalStorageManager) -> None:
-    listed = sorted(storage.list_log_segments(), key=lambda one: one.combined_segment_id)
+    listed = sorted(ask_each(storage.list_log_segments()), key=lambda one: one.combined_segment_id)
     assert [one.combined_segment_id for one in listed] == STORED
-    footers = [storage.fetch_segment_metadata(one).entries for one in listed]
+    footers = [ask(storage.fetch_segment_metadata(one)).entries for one in listed]
     assert [(entries[0].first_offset, entries[0].last_offset) for entries in footers] == [
         (10 * at, 10 * at + 9) for at in range(6)
     ]

@@ -9,6 +9,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteStorageError
+from plugin.store_loop import ask_each
 from tests.metadata_topic.fake_blobs import FakeBlobs
 from tests.metadata_topic.metadata_strategies import entry, segment
 from tests.plugin.two_zones import two_zones
@@ -54,10 +55,10 @@ def test_a_snapshot_is_saved_though_an_old_one_cannot_be_removed() -> None:
     class OneStays(FakeBlobs):
         stays = True
 
-        def delete_blob(self, blob: StoredBlob) -> None:
+        async def delete_blob(self, blob: StoredBlob) -> None:
             if self.stays:
                 raise RemoteStorageError("delete", blob.name, "refused")
-            super().delete_blob(blob)
+            await super().delete_blob(blob)
 
     blobs = OneStays()
     for n in (1, 2, 3):
@@ -100,10 +101,10 @@ def test_without_a_snapshot_or_a_store_there_is_none() -> None:
 
 def test_a_bucket_that_goes_away_while_it_is_read_from_leaves_those_of_other_zones() -> None:
     class OneGoesAway(FakeBlobs):
-        def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        async def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
             if blob.name.startswith("metadata-snapshots/1/"):
                 raise RemoteStorageError("get", blob.name, "away")
-            return super().get_blob(blob, start, end)
+            return await super().get_blob(blob, start, end)
 
     blobs = OneGoesAway()
     keeper(blobs, broker_id=1).save(image_up_to(3), now_ms=1)
@@ -133,6 +134,6 @@ def test_with_a_bucket_for_each_zone_what_is_in_those_that_answer_is_loaded(tmp_
     for n in range(3, 6):  # a broker that moved to the other zone
         keeper(second, broker_id=1).save(image_up_to(n + 3), now_ms=n)
     assert progress_of(keeper(first, broker_id=1).load()) == 8
-    assert {blob.name.split("/")[2][:15] for blob in first.list_blobs("metadata-snapshots/1")} == {
+    assert {blob.name.split("/")[2][:15] for blob in ask_each(first.list_blobs("metadata-snapshots/1"))} == {
         f"{n:015}" for n in (4, 5)
     }

@@ -20,6 +20,7 @@ from local_cluster.object_store.native import native_server
 from local_cluster.processes import ManagedProcess, ProcessSpec
 from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.store_loop import ask
 from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
 from tests.plugin.storage_backends import segment
@@ -125,10 +126,10 @@ def test_the_store_keeps_what_each_agent_writes(tmp_path: Path, monkeypatch: pyt
         for broker_id, manager in enumerate(_stores(f"http://127.0.0.1:{port}"), 1):
             with closing(manager):
                 metadata, records = segment(1, [b"first", b"second"], broker_id)
-                stored = manager.copy_log_segment_data(metadata, records)
+                stored = ask(manager.copy_log_segment_data(metadata, records))
                 start = stored.entries[0].start_file_position
                 end = stored.entries[1].end_file_position
-                assert manager.fetch_log_segment(stored.combined_segment_id, start, end) == b"firstsecond"
+                assert ask(manager.fetch_log_segment(stored.combined_segment_id, start, end)) == b"firstsecond"
     finally:
         server.terminate()
     assert any(path.is_file() for path in bucket.rglob("*"))

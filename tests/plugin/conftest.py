@@ -20,14 +20,13 @@ from plugin.s3_express import S3ExpressWalStorageManager
 from tests.faulty_store import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, FaultyServer
 from tests.plugin import azurite
 from tests.plugin.dialect_front import AZURITE_ACCOUNT, LOOK_ALIKE_ACCOUNT, DialectFront
-from tests.plugin.on_loop import S3ExpressOnLoop, S3OnLoop
 from tests.plugin.storage_backends import Backend, thorough
 
 _numbers = itertools.count(1)
 _WITHOUT_AZURITE = pytest.mark.skipif(not azurite.is_installed(), reason=azurite.WHY_SKIPPED)
 OF_OBSTORE = ["gcs", "azure", pytest.param("azurite", marks=_WITHOUT_AZURITE)]
-EXPRESS = ["s3_express", *thorough("s3_express_on_loop", "s3_express_by_boto3")]
-OF_S3 = [*EXPRESS, "s3_on_loop", "s3_by_boto3", *thorough("s3")]
+EXPRESS = ["s3_express", *thorough("s3_express_by_boto3")]
+OF_S3 = [*EXPRESS, "s3", "s3_by_boto3"]
 """Each kind of bucket and each client; only `--all` has all pairs of them."""
 SPEAK_HTTP = [*OF_S3, *OF_OBSTORE]
 
@@ -126,7 +125,7 @@ def by_obstore(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=OF_S3)
 def cloud(request: pytest.FixtureRequest, cloud_settings: dict[str, str]) -> Iterator[Backend]:
-    """S3's two, by both clients, ours also on an event loop."""
+    """S3's two, by both clients."""
     yield from _closing(_cloud_backend(request.param, cloud_settings))
 
 
@@ -138,12 +137,9 @@ def express(request: pytest.FixtureRequest, cloud_settings: dict[str, str]) -> I
 def _cloud_backend(kind: str, settings: dict[str, str]) -> Backend:
     cluster_id = f"cluster-{next(_numbers)}"
     settings = {**settings, "client": "boto3" if kind.endswith("_by_boto3") else "direct"}
-    is_on_loop = kind.endswith("_on_loop")
     if "express" in kind:
-        express = S3ExpressOnLoop if is_on_loop else S3ExpressWalStorageManager
-        return Backend(express, {**settings, "bucket": DEFAULT_DIRECTORY_BUCKET}, cluster_id, [])
-    plain = S3OnLoop if is_on_loop else S3WalStorageManager
-    return Backend(plain, {**settings, "bucket": DEFAULT_BUCKET}, cluster_id, [])
+        return Backend(S3ExpressWalStorageManager, {**settings, "bucket": DEFAULT_DIRECTORY_BUCKET}, cluster_id, [])
+    return Backend(S3WalStorageManager, {**settings, "bucket": DEFAULT_BUCKET}, cluster_id, [])
 
 
 def _http_backend(request: pytest.FixtureRequest) -> Backend:

@@ -34,6 +34,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.store_loop import ask, ask_each
 from plugin.wrappers.adopting_storage import GAP_BYTES, AdoptingStorage
 from tests.plugin.two_zones import bucket, two_zones
 
@@ -81,8 +82,8 @@ class Written:
 
     def store(self, storage: "Blobs") -> RemoteWalCombinedLogSegmentMetadataUpdate:
         for where, stored in self.objects.items():
-            blobs_of(storage, "put", "-").put_blob(where.object_id.blob_name, bytes(stored))
-        return storage.copy_log_segment_data(self.metadata(), self.records)
+            ask(blobs_of(storage, "put", "-").put_blob(where.object_id.blob_name, bytes(stored)))
+        return ask(storage.copy_log_segment_data(self.metadata(), self.records))
 
 
 Blobs = LocalWalStorageManager | AdoptingStorage
@@ -114,8 +115,10 @@ def test_each_entry_reads_as_the_log_has_it(bare: LocalWalStorageManager) -> Non
     update = written.store(bare)
     storage = AdoptingStorage(bare)
     for entry, records in zip(update.entries, written.records, strict=True):
-        found = storage.fetch_log_segment(
-            SEGMENT_ID, entry.start_file_position, entry.end_file_position, update.custom_metadata
+        found = ask(
+            storage.fetch_log_segment(
+                SEGMENT_ID, entry.start_file_position, entry.end_file_position, update.custom_metadata
+            )
         )
         assert found == bytes(records)
         assert entry.crc32c == crc32c(found)
@@ -135,8 +138,10 @@ def test_any_range_is_that_of_the_records(
     update, expected = written.store(bare), written.all_records
     start = data.draw(st.integers(0, len(expected) - 1))
     end = data.draw(st.integers(start + 1, len(expected)))
-    found = AdoptingStorage(bare).fetch_log_segment(
-        SEGMENT_ID, RECORDS_START + start, RECORDS_START + end, update.custom_metadata
+    found = ask(
+        AdoptingStorage(bare).fetch_log_segment(
+            SEGMENT_ID, RECORDS_START + start, RECORDS_START + end, update.custom_metadata
+        )
     )
     assert found == expected[start:end]
 
@@ -146,14 +151,14 @@ def test_a_segment_holds_no_byte_that_a_gateway_stored(bare: LocalWalStorageMana
     written.entry(*[(source(0), bytes([n]) * 10_000) for n in range(50)])
     update = written.store(bare)
     assert update.size_bytes < 2000
-    assert [stored.size_bytes for stored in bare.list_log_segments()] == [update.size_bytes]
+    assert [stored.size_bytes for stored in ask_each(bare.list_log_segments())] == [update.size_bytes]
 
 
 def test_the_object_alone_tells_what_the_metadata_does(bare: LocalWalStorageManager) -> None:
     update = mixed().store(bare)
     storage = AdoptingStorage(bare)
-    (stored,) = storage.list_log_segments()
-    found = storage.fetch_segment_metadata(stored)
+    (stored,) = ask_each(storage.list_log_segments())
+    found = ask(storage.fetch_segment_metadata(stored))
     assert (found.entries, found.size_bytes, found.custom_metadata) == (
         update.entries,
         update.size_bytes,
@@ -174,7 +179,7 @@ def test_what_lies_together_is_read_together_and_tables_are_kept(bare: LocalWalS
     whole = RECORDS_START, update.entries[-1].end_file_position
     for requests in (3, 2):  # with the table, and without
         before = bare.request_counts.get
-        assert storage.fetch_log_segment(SEGMENT_ID, *whole, update.custom_metadata) == written.all_records
+        assert ask(storage.fetch_log_segment(SEGMENT_ID, *whole, update.custom_metadata)) == written.all_records
         assert bare.request_counts.get == before + requests
 
 
@@ -182,25 +187,29 @@ def test_a_range_beyond_the_records_is_refused(bare: LocalWalStorageManager) -> 
     update = mixed().store(bare)
     end = update.entries[-1].end_file_position
     with pytest.raises(RemoteSegmentCorruptError):
-        AdoptingStorage(bare).fetch_log_segment(SEGMENT_ID, RECORDS_START, end + 1, update.custom_metadata)
+        ask(AdoptingStorage(bare).fetch_log_segment(SEGMENT_ID, RECORDS_START, end + 1, update.custom_metadata))
 
 
 def test_a_gateways_object_that_is_gone_is_told_as_such(bare: LocalWalStorageManager) -> None:
     written = mixed()
     update = written.store(bare)
-    bare.blobs.delete_blob(StoredBlob(source(1).object_id.blob_name, 0))
+    ask(bare.blobs.delete_blob(StoredBlob(source(1).object_id.blob_name, 0)))
     first = update.entries[0]
     with pytest.raises(RemoteResourceNotFoundError):
-        AdoptingStorage(bare).fetch_log_segment(
-            SEGMENT_ID, first.start_file_position, first.end_file_position, update.custom_metadata
+        ask(
+            AdoptingStorage(bare).fetch_log_segment(
+                SEGMENT_ID, first.start_file_position, first.end_file_position, update.custom_metadata
+            )
         )
 
 
 def test_a_segments_deletion_leaves_what_others_may_name(bare: LocalWalStorageManager) -> None:
     update = mixed().store(bare)
-    AdoptingStorage(bare).delete_log_segment_data(SEGMENT_ID, update.custom_metadata)
-    assert not list(bare.list_log_segments())
-    assert {blob.name for blob in bare.blobs.list_blobs("router")} == {source(n).object_id.blob_name for n in (0, 1)}
+    ask(AdoptingStorage(bare).delete_log_segment_data(SEGMENT_ID, update.custom_metadata))
+    assert not list(ask_each(bare.list_log_segments()))
+    assert {blob.name for blob in ask_each(bare.blobs.list_blobs("router"))} == {
+        source(n).object_id.blob_name for n in (0, 1)
+    }
 
 
 def test_a_damaged_table_is_told_as_such(bare: LocalWalStorageManager) -> None:
@@ -209,26 +218,26 @@ def test_a_damaged_table_is_told_as_such(bare: LocalWalStorageManager) -> None:
     assert note is not None
     wrong = join_note(plain, note._replace(table_crc32c=note.table_crc32c ^ 1))
     with pytest.raises(RemoteSegmentCorruptError):
-        AdoptingStorage(bare).fetch_log_segment(SEGMENT_ID, RECORDS_START, RECORDS_START + 9, wrong)
+        ask(AdoptingStorage(bare).fetch_log_segment(SEGMENT_ID, RECORDS_START, RECORDS_START + 9, wrong))
 
 
 def test_segment_and_gateways_objects_may_be_in_different_buckets(tmp_path: Path) -> None:
     there = two_zones(tmp_path, "az2", "cluster")
     where = source(0)
-    custom_metadata = there.blobs.put_blob(where.object_id.blob_name, b"another's" + b"a" * 80)
+    custom_metadata = ask(there.blobs.put_blob(where.object_id.blob_name, b"another's" + b"a" * 80))
     written = Written()
     written.entry((where._replace(custom_metadata=custom_metadata), b"a" * 80), (None, b"b" * 20))
     here = AdoptingStorage(two_zones(tmp_path, "az1", "cluster"))
     assert here.adopts
-    update = here.copy_log_segment_data(written.metadata(), written.records)
+    update = ask(here.copy_log_segment_data(written.metadata(), written.records))
     assert here.place_of(update.custom_metadata) == bucket(tmp_path, "az1")
     end = update.entries[-1].end_file_position
-    assert here.fetch_log_segment(SEGMENT_ID, RECORDS_START, end, update.custom_metadata) == written.all_records
-    for stored in here.list_log_segments():
-        found = here.fetch_segment_metadata(stored).custom_metadata
-        assert here.fetch_log_segment(SEGMENT_ID, RECORDS_START, end, found) == written.all_records
-    here.delete_log_segment_data(SEGMENT_ID, update.custom_metadata)
-    assert not list(here.list_log_segments())
+    assert ask(here.fetch_log_segment(SEGMENT_ID, RECORDS_START, end, update.custom_metadata)) == written.all_records
+    for stored in ask_each(here.list_log_segments()):
+        found = ask(here.fetch_segment_metadata(stored)).custom_metadata
+        assert ask(here.fetch_log_segment(SEGMENT_ID, RECORDS_START, end, found)) == written.all_records
+    ask(here.delete_log_segment_data(SEGMENT_ID, update.custom_metadata))
+    assert not list(ask_each(here.list_log_segments()))
     here.close()
     there.close()
 

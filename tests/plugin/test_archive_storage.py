@@ -20,6 +20,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.store_loop import ask, ask_each
 from tests.kafka_log.batches import batches
 from tests.plugin.storage_backends import Backend, segment
 
@@ -39,46 +40,48 @@ def archive_object(
 def test_an_archive_object_is_read_listed_and_deleted(backend: Backend) -> None:
     archive = ObjectArchiveStorage(backend.manager())
     object_id, sealed = archive_object(backend.cluster_id)
-    archive.write(object_id, sealed)
-    archive.write(object_id, sealed)  # an unknown outcome, tried again
+    ask(archive.write(object_id, sealed))
+    ask(archive.write(object_id, sealed))  # an unknown outcome, tried again
     run = sealed.entries[1]
     whole = b"".join(sealed.chunks)
     assert (
-        archive.fetch(object_id, run.start_file_position, run.end_file_position)
+        ask(archive.fetch(object_id, run.start_file_position, run.end_file_position))
         == (whole[run.start_file_position : run.end_file_position])
     )
-    (stored,) = archive.list()
+    (stored,) = ask_each(archive.list())
     assert (stored.object_id, stored.size_bytes) == (object_id, sealed.size_bytes)
-    assert archive.fetch_runs(stored) == sealed.entries
-    archive.delete(object_id)
-    archive.delete(object_id)
-    assert list(archive.list()) == []
+    assert ask(archive.fetch_runs(stored)) == sealed.entries
+    ask(archive.delete(object_id))
+    ask(archive.delete(object_id))
+    assert list(ask_each(archive.list())) == []
     with pytest.raises(RemoteResourceNotFoundError):
-        archive.fetch(object_id, 0, 1)
+        ask(archive.fetch(object_id, 0, 1))
 
 
 def test_other_bytes_under_the_same_id_are_a_conflict(backend: Backend) -> None:
     archive = ObjectArchiveStorage(backend.manager())
-    archive.write(*archive_object(backend.cluster_id))
+    ask(archive.write(*archive_object(backend.cluster_id)))
     with pytest.raises(RemoteSegmentConflictError):
-        archive.write(*archive_object(backend.cluster_id, payload=b"other"))
+        ask(archive.write(*archive_object(backend.cluster_id, payload=b"other")))
 
 
 def test_archive_and_combined_segments_share_a_bucket_and_never_meet(backend: Backend) -> None:
     manager = backend.manager()
     archive = ObjectArchiveStorage(manager)
     other = ORDERS._replace(partition=30)
-    update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    update = ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     ids = [
         archive_object(backend.cluster_id, n, partition=partition)
         for n, partition in enumerate((ORDERS, ORDERS, other))
     ]
     for object_id, sealed in ids:
-        archive.write(object_id, sealed)
-    assert [stored.combined_segment_id for stored in manager.list_log_segments()] == [update.combined_segment_id]
+        ask(archive.write(object_id, sealed))
+    assert [stored.combined_segment_id for stored in ask_each(manager.list_log_segments())] == [
+        update.combined_segment_id
+    ]
     assert manager.request_counts.foreign_objects == 0
-    assert {stored.object_id for stored in archive.list(ORDERS)} == {ids[0][0], ids[1][0]}
-    assert [stored.object_id for stored in archive.list(other)] == [ids[2][0]]
+    assert {stored.object_id for stored in ask_each(archive.list(ORDERS))} == {ids[0][0], ids[1][0]}
+    assert [stored.object_id for stored in ask_each(archive.list(other))] == [ids[2][0]]
 
 
 def test_an_object_that_is_not_what_its_key_says_is_corrupt(backend: Backend) -> None:
@@ -89,19 +92,21 @@ def test_an_object_that_is_not_what_its_key_says_is_corrupt(backend: Backend) ->
         object_id._replace(writer_id=CombinedSegmentId(1, 7, 9)),
         object_id._replace(topic_id_partition=ORDERS._replace(partition=1)),
     ):
-        archive.write(wrong, sealed)
-        (stored,) = archive.list()
+        ask(archive.write(wrong, sealed))
+        (stored,) = ask_each(archive.list())
         with pytest.raises(RemoteSegmentCorruptError):
-            archive.fetch_runs(stored)
-        archive.delete(wrong)
+            ask(archive.fetch_runs(stored))
+        ask(archive.delete(wrong))
 
 
 def test_an_object_of_another_cluster_is_corrupt(backend: Backend) -> None:
     archive = ObjectArchiveStorage(backend.manager())
     object_id, sealed = archive_object("elsewhere")
-    archive.write(object_id, sealed)
+    ask(archive.write(object_id, sealed))
     with pytest.raises(RemoteSegmentCorruptError, match="elsewhere"):
-        archive.fetch_runs(StoredArchiveObject(object_id, next(archive.list()).key, sealed.size_bytes, 0))
+        ask(
+            archive.fetch_runs(StoredArchiveObject(object_id, next(ask_each(archive.list())).key, sealed.size_bytes, 0))
+        )
 
 
 def test_an_archive_is_loaded_by_its_class_name(tmp_path: Path) -> None:
@@ -109,8 +114,8 @@ def test_an_archive_is_loaded_by_its_class_name(tmp_path: Path) -> None:
     archive = load_archive_storage(
         "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path)}, context
     )
-    archive.write(*archive_object("cluster"))
-    assert [stored.object_id.first_offset for stored in archive.list()] == [10]
+    ask(archive.write(*archive_object("cluster")))
+    assert [stored.object_id.first_offset for stored in ask_each(archive.list())] == [10]
     archive.close()
     with pytest.raises(RemoteStorageConfigError, match="archive needs keys"):
         load_archive_storage("plugin.wrappers.guarded_storage.GuardedStorageManager", None, {}, context)
@@ -120,8 +125,8 @@ def test_whatever_a_backend_raises_fails_the_one_call(backend: Backend, monkeypa
     manager = backend.manager()
     archive = ObjectArchiveStorage(manager)
     object_id, sealed = archive_object(backend.cluster_id)
-    archive.write(object_id, sealed)
-    (stored,) = archive.list()
+    ask(archive.write(object_id, sealed))
+    (stored,) = ask_each(archive.list())
 
     def broken(*_: object) -> None:
         raise KeyError("a record's bytes")
@@ -129,11 +134,11 @@ def test_whatever_a_backend_raises_fails_the_one_call(backend: Backend, monkeypa
     for name in ("put", "get", "delete", "list"):
         monkeypatch.setattr(manager.requests, name, broken)
     calls: list[Callable[[], object]] = [
-        lambda: archive.write(object_id, sealed),
-        lambda: archive.fetch(object_id, 0, 1),
-        lambda: archive.fetch_runs(stored),
-        lambda: archive.delete(object_id),
-        lambda: list(archive.list()),
+        lambda: ask(archive.write(object_id, sealed)),
+        lambda: ask(archive.fetch(object_id, 0, 1)),
+        lambda: ask(archive.fetch_runs(stored)),
+        lambda: ask(archive.delete(object_id)),
+        lambda: list(ask_each(archive.list())),
     ]
     for call in calls:
         with pytest.raises(RemoteStorageError) as caught:

@@ -4,7 +4,6 @@ import json
 import threading
 import urllib.request
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -21,6 +20,7 @@ from plugin.gcs import GcsWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager
+from plugin.store_loop import ask, ask_each
 from tests.faulty_store import Fault, FaultyServer
 from tests.plugin.storage_backends import Backend, VirtualTime, segment
 
@@ -33,7 +33,7 @@ def test_a_throttled_put_is_sent_again_with_growing_waits(remote: Backend, serve
     time = VirtualTime()
     manager = remote.manager(time, startup_self_test="false")
     server.faults.add(remote.its(Fault("error", ("PUT",), times=3)))
-    manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert manager.request_counts.put == 4
     assert manager.request_counts.failures == {"throttled": 3}
     assert len(time.slept) == 3
@@ -45,7 +45,7 @@ def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(remote: Ba
     server.faults.add(remote.its(Fault("error", ("PUT",))))
     begun = time.now
     with pytest.raises(RemoteStorageThrottledError):
-        manager.copy_log_segment_data(*segment(0, [b"abc"]))
+        ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert time.now - begun <= 10 - 2, "the last attempt could still have taken its 2 s"
     assert manager.request_counts.put > 4
 
@@ -61,15 +61,15 @@ def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(remote: Ba
 def test_a_put_that_took_effect_without_saying_so_succeeds(remote: Backend, server: FaultyServer, fault: Fault) -> None:
     manager = remote.manager(VirtualTime(), startup_self_test="false", **PATIENT)
     server.faults.add(remote.its(fault))
-    update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
-    assert manager.fetch_log_segment(update.combined_segment_id, 112, 115) == b"abc"
+    update = ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
+    assert ask(manager.fetch_log_segment(update.combined_segment_id, 112, 115)) == b"abc"
     assert (manager.request_counts.put, manager.request_counts.head) == (2, 1)
 
 
 def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(VirtualTime(), startup_self_test="false", **PATIENT)
     server.faults.add(remote.its(Fault("error", ("PUT",), times=1, status=500, code="InternalError")))
-    manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert (manager.request_counts.put, manager.request_counts.head) == (2, 0)
     assert manager.request_counts.failures == {"server_error": 1}
 
@@ -77,16 +77,16 @@ def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, serve
 def test_a_put_that_hangs_is_given_up_and_sent_again(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(VirtualTime(), startup_self_test="false", **QUICK)
     server.faults.add(remote.its(Fault("hang", ("PUT",), times=1)))
-    update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    update = ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert manager.request_counts.failures["timeout"] >= 1, "a busy machine may miss the short time once more"
-    assert manager.fetch_log_segment(update.combined_segment_id, 112, 115) == b"abc"
+    assert ask(manager.fetch_log_segment(update.combined_segment_id, 112, 115)) == b"abc"
 
 
 def test_a_store_that_hangs_for_ever_is_a_time_out(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(None, startup_self_test="false", **{**QUICK, "total_timeout_ms": "500"})
     server.faults.add(remote.its(Fault("hang")))
     with pytest.raises(RemoteStorageTimeoutError):
-        manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
+        ask(manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10))
 
 
 def test_closing_ends_the_wait_between_attempts(remote: Backend, server: FaultyServer) -> None:
@@ -96,7 +96,7 @@ def test_closing_ends_the_wait_between_attempts(remote: Backend, server: FaultyS
 
     def fetch() -> None:
         with pytest.raises(Exception, match=r"closed|get"):
-            manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
+            ask(manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10))
         ended.set()
 
     thread = threading.Thread(target=fetch)
@@ -108,38 +108,38 @@ def test_closing_ends_the_wait_between_attempts(remote: Backend, server: FaultyS
 
 def test_a_cut_body_is_fetched_once_more(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(VirtualTime())
-    update = manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
+    update = ask(manager.copy_log_segment_data(*segment(0, [b"abcdef"])))
     server.faults.add(remote.its(Fault("cut_body", ("GET",), times=1)))
-    assert manager.fetch_log_segment(update.combined_segment_id, 112, 118) == b"abcdef"
+    assert ask(manager.fetch_log_segment(update.combined_segment_id, 112, 118)) == b"abcdef"
     server.faults.add(remote.its(Fault("cut_body", ("GET",))))
     gets = manager.request_counts.get
     with pytest.raises(RemoteSegmentCorruptError):
-        manager.fetch_log_segment(update.combined_segment_id, 112, 118)
+        ask(manager.fetch_log_segment(update.combined_segment_id, 112, 118))
     assert manager.request_counts.get == gets + 2
 
 
 def test_bytes_altered_on_their_way_to_the_store_are_sent_again(cloud: Backend, server: FaultyServer) -> None:
     manager = cloud.manager(VirtualTime(), startup_self_test="false")
     server.faults.add(cloud.its(Fault("alter_body", ("PUT",), times=1)))
-    update = manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
+    update = ask(manager.copy_log_segment_data(*segment(0, [b"abcdef"])))
     assert manager.request_counts.failures == {"bad_digest": 1}
-    assert manager.fetch_log_segment(update.combined_segment_id, 112, 118) == b"abcdef"
+    assert ask(manager.fetch_log_segment(update.combined_segment_id, 112, 118)) == b"abcdef"
 
 
 def test_an_altered_footer_is_corrupt(remote: Backend, server: FaultyServer) -> None:
     manager = remote.manager(VirtualTime())
-    manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
-    (stored,) = manager.list_log_segments()
+    ask(manager.copy_log_segment_data(*segment(0, [b"abcdef"])))
+    (stored,) = ask_each(manager.list_log_segments())
     server.faults.add(remote.its(Fault("alter_body", ("GET",))))
     with pytest.raises(RemoteSegmentCorruptError):
-        manager.fetch_segment_metadata(stored)
+        ask(manager.fetch_segment_metadata(stored))
 
 
 def test_a_store_that_ignores_conditions_is_refused_at_start(remote: Backend, server: FaultyServer) -> None:
     server.faults.add(remote.its(Fault("ignore_conditions", ("PUT",))))
     with pytest.raises(RemoteStorageConfigError, match="conditional PUT"):
         remote.manager()
-    assert list(remote.store().list_page(f"{remote.cluster_id}/", None).objects) == []
+    assert list(ask(remote.store().list_page(f"{remote.cluster_id}/", None)).objects) == []
 
 
 PERMISSIONS = {
@@ -158,9 +158,9 @@ def test_a_missing_permission_is_named_and_not_asked_for_again(
 ) -> None:
     manager = remote.manager()
     calls: dict[str, Callable[[], object]] = {
-        "put": partial(manager.copy_log_segment_data, *segment(0, [b"abc"])),
-        "get": partial(manager.fetch_log_segment, segment(0, [])[0].combined_segment_id, 0, 1),
-        "list": lambda: list(manager.list_log_segments()),
+        "put": lambda: ask(manager.copy_log_segment_data(*segment(0, [b"abc"]))),
+        "get": lambda: ask(manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 1)),
+        "list": lambda: list(ask_each(manager.list_log_segments())),
     }
     server.faults.add(remote.its(Fault("error", status=403, code="AccessDenied")))
     before = getattr(manager.request_counts, operation)
@@ -176,7 +176,7 @@ def test_a_clock_that_is_off_is_said_to_be(remote: Backend, server: FaultyServer
     manager = remote.manager()
     server.faults.add(remote.its(Fault("error", status=403, code="RequestTimeTooSkewed")))
     with pytest.raises(RemoteStorageAccessError, match="clock") as caught:
-        list(manager.list_log_segments())
+        list(ask_each(manager.list_log_segments()))
     assert caught.value.label == "clock_skew"
 
 
@@ -223,11 +223,11 @@ def test_a_listing_of_several_pages_is_whole(cloud: Backend, monkeypatch: pytest
     store = cloud.store()
     expected = {f"{cloud.cluster_id}/{n}" for n in range(5)}
     for key in expected:
-        store.put_if_absent(key, [b"x"])
+        ask(store.put_if_absent(key, [b"x"]))
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "2")  # of the server, in this process
     found, page, pages = [], None, 0
     while True:
-        listed = store.list_page(f"{cloud.cluster_id}/", page)
+        listed = ask(store.list_page(f"{cloud.cluster_id}/", page))
         found += [item.key for item in listed.objects]
         pages, page = pages + 1, listed.next_page
         if page is None:
@@ -238,7 +238,7 @@ def test_a_listing_of_several_pages_is_whole(cloud: Backend, monkeypatch: pytest
 def test_an_expired_session_is_replaced_and_the_request_sent_once_more(express: Backend, server: FaultyServer) -> None:
     manager = express.manager(VirtualTime())
     server.front.sessions.expire()
-    manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert manager.request_counts.failures["session_expired"] == 1
 
 
@@ -246,7 +246,7 @@ def test_a_store_that_expires_every_session_gets_one_more_request(express: Backe
     manager = express.manager(VirtualTime(), startup_self_test="false")
     server.faults.add(express.its(Fault("error", ("PUT",), status=400, code="ExpiredToken")))
     with pytest.raises(RemoteStorageAccessError):
-        manager.copy_log_segment_data(*segment(0, [b"abc"]))
+        ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert manager.request_counts.put == 2
 
 
@@ -257,7 +257,7 @@ def test_a_session_is_replaced_before_it_ends(express: Backend, server: FaultySe
 
     def sessions_for(sequence: int) -> int:
         before = sessions.created
-        manager.copy_log_segment_data(*segment(sequence, [b"abc"]))
+        ask(manager.copy_log_segment_data(*segment(sequence, [b"abc"])))
         return sessions.created - before
 
     assert sessions_for(0) == 1
@@ -275,7 +275,7 @@ def test_a_session_that_is_not_renewed_in_time_is_used_to_its_end(express: Backe
 
     def sessions_for(sequence: int) -> int:
         before = sessions.created
-        manager.copy_log_segment_data(*segment(sequence, [b"abc"]))
+        ask(manager.copy_log_segment_data(*segment(sequence, [b"abc"])))
         return sessions.created - before
 
     assert sessions_for(0) == 1
@@ -312,4 +312,4 @@ def test_faults_can_be_set_from_another_process(server: FaultyServer) -> None:
 def test_a_context_and_settings_are_enough_to_start(remote: Backend) -> None:
     manager = remote.unconfigured()
     manager.configure(remote.settings, StorageContext(remote.cluster_id, 3))
-    assert list(manager.list_log_segments()) == []
+    assert list(ask_each(manager.list_log_segments())) == []

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from plugin.clients.dialling import connect
-from plugin.clients.loop_connections import LoopConnections, RequestLimits
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, connect_framed
 
@@ -108,14 +107,6 @@ async def test_a_peer_whose_first_address_is_silent_is_reached_by_its_second(two
     connection = await connect_framed(Address("kafka-1", 1), FramedConnection(), timeout_s=0.4)
     assert connection.is_writable
     connection.abort()
-
-
-async def test_a_store_whose_first_address_is_silent_is_reached_by_its_second(two_addresses: tuple[str, int]) -> None:
-    limits = RequestLimits(connect_timeout=0.2, read_timeout=5, kept=2, attempt_timeout=20)
-    connections = LoopConnections("http://kafka-1:1/", None, limits, asyncio.get_running_loop())
-    await connections.open_some(1)
-    connections.close()
-    await asyncio.sleep(0)
 
 
 async def test_where_no_address_answers_the_last_error_is_told() -> None:

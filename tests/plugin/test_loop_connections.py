@@ -14,7 +14,7 @@ import pytest
 from local_cluster.security.authority import Authority
 from plugin.clients.http_messages import HttpRequest
 from plugin.clients.loop_connections import LoopConnections, RequestLimits
-from tests.plugin.on_loop import awaited
+from plugin.store_loop import ask
 
 LIMITS = RequestLimits(connect_timeout=10, read_timeout=10, kept=2, attempt_timeout=20)
 IMPATIENT = RequestLimits(connect_timeout=10, read_timeout=0.2, kept=2, attempt_timeout=0.4)
@@ -89,16 +89,13 @@ class Opened:
     """Connections of the tests' event loop."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits) -> None:
-        self._connections = awaited(self._made(url, tls, limits))
+        self._connections = ask(self._made(url, tls, limits))
 
     async def _made(self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits) -> LoopConnections:
         return LoopConnections(url, tls, limits, asyncio.get_running_loop())
 
     def ask(self, target: str = "/", most: int = 100) -> bytes:
-        return awaited(self._connections.exchange(HttpRequest("GET", target, {"host": "store"}), most)).content
-
-    def open_some(self, count: int) -> None:
-        awaited(self._connections.open_some(count))
+        return ask(self._connections.exchange(HttpRequest("GET", target, {"host": "store"}), most)).content
 
     def close(self) -> None:
         self._connections.close()
@@ -138,14 +135,6 @@ def test_a_connection_that_the_host_has_closed_meanwhile_is_not_used_again(opene
     connections.close()
 
 
-def test_what_was_opened_ahead_is_used(opened: Open, server: Server) -> None:
-    connections = opened()
-    connections.open_some(2)
-    assert {connections.ask(), connections.ask()} <= {b"1", b"2"}
-    assert server.connections == 2
-    connections.close()
-
-
 def test_after_closing_nothing_is_kept(opened: Open) -> None:
     connections = opened()
     connections.close()
@@ -165,7 +154,7 @@ def test_on_a_loop_no_more_are_asked_at_once_than_connections_are_kept(server: S
         connections.close()
         return [answer.content for answer in answers if not isinstance(answer, BaseException)]
 
-    answers = awaited(asked())
+    answers = ask(asked())
     assert (len(answers), set(answers)) == (9, {b"1", b"2"})
 
 
@@ -192,8 +181,6 @@ def test_a_host_is_believed_by_a_certificate_with_its_name_from_a_trusted_author
 
     trusting = opened(name, ssl.create_default_context(cafile=authority.file))
     if name == "127.0.0.1":
-        # The host's session tickets come after the handshake, and are no sign of its end.
-        trusting.open_some(1)
         assert [trusting.ask(), trusting.ask()] == [b"1", b"1"]
     else:
         with pytest.raises(ssl.SSLCertVerificationError):

@@ -27,6 +27,7 @@ from plugin.errors import (
     RemoteStorageUnreachableError,
 )
 from plugin.gcs import GcsWalStorageManager
+from plugin.store_loop import ask, ask_each
 from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyServer
 from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
 from tests.plugin.odd_store import OddStore
@@ -57,7 +58,7 @@ def paged(request: pytest.FixtureRequest, server: FaultyServer, service_account:
 def five_keys(paged: ObstoreObjectStore, request: pytest.FixtureRequest) -> list[str]:
     keys = [f"{abs(hash(request.node.nodeid))}/{n}" for n in range(5)]
     for key in keys:
-        paged.put_if_absent(key, [b"x"])
+        ask(paged.put_if_absent(key, [b"x"]))
     return keys
 
 
@@ -67,9 +68,9 @@ def keys_of(page: ListPage) -> list[str]:
 
 def test_a_listing_of_several_pages_is_whole(paged: ObstoreObjectStore, five_keys: list[str]) -> None:
     prefix = five_keys[0][:-1]
-    pages = [paged.list_page(prefix, None)]
+    pages = [ask(paged.list_page(prefix, None))]
     while pages[-1].next_page is not None:
-        pages.append(paged.list_page(prefix, pages[-1].next_page))
+        pages.append(ask(paged.list_page(prefix, pages[-1].next_page)))
     assert [keys_of(page) for page in pages] == [five_keys[:2], five_keys[2:4], five_keys[4:]]
 
 
@@ -78,20 +79,20 @@ def test_a_listing_that_failed_half_way_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "2")  # of the server, in this process
     prefix = five_keys[0][:-1]
-    first = paged.list_page(prefix, None)
+    first = ask(paged.list_page(prefix, None))
     server.faults.add(Fault("error", ("GET",), times=1, path_part=f"prefix={prefix}"))
     with pytest.raises(RemoteStorageThrottledError):
-        paged.list_page(prefix, first.next_page)
-    second = paged.list_page(prefix, first.next_page)
-    third = paged.list_page(prefix, second.next_page)
+        ask(paged.list_page(prefix, first.next_page))
+    second = ask(paged.list_page(prefix, first.next_page))
+    third = ask(paged.list_page(prefix, second.next_page))
     assert keys_of(first) + keys_of(second) + keys_of(third) == five_keys
 
 
 def test_two_listings_at_once_do_not_disturb_each_other(paged: ObstoreObjectStore, five_keys: list[str]) -> None:
     prefix = five_keys[0][:-1]
-    one, other = paged.list_page(prefix, None), paged.list_page(prefix, None)
-    assert keys_of(paged.list_page(prefix, one.next_page)) == five_keys[2:4]
-    assert keys_of(paged.list_page(prefix, other.next_page)) == five_keys[2:4]
+    one, other = ask(paged.list_page(prefix, None)), ask(paged.list_page(prefix, None))
+    assert keys_of(ask(paged.list_page(prefix, one.next_page))) == five_keys[2:4]
+    assert keys_of(ask(paged.list_page(prefix, other.next_page))) == five_keys[2:4]
 
 
 class _SamePage(BaseHTTPRequestHandler):
@@ -116,17 +117,17 @@ def test_a_listing_whose_continuation_token_repeats_is_an_error(is_kept: bool) -
         url = f"http://127.0.0.1:{server.server_address[1]}"
         store = GCSStore("b", config={"base_url": url, "skip_signature": True}, client_options=options)  # type: ignore[arg-type]
         listings = ObstoreObjectStore(lambda: store, {}, 2)
-        first = listings.list_page("p/", None)
+        first = ask(listings.list_page("p/", None))
         if not is_kept:
             listings.close()
         with pytest.raises(RemoteStorageRefusedError, match="twice"):
-            listings.list_page("p/", first.next_page)
+            ask(listings.list_page("p/", first.next_page))
         server.shutdown()
 
 
 def test_an_empty_listing_of_a_store_is_believed(by_obstore: Backend) -> None:
     manager = by_obstore.manager(startup_self_test="false")
-    assert list(manager.list_log_segments()) == []
+    assert list(ask_each(manager.list_log_segments())) == []
     assert (manager.request_counts.list, manager.request_counts.failures) == (1, {})
 
 
@@ -166,11 +167,11 @@ def test_a_certificate_is_trusted_by_its_authoritys_file_alone(
     backend = Backend(GcsWalStorageManager, settings, "cluster", [])
     wanted = segment(0, [])[0].combined_segment_id
     with pytest.raises(RemoteStorageUnreachableError, match="certificate") as caught:
-        backend.manager(VirtualTime(), startup_self_test="false").fetch_log_segment(wanted, 0, 1)
+        ask(backend.manager(VirtualTime(), startup_self_test="false").fetch_log_segment(wanted, 0, 1))
     assert caught.value.label == "tls"
     trusting = backend.manager(startup_self_test="false", tls_ca_file=str(authority_file))
     with pytest.raises(RemoteResourceNotFoundError):
-        trusting.fetch_log_segment(wanted, 0, 1)
+        ask(trusting.fetch_log_segment(wanted, 0, 1))
 
 
 def test_nothing_that_is_secret_is_in_errors_or_logs(
@@ -182,7 +183,7 @@ def test_nothing_that_is_secret_is_in_errors_or_logs(
         server.faults.clear()
         server.faults.add(by_obstore.its(fault))
         with structlog.testing.capture_logs() as logs, pytest.raises(Exception, match="put") as caught:
-            manager.copy_log_segment_data(*segment(0, [b"abc"]))
+            ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
         told = f"{caught.getrepr(chain=True)} {caught.value.__context__!r} {caught.value.__cause__!r} {logs}"
         for secret in ("planted", "sig=", "Bearer", "SharedKey"):
             assert secret not in told + caplog.text
@@ -192,7 +193,7 @@ def test_a_store_that_hangs_is_a_time_out_after_one_attempt(by_obstore: Backend,
     store = by_obstore.manager(startup_self_test="false", attempt_timeout_ms="300", total_timeout_ms="300")
     server.faults.add(by_obstore.its(Fault("hang", ("GET",))))
     with pytest.raises(RemoteStorageTimeoutError):
-        store.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
+        ask(store.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10))
     assert store.request_counts.failures == {"timeout": 1}
 
 
@@ -254,7 +255,7 @@ def test_credentials_are_read_anew_when_their_file_changes(tmp_path: Path) -> No
         for change in (lambda: None, lambda: file.write_text("sv=1&sig=renewed"), file.unlink):
             change()
             with pytest.raises(RemoteResourceNotFoundError):
-                store.get_range("key", 0, 1)
+                ask(store.get_range("key", 0, 1))
     finally:
         odd.close()
     assert asked == [b"first", b"renewed", b"renewed"], "what cannot be read leaves the last ones in use"
@@ -271,7 +272,7 @@ def test_trusted_certificates_may_stand_below_comments_in_any_language(
         startup_self_test="false", tls_ca_file=str(commented)
     )
     with pytest.raises(RemoteResourceNotFoundError):
-        trusting.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 1)
+        ask(trusting.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 1))
 
 
 def test_a_page_where_tokens_should_come_from_is_an_access_error() -> None:
@@ -285,7 +286,7 @@ def test_a_page_where_tokens_should_come_from_is_an_access_error() -> None:
             retry_config=NO_RETRIES,  # type: ignore[arg-type]
         )  # fmt: skip
         with pytest.raises(RemoteStorageAccessError, match="no token") as caught:
-            ObstoreObjectStore(lambda: azure, {}, 2).delete("key")
+            ask(ObstoreObjectStore(lambda: azure, {}, 2).delete("key"))
         assert "planted" not in f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
     finally:
         store.close()

@@ -10,6 +10,7 @@ import pytest
 from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.store_loop import ask
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.wrappers.request_ceiling import RequestCeiling
 from tests.kafka_log.batches import batches
@@ -71,11 +72,11 @@ def test_a_call_beyond_the_ceiling_fails_as_one_of_the_store_and_deletions_go_on
         segment_id = CombinedSegmentId(1, 2, sequence)
         metadata = RemoteWalCombinedLogSegmentMetadata(segment_id, (), RemoteLogSegmentState.COPY_SEGMENT_STARTED, 0)
         calls: list[Callable[[], object]] = [
-            partial(late.copy_log_segment_data, metadata, []),
-            partial(late.fetch_log_segment, segment_id, 0, 1),
+            lambda: ask(late.copy_log_segment_data(metadata, [])),  # noqa: B023
+            lambda: ask(late.fetch_log_segment(segment_id, 0, 1)),  # noqa: B023
         ]
         outcomes.append([failure(call) for call in calls])
-        late.delete_log_segment_data(segment_id)
+        ask(late.delete_log_segment_data(segment_id))
     assert outcomes == [[None, None]] * 3 + [["request_ceiling", "request_ceiling"]] * 2
     assert (len(real.fetches), late.request_counts.delete) == (3, RequestCounts().delete)
 

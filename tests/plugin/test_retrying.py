@@ -14,6 +14,7 @@ from plugin.errors import (
     RemoteStorageThrottledError,
     RemoteStorageTimeoutError,
 )
+from plugin.store_loop import ask
 from tests.plugin.storage_backends import VirtualTime
 
 POLICY = RetryPolicy(attempt_timeout=2.0, total_timeout=10.0)
@@ -27,7 +28,7 @@ class Script:
         self.outcomes = outcomes
         self.attempts = 0
 
-    def __call__(self) -> str:
+    async def __call__(self) -> str:
         self.attempts += 1
         if not self.outcomes:
             return "done"
@@ -48,7 +49,7 @@ def throttled() -> RemoteStorageError:
 def test_success_costs_one_attempt_and_no_wait() -> None:
     time = VirtualTime()
     script = Script(time, [])
-    assert retrier(time).call(script, retrier(time).deadline()) == "done"
+    assert ask(retrier(time).call(script, retrier(time).deadline())) == "done"
     assert (script.attempts, time.slept) == (1, [])
 
 
@@ -57,7 +58,7 @@ def test_every_failed_attempt_is_heard_of() -> None:
     failures: list[str] = []
     script = Script(time, [(0, throttled()), (2, RemoteStorageTimeoutError("put", "k", "")), (0, throttled())])
     trying = retrier(time, failures)
-    assert trying.call(script, trying.deadline()) == "done"
+    assert ask(trying.call(script, trying.deadline())) == "done"
     assert failures == ["throttled", "timeout", "throttled"]
 
 
@@ -66,7 +67,7 @@ def test_what_cannot_succeed_is_not_tried_again() -> None:
     script = Script(time, [(0, RemoteResourceNotFoundError("get", "k", "404"))])
     trying = retrier(time)
     with pytest.raises(RemoteResourceNotFoundError):
-        trying.call(script, trying.deadline())
+        ask(trying.call(script, trying.deadline()))
     assert script.attempts == 1
 
 
@@ -76,7 +77,7 @@ def test_corrupt_bytes_are_fetched_once_more_whatever_else_fails() -> None:
     script = Script(time, [corrupt[0], (0, throttled()), corrupt[1], corrupt[2]])
     trying = retrier(time)
     with pytest.raises(RemoteSegmentCorruptError):
-        trying.call(script, trying.deadline())
+        ask(trying.call(script, trying.deadline()))
     assert script.attempts == 3
 
 
@@ -84,7 +85,7 @@ def test_waits_are_jittered_and_bounded() -> None:
     time = VirtualTime()
     trying = retrier(time)
     with pytest.raises(RemoteStorageThrottledError):
-        trying.call(Script(time, [(0, throttled())] * 1000), trying.deadline())
+        ask(trying.call(Script(time, [(0, throttled())] * 1000), trying.deadline()))
     assert max(time.slept) <= POLICY.longest_wait
     assert time.slept[0] <= 2 * POLICY.first_wait
     assert len(set(time.slept)) == len(time.slept)
@@ -95,7 +96,7 @@ def test_agents_that_failed_together_do_not_come_back_together() -> None:
     for _ in range(5):
         time = VirtualTime()
         trying = retrier(time)
-        trying.call(Script(time, [(0, throttled())]), trying.deadline())
+        ask(trying.call(Script(time, [(0, throttled())]), trying.deadline()))
         waits.append(time.slept[0])
     assert len(set(waits)) == 5
 
@@ -106,7 +107,7 @@ def test_no_call_outlives_its_deadline(durations: list[float]) -> None:
     trying = retrier(time)
     deadline = trying.deadline()
     with contextlib.suppress(RemoteStorageThrottledError):
-        trying.call(Script(time, [(seconds, throttled()) for seconds in durations]), deadline)
+        ask(trying.call(Script(time, [(seconds, throttled()) for seconds in durations]), deadline))
     assert time.now <= deadline
 
 
@@ -117,7 +118,7 @@ def test_requests_of_one_call_share_its_deadline() -> None:
     time.now += POLICY.total_timeout - POLICY.attempt_timeout
     script = Script(time, [(0, throttled())])
     with pytest.raises(RemoteStorageThrottledError):
-        trying.call(script, deadline)
+        ask(trying.call(script, deadline))
     assert script.attempts == 1
 
 
@@ -125,11 +126,11 @@ def test_an_error_of_the_caller_passes_through() -> None:
     time = VirtualTime()
     trying = retrier(time)
 
-    def broken() -> None:
+    async def broken() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        trying.call(broken, trying.deadline())
+        ask(trying.call(broken, trying.deadline()))
 
 
 def test_a_call_that_failed_holds_nothing_of_its_attempts() -> None:
@@ -137,7 +138,7 @@ def test_a_call_that_failed_holds_nothing_of_its_attempts() -> None:
     time = VirtualTime()
     bodies: list[weakref.ref[set[int]]] = []
 
-    def attempt() -> None:
+    async def attempt() -> None:
         body: set[int] = set()
         bodies.append(weakref.ref(body))
         raise throttled()
@@ -146,7 +147,7 @@ def test_a_call_that_failed_holds_nothing_of_its_attempts() -> None:
     gc.disable()
     try:
         with contextlib.suppress(RemoteStorageError):
-            trying.call(attempt, trying.deadline())
+            ask(trying.call(attempt, trying.deadline()))
         assert len(bodies) > 1
         assert [body() for body in bodies] == [None] * len(bodies)
     finally:

@@ -1,9 +1,7 @@
 """What our own client on the event loop does as boto3 does it, and when it leaves a request to boto3."""
 
-import contextlib
 import io
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,14 +10,14 @@ from botocore.auth import AUTH_TYPE_MAPS, BaseSigner
 from botocore.credentials import ReadOnlyCredentials
 
 from plugin.clients.backend_settings import parse_settings
-from plugin.clients.object_store import LoopStore, VersionedStore
+from plugin.clients.object_store import VersionedStore
 from plugin.errors import RemoteStorageError
 from plugin.loading import WITHOUT_SELF_TEST
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3ObjectStore, S3Settings, S3WalStorageManager, read_in_time
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.store_loop import ask, ask_each
 from tests.plugin.odd_store import Answer, OddStore
-from tests.plugin.on_loop import awaited, the_loop
 
 STORED = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nContent-Length: 0\r\nConnection: close\r\n%s\r\n'
 FOUND = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nConnection: close\r\n\r\n01234"
@@ -48,20 +46,24 @@ def store() -> Iterator[Asked]:
     store.close()
 
 
-def opened(endpoint: str, credentials_file: Path, **more: str) -> LoopStore:
+def opened(endpoint: str, credentials_file: Path, **more: str) -> S3ObjectStore:
     settings = {**SETTINGS, "endpoint.url": endpoint, "credentials.file": str(credentials_file), **more}
     store = S3WalStorageManager().open_store(parse_settings(S3Settings, settings))
-    assert isinstance(store, LoopStore)
+    assert isinstance(store, S3ObjectStore)
     return store
 
 
-def admitted(store: Asked, credentials_file: Path) -> LoopStore:
+def admitted(store: Asked, credentials_file: Path) -> S3ObjectStore:
     """A store whose next requests go on the loop, as a thread has asked something."""
     one = opened(store.endpoint, credentials_file)
-    one.put_if_absent("first", [b"a"])
-    assert one.admits_on_loop(1)
+    ask(one.put_if_absent("first", [b"a"]))
+    assert one.direct_for(1)
     store.heads.clear()
     return one
+
+
+async def no_time(_seconds: float) -> None:
+    return
 
 
 def sender(head: str) -> str:
@@ -75,11 +77,13 @@ def headers(head: str) -> Mapping[str, str]:
 
 def test_both_clients_ask_for_the_same(store: Asked, credentials_file: Path) -> None:
     one = admitted(store, credentials_file)
-    awaited(one.put_if_absent_on_loop("a b/c~d", [b"ab", memoryview(b"c")]))
-    assert awaited(one.get_range_on_loop("a b/c~d", 3, 8)) == b"01234"
-    one.put_if_absent("a b/c~d", [b"ab", memoryview(b"c")])
-    assert one.get_range("a b/c~d", 3, 8) == b"01234"
+    ask(one.put_if_absent("a b/c~d", [b"ab", memoryview(b"c")]))
+    assert ask(one.get_range("a b/c~d", 3, 8)) == b"01234"
     one.close()
+    by_boto3 = opened(store.endpoint, credentials_file, client="boto3")
+    ask(by_boto3.put_if_absent("a b/c~d", [b"ab", memoryview(b"c")]))
+    assert ask(by_boto3.get_range("a b/c~d", 3, 8)) == b"01234"
+    by_boto3.close()
     assert [sender(head) for head in store.heads] == ["direct", "direct", "boto3", "boto3"]
     put, get, put_by_boto3, get_by_boto3 = store.heads
     for ours, theirs in ((put, put_by_boto3), (get, get_by_boto3)):
@@ -115,11 +119,10 @@ def test_awscrt_in_the_environment_leaves_the_direct_client_on(
     one = opened(store.endpoint, credentials_file)
     monkeypatch.setitem(AUTH_TYPE_MAPS, "s3v4", CrtSigner)
     with pytest.raises(RemoteStorageError):
-        one.put_if_absent("key", [b"abc"])  # boto3 would sign by awscrt, which is played here
-    assert isinstance(one, S3ObjectStore)
+        ask(one.put_if_absent("key", [b"abc"]))  # boto3 would sign by awscrt, which is played here
     one.renew_direct()
-    assert one.admits_on_loop(3)
-    awaited(one.put_if_absent_on_loop("key", [b"abc"]))
+    assert one.direct_for(3)
+    ask(one.put_if_absent("key", [b"abc"]))
     assert [sender(head) for head in store.heads] == ["direct"]
     one.close()
 
@@ -128,8 +131,8 @@ def test_credentials_are_read_anew_when_their_file_changes(store: Asked, credent
     one = opened(store.endpoint, credentials_file)
 
     def key_of_next_request() -> str:
-        one.put_if_absent("key", [b"abc"])
-        awaited(one.get_range_on_loop("key", 0, 5))
+        one.renew_direct()
+        ask(one.get_range("key", 0, 5))
         return headers(store.heads[-1])["authorization"].partition("Credential=")[2].partition("/")[0]
 
     assert key_of_next_request() == "planted-key"
@@ -154,24 +157,23 @@ def test_a_listing_whose_continuation_token_repeats_ends_with_an_error(store: As
         StorageContext("cluster", 1),
     )
     with pytest.raises(RemoteStorageError, match="continuation token twice"):
-        list(manager.list_log_segments(1))
+        list(ask_each(manager.list_log_segments(1)))
     manager.close()
 
 
 def test_a_command_reads_small_ranges_by_the_direct_client_and_is_led_elsewhere_by_boto3(
     store: Asked, credentials_file: Path
 ) -> None:
-    manager = S3WalStorageManager(sleep=lambda _: None)
+    manager = S3WalStorageManager(sleep=no_time)
     told = {"endpoint.url": store.endpoint, "credentials.file": str(credentials_file), **WITHOUT_SELF_TEST}
     manager.configure({**SETTINGS, **told}, StorageContext("cluster", 1, can_wait=True))
 
     def read() -> str:
         store.heads.clear()
-        assert manager.fetch_log_segment(CombinedSegmentId(1, 1, 1), 0, 5) == b"01234"
+        assert ask(manager.fetch_log_segment(CombinedSegmentId(1, 1, 1), 0, 5)) == b"01234"
         return ", ".join(sender(head) for head in store.heads)
 
     assert [read(), read(), read()] == ["boto3", "direct", "direct"]
-    assert manager.on_loop(5) is None, "its connections belong to a loop of its own"
     moved = b"HTTP/1.1 301 M\r\nx-amz-bucket-region: eu-west-1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     store.respond = lambda head: FOUND if b"/eu-west-1/" in head else moved
     assert read() == "direct, boto3, boto3"
@@ -189,7 +191,7 @@ def test_a_bucket_tells_whether_it_keeps_versions(
     store.respond = lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     one = opened(store.endpoint, credentials_file)
     assert isinstance(one, VersionedStore)
-    assert one.keeps_versions() is keeps
+    assert ask(one.keeps_versions()) is keeps
     one.close()
 
 
@@ -202,11 +204,11 @@ def test_a_bucket_of_another_region_is_followed_once(store: Asked, credentials_f
     one = admitted(store, credentials_file)
     store.respond = answer
     with pytest.raises(RemoteStorageError) as caught:
-        awaited(one.put_if_absent_on_loop("first", [b"a"]))
-    assert (caught.value.label, one.admits_on_loop(1)) == ("redirect", False)
-    one.put_if_absent("first", [b"a"])
+        ask(one.put_if_absent("first", [b"a"]))
+    assert (caught.value.label, one.direct_for(1)) == ("redirect", None)
+    ask(one.put_if_absent("first", [b"a"]))
     store.heads.clear()
-    awaited(one.put_if_absent_on_loop("second", [b"b"]))
+    ask(one.put_if_absent("second", [b"b"]))
     assert [sender(head) for head in store.heads] == ["direct"]
     one.close()
 
@@ -216,10 +218,10 @@ def test_behind_a_proxy_boto3_sends_everything(
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", store.endpoint)
     one = opened("http://store.example:9", credentials_file)
-    one.put_if_absent("key", [b"a"])
-    assert one.get_range("key", 0, 5) == b"01234"
+    ask(one.put_if_absent("key", [b"a"]))
+    assert ask(one.get_range("key", 0, 5)) == b"01234"
     assert [head.split(" ")[1] for head in store.heads] == ["http://store.example:9/bucket/key"] * 2
-    assert not one.admits_on_loop(1)
+    assert not one.direct_for(1)
     one.close()
 
 
@@ -229,7 +231,7 @@ def test_a_store_that_has_another_checksum_than_was_sent_has_not_stored_it(
     one = admitted(store, credentials_file)
     store.respond = lambda _: STORED % b"x-amz-checksum-crc32c: AAAAAA==\r\n"
     with pytest.raises(RemoteStorageError) as caught:
-        awaited(one.put_if_absent_on_loop("key", [b"a"]))
+        ask(one.put_if_absent("key", [b"a"]))
     assert caught.value.label == "bad_digest"
     one.close()
 
@@ -238,41 +240,22 @@ def test_an_object_that_is_as_large_as_the_loop_admits_goes_there_with_its_foote
     store: Asked, credentials_file: Path
 ) -> None:
     one = opened(store.endpoint, credentials_file)
-    assert not one.admits_on_loop(1), "no thread has asked for credentials yet"
-    one.put_if_absent("first", [b"a"])
+    assert not one.direct_for(1), "no thread has asked for credentials yet"
+    ask(one.put_if_absent("first", [b"a"]))
     most = 1024 * 1024
-    assert [one.admits_on_loop(most), one.admits_on_loop(most + 1)] == [True, False]
-    awaited(one.put_if_absent_on_loop("second", [bytes(most), b"footer"]))
+    assert one.direct_for(most)
+    assert not one.direct_for(most + 1)
+    ask(one.put_if_absent("second", [bytes(most), b"footer"]))
     assert [head.split(" ")[1] for head in store.heads] == ["/bucket/first", "/bucket/second"]
     one.close()
-
-
-def test_connections_of_a_loop_that_is_known_are_opened_before_anything_is_asked(credentials_file: Path) -> None:
-    settings = {"bucket": "bucket", "region": "us-east-1", "allow.http": "true", "addressing.style": "path"}
-    settings |= {"credentials.file": str(credentials_file), "startup.self.test": "false"}
-    for loop, count in ((None, 0), (the_loop(), 4)):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.settimeout(10)
-            manager, accepted = S3WalStorageManager(), list[socket.socket]()
-            endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
-            manager.configure(settings | {"endpoint.url": endpoint}, StorageContext("cluster", 1, loop))
-            with contextlib.ExitStack() as opened_ahead:
-                accepted += [opened_ahead.enter_context(server.accept()[0]) for _ in range(count)]
-                server.settimeout(0.2)
-                with pytest.raises(TimeoutError):
-                    server.accept()
-                manager.close()
-                for one in accepted:
-                    one.settimeout(10)
-                    assert one.recv(1) == b"", "nothing is asked, and all are closed"
 
 
 def test_after_credentials_were_refused_a_thread_asks_for_them_anew(store: Asked, credentials_file: Path) -> None:
     one = admitted(store, credentials_file)
     store.respond = lambda _: b"HTTP/1.1 403 F\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with pytest.raises(RemoteStorageError):
-        awaited(one.get_range_on_loop("key", 0, 5))
-    assert not one.admits_on_loop(1)
+        ask(one.get_range("key", 0, 5))
+    assert not one.direct_for(1)
     one.close()
 
 
@@ -285,7 +268,7 @@ def test_without_credentials_nothing_is_sent(store: Asked, tmp_path: Path, monke
     settings = {"bucket": "bucket", "region": "us-east-1", "endpoint.url": store.endpoint, "allow.http": "true"}
     one = S3WalStorageManager().open_store(parse_settings(S3Settings, settings))
     with pytest.raises(RemoteStorageError) as caught:
-        one.put_if_absent("key", [b"a"])
+        ask(one.put_if_absent("key", [b"a"]))
     assert (caught.value.label, store.heads) == ("access", [])
     one.close()
 

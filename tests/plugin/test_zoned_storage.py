@@ -1,6 +1,6 @@
 """A bucket for each zone, over real backends: what the agents of two zones see of each other's objects."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.store_loop import ask, ask_each
 from plugin.zones.bucket_loading import load_storage, zoned_storage
 from plugin.zones.buckets import StorageSpec, check_own_zone, parse_buckets, plan_buckets
 from tests.faulty_store import FaultyServer
@@ -99,14 +100,18 @@ def opened(spec: StorageSpec, request: pytest.FixtureRequest) -> Opened:
 
 def _whole(storage: RemoteWalStorageManager, update: RemoteWalCombinedLogSegmentMetadataUpdate) -> bytes:
     entry = update.entries[0]
-    return storage.fetch_log_segment(
-        update.combined_segment_id, entry.start_file_position, entry.end_file_position, update.custom_metadata
+    return ask(
+        storage.fetch_log_segment(
+            update.combined_segment_id, entry.start_file_position, entry.end_file_position, update.custom_metadata
+        )
     )
 
 
 def test_each_zone_writes_to_its_own_bucket_and_reads_all(opened: Opened, spec: StorageSpec) -> None:
     first, second = opened("az1"), opened("az2")
-    of_first, of_second = (one.copy_log_segment_data(*segment(n, [b"abc"])) for n, one in enumerate((first, second)))
+    of_first, of_second = (
+        ask(one.copy_log_segment_data(*segment(n, [b"abc"]))) for n, one in enumerate((first, second))
+    )
     assert of_first.custom_metadata == bucket_id(spec.buckets["az1"])
     assert of_second.custom_metadata == bucket_id(spec.buckets["az2"])
     for storage in (first, second):
@@ -118,53 +123,53 @@ def test_each_zone_writes_to_its_own_bucket_and_reads_all(opened: Opened, spec: 
 
 def test_copying_the_same_again_succeeds_and_other_bytes_are_a_conflict(opened: Opened) -> None:
     storage = opened()
-    update = storage.copy_log_segment_data(*segment(0, [b"abc"]))
-    assert storage.copy_log_segment_data(*segment(0, [b"abc"])) == update
+    update = ask(storage.copy_log_segment_data(*segment(0, [b"abc"])))
+    assert ask(storage.copy_log_segment_data(*segment(0, [b"abc"]))) == update
     with pytest.raises(RemoteSegmentConflictError):
-        storage.copy_log_segment_data(*segment(0, [b"abd"]))
+        ask(storage.copy_log_segment_data(*segment(0, [b"abd"])))
     assert _whole(storage, update) == b"abc"
 
 
 def test_a_listing_tells_of_all_buckets_and_each_footer_can_be_read(opened: Opened) -> None:
     first, second = opened("az1"), opened("az2")
     updates = [
-        first.copy_log_segment_data(*segment(0, [b"abc"])),
-        second.copy_log_segment_data(*segment(1, [b"def"], broker_id=2)),
+        ask(first.copy_log_segment_data(*segment(0, [b"abc"]))),
+        ask(second.copy_log_segment_data(*segment(1, [b"def"], broker_id=2))),
     ]
-    listed = {stored.combined_segment_id: stored for stored in first.list_log_segments()}
+    listed = {stored.combined_segment_id: stored for stored in ask_each(first.list_log_segments())}
     assert {one: stored.custom_metadata for one, stored in listed.items()} == {
         update.combined_segment_id: update.custom_metadata for update in updates
     }
     for update in updates:
-        read = first.fetch_segment_metadata(listed[update.combined_segment_id])
+        read = ask(first.fetch_segment_metadata(listed[update.combined_segment_id]))
         assert (read.entries, read.custom_metadata) == (update.entries, update.custom_metadata)
-    assert [stored.combined_segment_id.broker_id for stored in first.list_log_segments(2)] == [2]
+    assert [stored.combined_segment_id.broker_id for stored in ask_each(first.list_log_segments(2))] == [2]
 
 
 def test_an_object_is_deleted_in_the_bucket_that_it_names(opened: Opened) -> None:
     first, second = opened("az1"), opened("az2")
-    update = second.copy_log_segment_data(*segment(0, [b"abc"]))
+    update = ask(second.copy_log_segment_data(*segment(0, [b"abc"])))
     for _ in range(2):
-        first.delete_log_segment_data(update.combined_segment_id, update.custom_metadata)
-        assert list(second.list_log_segments()) == []
+        ask(first.delete_log_segment_data(update.combined_segment_id, update.custom_metadata))
+        assert list(ask_each(second.list_log_segments())) == []
 
 
 def test_what_names_no_bucket_is_deleted_in_all(opened: Opened) -> None:
     """An upload whose end was never told left no custom metadata."""
     first, second = opened("az1"), opened("az2")
-    update = second.copy_log_segment_data(*segment(0, [b"abc"]))
-    first.delete_log_segment_data(update.combined_segment_id)
-    assert list(first.list_log_segments()) == []
+    update = ask(second.copy_log_segment_data(*segment(0, [b"abc"])))
+    ask(first.delete_log_segment_data(update.combined_segment_id))
+    assert list(ask_each(first.list_log_segments())) == []
 
 
 def test_a_bucket_off_the_list_is_neither_read_nor_deleted_in(opened: Opened, spec: StorageSpec) -> None:
     first, second = opened("az1"), opened("az2")
-    update = second.copy_log_segment_data(*segment(0, [b"abc"]))
+    update = ask(second.copy_log_segment_data(*segment(0, [b"abc"])))
     alone = opened("az1", buckets={"az1": spec.buckets["az1"]})
     with pytest.raises(UnknownBucketError, match=r"see remote\.wal\.buckets"):
         _whole(alone, update)
     with pytest.raises(UnknownBucketError):
-        alone.delete_log_segment_data(update.combined_segment_id, update.custom_metadata)
+        ask(alone.delete_log_segment_data(update.combined_segment_id, update.custom_metadata))
     assert alone.place_of(update.custom_metadata) is None
     assert _whole(first, update) == b"abc"
 
@@ -174,54 +179,60 @@ def test_from_one_bucket_to_a_list_and_back(opened: Opened, spec: StorageSpec) -
     key = storage_manager_class(spec.class_name, None).bucket_key or ""
     single = {**spec.settings, key: spec.buckets["az2"]}
     alone = opened(None, buckets={}, settings=single)
-    before = alone.copy_log_segment_data(*segment(0, [b"old"]))
+    before = ask(alone.copy_log_segment_data(*segment(0, [b"old"])))
     assert before.custom_metadata == b""
     listed = opened("az1", settings=single)
-    of_other, of_own = listed.copy_log_segment_data(*segment(1, [b"new"])), opened("az2").copy_log_segment_data
-    kept = of_own(*segment(2, [b"too"]))
+    of_other = ask(listed.copy_log_segment_data(*segment(1, [b"new"])))
+    kept = ask(opened("az2").copy_log_segment_data(*segment(2, [b"too"])))
     assert (_whole(listed, before), _whole(listed, of_other), _whole(listed, kept)) == (b"old", b"new", b"too")
     assert listed.place_of(b"") == spec.buckets["az2"]
     assert _whole(alone, kept) == b"too"
-    for call in (alone.delete_log_segment_data, lambda *named: alone.fetch_log_segment(named[0], 0, 1, named[1])):
+    for call in (
+        lambda *named: ask(alone.delete_log_segment_data(*named)),
+        lambda *named: ask(alone.fetch_log_segment(named[0], 0, 1, named[1])),
+    ):
         with pytest.raises(UnknownBucketError):
             call(of_other.combined_segment_id, of_other.custom_metadata)
     assert _whole(listed, of_other) == b"new"
     assert opened("az1").place_of(b"") is None
     assert _whole(opened("az1"), before) == b"old"  # for who asks all the same: an upload that never ended
     with pytest.raises(RemoteResourceNotFoundError):
-        listed.fetch_log_segment(CombinedSegmentId(9, 9, 9), 0, 1)
+        ask(listed.fetch_log_segment(CombinedSegmentId(9, 9, 9), 0, 1))
 
 
 def test_blobs_are_in_the_own_zones_bucket_and_found_from_all(opened: Opened) -> None:
     first, second = opened("az1").blobs, opened("az2").blobs
     assert first is not None
     assert second is not None
-    first.put_blob("metadata-snapshots/1/a", b"one")
-    second.put_blob("metadata-snapshots/2/b", b"two!")
+    ask(first.put_blob("metadata-snapshots/1/a", b"one"))
+    ask(second.put_blob("metadata-snapshots/2/b", b"two!"))
     for storage in (first, second):
-        assert sorted(storage.get_blob(blob) for blob in storage.list_blobs("metadata-snapshots")) == [b"one", b"two!"]
-    for blob in list(first.list_blobs("metadata-snapshots/2")):
-        first.delete_blob(blob)
-    assert [blob.name for blob in second.list_blobs("metadata-snapshots")] == ["metadata-snapshots/1/a"]
-    assert list(opened("az1").list_log_segments()) == []
+        assert sorted(ask(storage.get_blob(blob)) for blob in ask_each(storage.list_blobs("metadata-snapshots"))) == [
+            b"one",
+            b"two!",
+        ]
+    for blob in list(ask_each(first.list_blobs("metadata-snapshots/2"))):
+        ask(first.delete_blob(blob))
+    assert [blob.name for blob in ask_each(second.list_blobs("metadata-snapshots"))] == ["metadata-snapshots/1/a"]
+    assert list(ask_each(opened("az1").list_log_segments())) == []
 
 
 def test_a_blob_whose_upload_told_nothing_is_deleted_wherever_it_is(opened: Opened) -> None:
     first, second = opened("az1").blobs, opened("az2").blobs
     assert first is not None
     assert second is not None
-    named = StoredBlob("router/2/a", 3, second.put_blob("router/2/a", b"o", b"ne"))
-    assert [storage.get_blob(named, 1, 3) for storage in (first, second)] == [b"ne", b"ne"]
-    first.delete_blob(StoredBlob("router/2/a", 0))
-    assert list(first.list_blobs("router")) == []
+    named = StoredBlob("router/2/a", 3, ask(second.put_blob("router/2/a", b"o", b"ne")))
+    assert [ask(storage.get_blob(named, 1, 3)) for storage in (first, second)] == [b"ne", b"ne"]
+    ask(first.delete_blob(StoredBlob("router/2/a", 0)))
+    assert list(ask_each(first.list_blobs("router"))) == []
 
 
 def test_requests_are_counted_over_all_buckets(opened: Opened) -> None:
     first, second = opened("az1"), opened("az2")
-    update = second.copy_log_segment_data(*segment(0, [b"abc"]))
+    update = ask(second.copy_log_segment_data(*segment(0, [b"abc"])))
     before = first.request_counts
     _whole(first, update)
-    list(first.list_log_segments())
+    list(ask_each(first.list_log_segments()))
     after = first.request_counts
     assert (after.get - before.get, after.get_bytes - before.get_bytes, after.list - before.list) == (1, 3, 2)
 
@@ -237,16 +248,19 @@ class Away(MemoryStorage):
         self.is_away = False
         self.deletions = 0
 
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    async def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         self.deletions += 1
         if self.is_away:
             raise RemoteStorageError("delete", "-", "planted")
-        super().delete_log_segment_data(combined_segment_id, custom_metadata)
+        await super().delete_log_segment_data(combined_segment_id, custom_metadata)
 
-    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+    async def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[list[StoredSegment]]:
         if self.is_away:
             raise RemoteStorageError("list", "-", "planted")
-        yield from super().list_log_segments(broker_id)
+        async for part in super().list_log_segments(broker_id):
+            yield part
 
 
 def _two(own: str = "az1") -> tuple[RemoteWalStorageManager, dict[str, Away], VirtualTime]:
@@ -259,15 +273,15 @@ def _two(own: str = "az1") -> tuple[RemoteWalStorageManager, dict[str, Away], Vi
 
 def test_a_listing_without_one_bucket_gives_the_others_and_ends_with_its_name() -> None:
     storage, buckets, _ = _two()
-    update = storage.copy_log_segment_data(*segment(0, [b"abc"]))
+    update = ask(storage.copy_log_segment_data(*segment(0, [b"abc"])))
     buckets["two"].is_away = True
-    listing = storage.list_log_segments()
+    listing = ask_each(storage.list_log_segments())
     assert next(listing).combined_segment_id == update.combined_segment_id
     with pytest.raises(IncompleteListingError, match="two") as incomplete:
         next(listing)
     assert incomplete.value.unanswered == {"two"}
     buckets["two"].is_away = False
-    assert len(list(storage.list_log_segments())) == 1
+    assert len(list(ask_each(storage.list_log_segments()))) == 1
 
 
 def test_deletions_in_a_bucket_that_is_away_fail_at_once_for_a_while_and_the_others_go_on() -> None:
@@ -276,34 +290,34 @@ def test_deletions_in_a_bucket_that_is_away_fail_at_once_for_a_while_and_the_oth
     buckets["two"].is_away = True
     for sequence in range(3):
         with pytest.raises(RemoteStorageError):
-            storage.delete_log_segment_data(CombinedSegmentId(1, 1, sequence), named["two"])
-        storage.delete_log_segment_data(CombinedSegmentId(1, 1, sequence), named["one"])
+            ask(storage.delete_log_segment_data(CombinedSegmentId(1, 1, sequence), named["two"]))
+        ask(storage.delete_log_segment_data(CombinedSegmentId(1, 1, sequence), named["one"]))
     assert (buckets["one"].deletions, buckets["two"].deletions) == (3, 1)
     with pytest.raises(RemoteStorageError):  # where none is named, it may be in the one that is away
-        storage.delete_log_segment_data(CombinedSegmentId(1, 1, 9))
+        ask(storage.delete_log_segment_data(CombinedSegmentId(1, 1, 9)))
     assert buckets["one"].deletions == 4
     buckets["two"].is_away = False
     time.now += 11
-    storage.delete_log_segment_data(CombinedSegmentId(1, 1, 0), named["two"])
+    ask(storage.delete_log_segment_data(CombinedSegmentId(1, 1, 0), named["two"]))
     assert buckets["two"].deletions == 2
 
 
 def test_the_rest_of_the_custom_metadata_is_the_buckets_own() -> None:
     class Choosy(Away):
-        def copy_log_segment_data(
+        async def copy_log_segment_data(
             self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
         ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-            return replace(super().copy_log_segment_data(metadata, records_list), custom_metadata=b"inner")
+            return replace(await super().copy_log_segment_data(metadata, records_list), custom_metadata=b"inner")
 
-        def fetch_log_segment(
+        async def fetch_log_segment(
             self, segment_id: CombinedSegmentId, start: int, end: int, custom_metadata: bytes = b""
         ) -> bytes:
             assert custom_metadata == b"inner"
-            return super().fetch_log_segment(segment_id, start, end)
+            return await super().fetch_log_segment(segment_id, start, end)
 
     plan = plan_buckets(StorageSpec("-", None, {}, "rsm.", {"az1": "one", "az2": "two"}, "az1"), "bucket")
     storage = zoned_storage(plan, {one: Choosy() for one in plan.buckets})
-    update = storage.copy_log_segment_data(*segment(0, [b"abc"]))
+    update = ask(storage.copy_log_segment_data(*segment(0, [b"abc"])))
     assert update.custom_metadata == bucket_id("one") + b"inner"
     assert _whole(storage, update) == b"abc"
 
@@ -311,15 +325,15 @@ def test_the_rest_of_the_custom_metadata_is_the_buckets_own() -> None:
 def test_tools_do_with_the_buckets_that_answer(spec: StorageSpec, opened: Opened, server: FaultyServer) -> None:
     if spec.class_name == LOCAL:
         pytest.skip("a directory is made where it is not there")
-    opened("az1").copy_log_segment_data(*segment(0, [b"abc"]))
+    ask(opened("az1").copy_log_segment_data(*segment(0, [b"abc"])))
     gone = {**spec.buckets, "az2": f"gone-{spec.buckets['az2']}"}
     storage = opened("az1", buckets=gone)
-    listing = storage.list_log_segments()
+    listing = ask_each(storage.list_log_segments())
     assert next(listing).combined_segment_id == CombinedSegmentId(1, 7, 0)
     with pytest.raises(IncompleteListingError, match="gone-"):
         next(listing)
     with pytest.raises(IncompleteListingError):
-        list(opened("az1", buckets={"az1": gone["az2"]}).list_log_segments())
+        list(ask_each(opened("az1", buckets={"az1": gone["az2"]}).list_log_segments()))
 
 
 # The list itself.

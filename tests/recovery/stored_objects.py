@@ -11,6 +11,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.store_loop import ask
 from recovery.logs.stored_run import StoredObject, StoredRun
 from tests.kafka_log.batches import batch
 from tests.kafka_log.forgery import forged
@@ -34,7 +35,7 @@ class ObjectsInMemory(MemoryStorage):
         metadata = RemoteWalCombinedLogSegmentMetadata(
             CombinedSegmentId(broker_id, 1, sequence), entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, sequence
         )
-        return self.copy_log_segment_data(metadata, [data for _, _, _, data in records])
+        return ask(self.copy_log_segment_data(metadata, [data for _, _, _, data in records]))
 
     def damage(self, sequence: int, position: int = 200, broker_id: int = 1) -> None:
         """Turn a bit of an object."""

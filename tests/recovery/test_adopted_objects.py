@@ -23,6 +23,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from recovery.logs.log_plan import PlanRules
 from recovery.logs.run_reader import ReadExtent, RunReader
@@ -55,7 +56,7 @@ def by_a_gateway(storage: RemoteWalStorageManager, of: Records) -> AdoptedRecord
     """The second batch of a log's is in the gateway's object alone."""
     raw = of[3]
     (size,) = {len(one) for one in sent(1)}
-    blobs_of(storage, "put", "-").put_blob(SOURCE.object_id.blob_name, BEFORE, sent(1)[0])
+    ask(blobs_of(storage, "put", "-").put_blob(SOURCE.object_id.blob_name, BEFORE, sent(1)[0]))
     return AdoptedRecords(raw, (AdoptedBatch(size, size, SOURCE, len(BEFORE)),))
 
 
@@ -72,7 +73,7 @@ def upload(storage: RemoteWalStorageManager, sequence: int, *parts: Records, ado
         segment_id, entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, sequence
     )
     stored = [by_a_gateway(storage, parts[0]) if adopts else parts[0][3], *(data for _, _, _, data in parts[1:])]
-    update = storage.copy_log_segment_data(metadata, stored)
+    update = ask(storage.copy_log_segment_data(metadata, stored))
     told = replace(
         metadata,
         entries=update.entries,
@@ -108,7 +109,7 @@ def test_what_nobody_told_of_and_names_what_is_gone_takes_nothing_along(storage:
     upload(storage, 1, first, clicks, adopts=True)
     whole = told(storage)
     assert read(storage, whole) == first[3]
-    blobs_of(storage, "delete", "-").delete_blob(StoredBlob(SOURCE.object_id.blob_name, 0))
+    ask(blobs_of(storage, "delete", "-").delete_blob(StoredBlob(SOURCE.object_id.blob_name, 0)))
     inventory = told(storage)
     assert inventory.runs.keys() == {CLICKS}
     assert read(storage, inventory, CLICKS) == clicks[3]
@@ -119,5 +120,5 @@ def test_what_nobody_told_of_and_names_what_is_gone_takes_nothing_along(storage:
 
 def test_what_the_topic_tells_of_and_is_gone_is_missed(storage: RemoteWalStorageManager) -> None:
     published = upload(storage, 1, records(ORDERS, 4, 0, 2), adopts=True)
-    blobs_of(storage, "delete", "-").delete_blob(StoredBlob(SOURCE.object_id.blob_name, 0))
+    ask(blobs_of(storage, "delete", "-").delete_blob(StoredBlob(SOURCE.object_id.blob_name, 0)))
     assert told(storage, published).runs.keys() == {ORDERS}

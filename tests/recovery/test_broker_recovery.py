@@ -24,6 +24,7 @@ from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
+from plugin.store_loop import ask
 from recovery.broker_recovery import (
     LostBroker,
     PlannedLog,
@@ -357,7 +358,7 @@ def test_a_log_is_put_together_from_the_archive_and_from_combined_segments(tmp_p
     object_id = ArchiveObjectId(partition, 0, 9, CombinedSegmentId(2, 1, 1))
     opened = OpenArchiveObject("cluster-1", object_id, 1, 300)
     opened.append(0, 9, memoryview(old), scan_batches(old, 0, len(old)))
-    archive.write(object_id, opened.seal())
+    ask(archive.write(object_id, opened.seal()))
     stored = from_objects(store, archive)
     stored.runs[partition] += runs_of([store.upload(7, (partition, 0, 10, young))], partition)
     broker, view = _broker(tmp_path / "log"), _view({0: ReplicaSet((1,), (1,), 1)})

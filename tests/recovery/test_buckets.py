@@ -9,6 +9,7 @@ import pytest
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.errors import IncompleteListingError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.store_loop import ask
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet
 from recovery.logs.log_plan import Gap, PlanRules
@@ -95,7 +96,7 @@ def test_what_is_in_a_bucket_out_of_reach_is_not_lost_and_its_gap_names_the_buck
 def test_an_object_that_is_gone_from_a_bucket_that_answers_is_lost(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     gone = stored.uploads[0]
-    stored.opened().delete_log_segment_data(gone.combined_segment_id, gone.custom_metadata)
+    ask(stored.opened().delete_log_segment_data(gone.combined_segment_id, gone.custom_metadata))
     inventory = stored.inventory(away=["az2"])
     assert [lost.object_id for lost in inventory.lost_objects] == [gone.combined_segment_id]
     assert list(inventory.unreachable) == [stored.uploads[1].combined_segment_id]

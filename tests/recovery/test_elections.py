@@ -1,6 +1,6 @@
 """What is told after any elections, unclean ones too, is enough to have the last leader's log back."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 
@@ -40,11 +40,13 @@ class Footers(MemoryStorage):
         super().__init__()
         self.uploaded: dict[CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata] = {}
 
-    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        for segment_id, found in self.uploaded.items():
-            yield StoredSegment(segment_id, str(segment_id), found.size_bytes, found.event_timestamp_ms)
+    async def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[list[StoredSegment]]:
+        yield [
+            StoredSegment(segment_id, str(segment_id), found.size_bytes, found.event_timestamp_ms)
+            for segment_id, found in self.uploaded.items()
+        ]
 
-    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         return self.uploaded[stored.combined_segment_id]
 
 
@@ -55,8 +57,10 @@ class Listed(MemoryArchive):
         super().__init__()
         self.written: dict[ArchiveObjectId, StoredArchiveObject] = {}
 
-    def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
-        yield from self.written.values()
+    async def list(
+        self, topic_id_partition: TopicIdPartition | None = None
+    ) -> AsyncIterator[list[StoredArchiveObject]]:
+        yield [*self.written.values()]
 
 
 @dataclass(frozen=True, slots=True)

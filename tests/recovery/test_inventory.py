@@ -29,6 +29,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask
 from recovery.logs.log_plan import EpochStart, Gap, PlanRules
 from recovery.metadata.inventory import Inventory, from_metadata, from_objects
 from tests.recovery.stored_objects import Records, records
@@ -68,7 +69,7 @@ class Leader:
         started = RemoteWalCombinedLogSegmentMetadata(
             segment_id, entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, self._sequence
         )
-        update = self._storage.copy_log_segment_data(started, [data for _, _, _, data in parts])
+        update = ask(self._storage.copy_log_segment_data(started, [data for _, _, _, data in parts]))
         return RemoteWalCombinedLogSegmentMetadata(
             segment_id, update.entries, FINISHED, self._sequence, update.size_bytes, update.custom_metadata
         )
@@ -188,7 +189,7 @@ def test_an_unpublished_upload_of_what_a_log_has_lost_is_no_part_of_it(storage: 
 def test_an_object_that_the_store_has_lost_is_named_and_ends_the_log(storage: RemoteWalStorageManager) -> None:
     leader = Leader(storage, 1)
     uploads = [leader.upload(records(ORDERS, 0, 5 * number, 5 * number + 4)) for number in range(3)]
-    storage.delete_log_segment_data(uploads[1].combined_segment_id)
+    ask(storage.delete_log_segment_data(uploads[1].combined_segment_id))
 
     inventory = _found(storage, *uploads)
 
@@ -236,7 +237,7 @@ def _declared_dead(
 def _deletion(
     storage: RemoteWalStorageManager, upload: RemoteWalCombinedLogSegmentMetadata
 ) -> RemoteWalCombinedLogSegmentMetadata:
-    storage.delete_log_segment_data(upload.combined_segment_id)
+    ask(storage.delete_log_segment_data(upload.combined_segment_id))
     return RemoteWalCombinedLogSegmentMetadata(
         upload.combined_segment_id, (), RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, 20
     )
@@ -346,7 +347,7 @@ def test_an_archive_object_does_not_bring_back_what_follows_a_restored_logs_end(
     opened.append(0, 14, memoryview(data), scan_batches(data, 0, len(data)))
     sealed = opened.seal()
     object_id = ArchiveObjectId(ORDERS, 0, 14, CombinedSegmentId(2, 1, 1))
-    archive.write(object_id, sealed)
+    ask(archive.write(object_id, sealed))
     archived.apply(ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, (), published_again_ms))
 
     inventory = _found(storage, *restored_to_8, archived=archived, archive=archive)

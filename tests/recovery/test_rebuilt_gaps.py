@@ -10,6 +10,7 @@ from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.store_loop import ask
 from recovery.metadata.topic_rebuild import RebuildPlan
 from rlm.write_path.reading.resume_point import LedLog, ResumePoint, resume_of
 from tests.recovery.test_topic_rebuild import ORDERS, Lost, TopicInMemory, storage
@@ -28,7 +29,7 @@ def declare(lost: Lost, *gaps: DeclaredGap) -> None:
 
 def end(lost: Lost, uploaded: RemoteWalCombinedLogSegmentMetadata, *told: RemoteLogSegmentState) -> None:
     """Its records expired, and the topic told so before it was lost."""
-    lost.storage.delete_log_segment_data(uploaded.combined_segment_id, uploaded.custom_metadata)
+    ask(lost.storage.delete_log_segment_data(uploaded.combined_segment_id, uploaded.custom_metadata))
     for state in told:
         lost.store.apply(RemoteWalCombinedLogSegmentMetadata(uploaded.combined_segment_id, (), state, 9), (0, 80))
 

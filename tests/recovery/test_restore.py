@@ -346,7 +346,7 @@ class ThrottlingStore(ObjectsInMemory):
         self._times = times
         self._refused: Counter[object] = Counter()
 
-    def fetch_log_segment(
+    async def fetch_log_segment(
         self,
         combined_segment_id: CombinedSegmentId,
         start_position: int,
@@ -356,7 +356,7 @@ class ThrottlingStore(ObjectsInMemory):
         self._refused[combined_segment_id] += 1
         if self._refused[combined_segment_id] <= self._times:
             raise RemoteStorageThrottledError("get", str(combined_segment_id), "503 SlowDown")
-        return super().fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
+        return await super().fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
 
 def test_a_store_that_throttles_for_minutes_delays_a_recovery_and_does_not_end_it(tmp_path: Path) -> None:

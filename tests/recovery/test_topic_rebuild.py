@@ -26,6 +26,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
+from plugin.store_loop import ask, ask_each
 from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots, untold_gaps
 from rlm.lifecycle.orphans import OrphanSearch
 from tests.kafka_log.batches import batches
@@ -115,7 +116,7 @@ class Lost:
         made = OpenArchiveObject(CLUSTER, object_id, NOW_MS, 10_000)
         made.append(0, 12 * sequence + 11, memoryview(raw), scan_batches(raw, 0, len(raw)))
         sealed = made.seal()
-        self.archive_storage.write(object_id, sealed)
+        ask(self.archive_storage.write(object_id, sealed))
         record = ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, (), 7)
         self.archive.apply(record)
         return record
@@ -157,7 +158,7 @@ def test_all_is_known_again_by_snapshots_and_footers_though_newer_incarnations_a
         assert known.runs == record.runs
     assert not topic.store.topic.doubts
     search = OrphanSearch(topic.store, 1, 0)
-    search.listed(storage.list_log_segments(1))
+    search.listed(ask_each(storage.list_log_segments(1)))
     assert search.judged(NOW_MS + 10**9).disagreements == ()
 
 

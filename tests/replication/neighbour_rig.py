@@ -78,7 +78,7 @@ class Zone:
         store.objects = {OBJECT: DATA}
         registry = CollectorRegistry()
         metrics, stage_times = ReplicationMetrics(registry), StageTimes(registry)
-        limits = HydrationLimits(4, self.cache_bytes)
+        limits = HydrationLimits(self.cache_bytes)
         hydration = HydrationCache(store, limits, stage_times, metrics, clock=lambda: self.now_s)
         catch_up = CatchUpReads(hydration, CatchUpReadLimits(1, 1, 1, 0.0), metrics, lambda: self.now_s)
         hello = Hello("cluster", broker_id, 7, CAPABILITIES)

@@ -239,8 +239,8 @@ class StuckArchive:
     def __init__(self) -> None:
         self.gate = threading.Event()
 
-    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
-        assert self.gate.wait(60)
+    async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+        assert await asyncio.to_thread(self.gate.wait, 60)
         raise RemoteStorageTimeoutError("get", str(object_id), "planted")
 
 

@@ -36,7 +36,7 @@ class Rig:
         self.metrics = ReplicationMetrics(registry)
         self.cache = HydrationCache(
             self.storage,
-            HydrationLimits(2, 100_000, BreakerLimits(failures_to_open=3)),
+            HydrationLimits(100_000, BreakerLimits(failures_to_open=3)),
             StageTimes(registry),
             self.metrics,
             clock=lambda: self.now_s,
@@ -108,6 +108,7 @@ async def test_a_response_whose_read_waits_for_the_quota_gets_it_when_its_turn_c
     rig.reads.read_ahead(segment(0), ((0, 1200),))
     rig.reads.read_ahead(segment(1), ((0, 10),))
     assert not rig.cache.ranges.find_missing(segment(1), 0, 10)
+    await asyncio.sleep(0)
     assert rig.storage.fetches == [(segment(0), 0, 1200)]
     assert await rig.fetch(link(1, 2, 4)) == [b"\2\3"]
 

@@ -33,7 +33,7 @@ class ArchiveRig:
     def __init__(self) -> None:
         self.fails = False
 
-    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+    async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
         if self.fails:
             raise RemoteStorageTimeoutError("get", str(object_id), "planted")
         return bytes(range(start_position, end_position))
@@ -53,7 +53,7 @@ class Rig:
         self.archive: ArchiveRig | None = ArchiveRig()
         self.cache = HydrationCache(
             self.storage,
-            HydrationLimits(2, cache_bytes, BREAKER),
+            HydrationLimits(cache_bytes, BREAKER),
             StageTimes(registry),
             self.metrics,
             clock=lambda: self.now_s,
@@ -294,25 +294,3 @@ def test_the_breaker_lets_no_more_than_one_probe_through_in_each_wait(script: li
             if opened:
                 last_probe_s = now_s
         assert breaker.is_open == (failures >= 3)
-
-
-async def test_ranges_that_the_event_loop_admits_take_no_thread(rig: Rig) -> None:
-    rig.storage.most_on_loop = 100
-    tier = rig.cache.tiers.of(segment(0), b"")
-    assert tier is not None
-    tier.pool.shutdown()
-    assert await rig.fetch(0) == bytes(range(100))
-    assert rig.storage.on_loop_calls == [("fetch", segment(0))]
-
-
-async def test_a_failed_read_on_the_event_loop_counts_as_any(rig: Rig) -> None:
-    rig.storage.most_on_loop, rig.storage.fetches_fail = 100, True
-    for number in range(BREAKER.failures_to_open):
-        await rig.refused(number)
-    assert await rig.refused(5) == "breaker_open"
-
-
-async def test_larger_ranges_are_read_by_threads(rig: Rig) -> None:
-    rig.storage.most_on_loop = 99
-    assert await rig.fetch(0) == bytes(range(100))
-    assert rig.storage.on_loop_calls == []

@@ -38,7 +38,7 @@ async def test_what_a_follower_paused_for_a_day_holds_links_to_is_whole_or_gone_
     for _ in range(DAY_HOURS):
         registry = CollectorRegistry()
         cache = HydrationCache(
-            world.storage, HydrationLimits(1, 10_000), StageTimes(registry), ReplicationMetrics(registry), lambda: 0.0
+            world.storage, HydrationLimits(10_000), StageTimes(registry), ReplicationMetrics(registry), lambda: 0.0
         )
         try:
             data = [await cache.fetch(one.object_id, one.start_position, one.end_position) for one in linked.links]

@@ -104,7 +104,7 @@ async def test_each_way_to_have_no_store_has_its_reason_and_ends_in_inline(
         assert await follower.fetch({0: offset}) == follower.expected({0: raw})
         used = manager_at("http://127.0.0.1:1")
         with pytest.raises(RemoteStorageError):  # what a client opens on its first use is open now
-            used.fetch_log_segment(CombinedSegmentId(1, 1, 1), 0, 1)
+            await used.fetch_log_segment(CombinedSegmentId(1, 1, 1), 0, 1)
         with store() as endpoint:
             away = used if endpoint is None else manager_at(endpoint)
             reads.arrived(away)

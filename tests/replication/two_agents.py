@@ -25,6 +25,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
@@ -161,7 +162,7 @@ class Agents:
         self.read_from: RemoteWalStorageManager | None = None
         """What the follower's agent reads combined segments by, where it is not `storage` itself."""
         self.catch_up_read_limits = CatchUpReadLimits(
-            threads=2, bytes_per_s=10_000_000, under_way_bytes=1_000_000, wait_max_s=0.5
+            reads=2, bytes_per_s=10_000_000, under_way_bytes=1_000_000, wait_max_s=0.5
         )
         self.catch_up: CatchUp | None = None
         """What the leader's agent knows beside its index; made by the test."""
@@ -202,7 +203,7 @@ class Agents:
         self.broker_address = await self.broker.start(self.broker_listens_by)
         self.hydration = HydrationCache(
             self.read_from or self.storage,
-            HydrationLimits(4, 10_000_000, BreakerLimits(failures_to_open=3, open_s=1.0)),
+            HydrationLimits(10_000_000, BreakerLimits(failures_to_open=3, open_s=1.0)),
             self.stage_times,
             self.follower_metrics,
             clock=lambda: self.now_s,
@@ -289,7 +290,7 @@ class Agents:
             RemoteLogSegmentState.COPY_SEGMENT_STARTED,
             0,
         )
-        update = self.storage.copy_log_segment_data(metadata, [item.records for item in items])
+        update = ask(self.storage.copy_log_segment_data(metadata, [item.records for item in items]))
         self.leader.segment_uploaded(
             UploadedSegment(
                 segment_id,

@@ -1,7 +1,7 @@
 """An archiving agent in virtual time: memory storage, a metadata topic that is a list, and a log to compare with."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -31,6 +31,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask
 from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView
@@ -76,7 +77,7 @@ class MemoryArchive:
         self.write_faults: list[Exception] = []
         self.now_ms = 0
 
-    def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
+    async def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
         self.crashes.moment("write begins")
         assert object_id not in self.objects, "an id is used once"
         if self.write_faults:
@@ -84,12 +85,12 @@ class MemoryArchive:
         self.objects[object_id] = b"".join(sealed.chunks)
         self.crashes.moment("written")
 
-    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+    async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
         if object_id not in self.objects:
             raise RemoteResourceNotFoundError("get", str(object_id), "not there")
         return self.objects[object_id][start_position:end_position]
 
-    def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+    async def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         raw = self.objects[stored.object_id]
         try:
             location = locate_footer(raw[-TRAILER_BYTES:], len(raw))
@@ -98,14 +99,15 @@ class MemoryArchive:
             raise RemoteSegmentCorruptError("fetch metadata", stored.key, str(error)) from error
         return runs
 
-    def delete(self, object_id: ArchiveObjectId) -> None:
+    async def delete(self, object_id: ArchiveObjectId) -> None:
         self.crashes.moment("delete begins")
         self.objects.pop(object_id, None)
         self.crashes.moment("deleted")
 
-    def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
-        for object_id, raw in self.objects.items():
-            yield StoredArchiveObject(object_id, "", len(raw), self.now_ms)
+    async def list(
+        self, topic_id_partition: TopicIdPartition | None = None
+    ) -> AsyncIterator[list[StoredArchiveObject]]:
+        yield [StoredArchiveObject(object_id, "", len(raw), self.now_ms) for object_id, raw in self.objects.items()]
 
 
 class CountedStorage(MemoryStorage):
@@ -113,12 +115,12 @@ class CountedStorage(MemoryStorage):
 
     crashes = Crashes()
 
-    def fetch_log_segment(
+    async def fetch_log_segment(
         self, combined_segment_id: CombinedSegmentId, start_position: int, end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:  # fmt: skip
         self.crashes.moment("read")
-        return super().fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
+        return await super().fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
 
 @dataclass(slots=True)
@@ -153,7 +155,7 @@ class Outside:
         metadata = RemoteWalCombinedLogSegmentMetadata(
             segment_id, tuple(entries), RemoteLogSegmentState.COPY_SEGMENT_STARTED, self.wall_ms()
         )
-        update = self.wal_storage.copy_log_segment_data(metadata, [raw for *_, raw in pieces])
+        update = ask(self.wal_storage.copy_log_segment_data(metadata, [raw for *_, raw in pieces]))
         self.wal.apply(
             RemoteWalCombinedLogSegmentMetadata(
                 segment_id, update.entries, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, self.wall_ms(),
@@ -165,7 +167,7 @@ class Outside:
     def delete_segment(self, segment_id: CombinedSegmentId) -> None:
         for state in (RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
             self.wal.apply(RemoteWalCombinedLogSegmentMetadata(segment_id, (), state, self.wall_ms()))
-        self.wal_storage.delete_log_segment_data(segment_id)
+        ask(self.wal_storage.delete_log_segment_data(segment_id))
 
 
 class Agent:

@@ -31,7 +31,6 @@ from rlm.lifecycle.expiration import (
 from rlm.lifecycle.orphans import OrphanTask, OwnWork
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.metrics import LifecycleMetrics, WriteMetrics
-from rlm.write_path.runtime import thread_pool
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
@@ -93,15 +92,17 @@ class _CrashingStorage(MemoryStorage):
         super().__init__()
         self._world = world
 
-    def copy_log_segment_data(
+    async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         with self._world.effect():
-            return super().copy_log_segment_data(metadata, records_list)
+            return await super().copy_log_segment_data(metadata, records_list)
 
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    async def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         with self._world.effect():
-            super().delete_log_segment_data(combined_segment_id, custom_metadata)
+            await super().delete_log_segment_data(combined_segment_id, custom_metadata)
 
 
 class _Publisher:
@@ -156,7 +157,7 @@ class AgentOfWorld:
         clocks = Clocks(lambda: world.now_ms / 1000, lambda: world.now_ms)
         registry = CollectorRegistry()
         self.combine = RLMWalCombineTask(
-            SegmentCopies(world.storage, thread_pool(2, "combine")),
+            SegmentCopies(world.storage),
             self.publisher,
             CombinedSegmentId(BROKER, world.incarnation, 0),
             WriteMetrics(registry),

@@ -1,8 +1,9 @@
 """A RemoteWalStorageManager in memory that fails, hangs, corrupts and holds back on command."""
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from plugin.adopted_records import RecordsList
 from plugin.errors import (
@@ -14,7 +15,6 @@ from plugin.format.combined_segment import OpenCombinedSegment, SegmentHeader, d
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
-    SegmentsOnLoop,
     StorageContext,
     StoredSegment,
 )
@@ -52,9 +52,6 @@ class MemoryStorage(RemoteWalStorageManager):
         self.delete_gate = threading.Event()
         self.delete_gate.set()
         self.deletes_begun = threading.Semaphore(0)
-        self.most_on_loop = -1
-        """Calls of so many bytes may be awaited on the event loop."""
-        self.on_loop_calls: list[tuple[str, CombinedSegmentId]] = []
         self.custom_metadata = b""
         """Of what is written."""
         self.fetches: list[tuple[CombinedSegmentId, int, int]] = []
@@ -64,19 +61,16 @@ class MemoryStorage(RemoteWalStorageManager):
         self.copies_held = {sequence: threading.Event() for sequence in sequences}
         self.copy_begun = {sequence: threading.Event() for sequence in sequences}
 
-    def on_loop(self, size_bytes: int, custom_metadata: bytes = b"") -> SegmentsOnLoop | None:
-        return _MemoryOnLoop(self) if size_bytes <= self.most_on_loop else None
-
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         pass
 
-    def copy_log_segment_data(
+    async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         segment_id = metadata.combined_segment_id
         if self.copies_held is not None and segment_id.sequence in self.copies_held:
             self.copy_begun[segment_id.sequence].set()
-            assert self.copies_held[segment_id.sequence].wait(60)
+            await _opened(self.copies_held[segment_id.sequence])
         with self._lock:
             fault = self.copy_faults.pop(0) if self.copy_faults else None
         if self.copies_fail or fault == FAIL_BEFORE:
@@ -95,7 +89,7 @@ class MemoryStorage(RemoteWalStorageManager):
         custom_metadata = self.custom_metadata if sealed.note is None else sealed.note.encode()
         return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, custom_metadata)
 
-    def fetch_log_segment(
+    async def fetch_log_segment(
         self,
         combined_segment_id: CombinedSegmentId,
         start_position: int,
@@ -103,7 +97,7 @@ class MemoryStorage(RemoteWalStorageManager):
         custom_metadata: bytes = b"",
     ) -> bytes:
         self.fetches.append((combined_segment_id, start_position, end_position))
-        assert self.fetch_gate.wait(60)
+        await _opened(self.fetch_gate)
         if self.fetches_fail:
             raise RemoteStorageTimeoutError("get", str(combined_segment_id), "planted")
         with self._lock:
@@ -116,12 +110,14 @@ class MemoryStorage(RemoteWalStorageManager):
     def records_of(self, segment_id: CombinedSegmentId, entry: RemoteLogSegmentMetadataEntry) -> bytes:
         return self.objects[segment_id][entry.start_file_position : entry.end_file_position]
 
-    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         raise NotImplementedError
 
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    async def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         self.deletes_begun.release()
-        assert self.delete_gate.wait(60)
+        await _opened(self.delete_gate)
         with self._lock:
             fault = self.delete_faults.pop(0) if self.delete_faults else None
         if fault == FAIL_BEFORE:
@@ -130,11 +126,12 @@ class MemoryStorage(RemoteWalStorageManager):
         if fault == FAIL_AFTER:
             raise RemoteStorageTimeoutError("delete", str(combined_segment_id), "planted, after the effect")
 
-    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        for segment_id, stored in list(self.objects.items()):
-            if broker_id in (None, segment_id.broker_id):
-                modified_ms = decode_header(stored).created_ms
-                yield StoredSegment(segment_id, str(segment_id), len(stored), modified_ms)
+    async def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[list[StoredSegment]]:
+        yield [
+            StoredSegment(segment_id, str(segment_id), len(stored), decode_header(stored).created_ms)
+            for segment_id, stored in self.objects.items()
+            if broker_id in (None, segment_id.broker_id)
+        ]
 
     @property
     def request_counts(self) -> RequestCounts:
@@ -144,28 +141,13 @@ class MemoryStorage(RemoteWalStorageManager):
         pass
 
 
-class _MemoryOnLoop:
-    """The same objects."""
+_AT_GATES = ThreadPoolExecutor(128, "gates")
+"""Threads of their own: a loop's default ones also look up addresses."""
 
-    def __init__(self, storage: MemoryStorage) -> None:
-        self._storage = storage
 
-    async def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList, threads: Executor
-    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        self._storage.on_loop_calls.append(("copy", metadata.combined_segment_id))
-        return self._storage.copy_log_segment_data(metadata, records_list)
-
-    async def fetch_log_segment(
-        self,
-        combined_segment_id: CombinedSegmentId,
-        start_position: int,
-        end_position: int,
-        custom_metadata: bytes,
-        threads: Executor,
-    ) -> bytes:
-        self._storage.on_loop_calls.append(("fetch", combined_segment_id))
-        return self._storage.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
+async def _opened(gate: threading.Event) -> None:
+    if not gate.is_set():
+        assert await asyncio.get_running_loop().run_in_executor(_AT_GATES, gate.wait, 60)
 
 
 class MemoryPublisher:

@@ -20,10 +20,10 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.store_loop import ask
 from plugin.wall_clock import Clocks
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.runtime import thread_pool
 from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS, AdoptableRecords, AdoptionLimits, Offer
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
@@ -196,7 +196,7 @@ class Uploads:
         self.told: list[bool] = []
         self.wall_ms = WALL_MS
         self.task = RLMWalCombineTask(
-            SegmentCopies(storage, thread_pool(2, "combine")),
+            SegmentCopies(storage),
             self.publisher,
             CombinedSegmentId(1, 77, 0),
             self.metrics,
@@ -216,7 +216,7 @@ def bare(tmp_path: Path) -> Iterator[LocalWalStorageManager]:
 async def test_an_object_holds_only_what_no_gateway_stored(bare: LocalWalStorageManager) -> None:
     storage = AdoptingStorage(bare)
     uploads = Uploads(storage)
-    blobs_of(storage, "put", "-").put_blob(source().object_id.blob_name, sent(b"a"))
+    await blobs_of(storage, "put", "-").put_blob(source().object_id.blob_name, sent(b"a"))
     uploads.adoptable.offer(source(), 0, sent(b"a"), [len(sent(b"a"))], 0.0, uploads.told.append)
     wanted = item(appended(b"a", 70), appended(b"z", 71))
     segment = await uploads.task.combine([wanted])
@@ -224,11 +224,10 @@ async def test_an_object_holds_only_what_no_gateway_stored(bare: LocalWalStorage
     (entry,) = segment.entries
     assert segment.size_bytes < entry.end_file_position
     found = await asyncio.to_thread(
-        storage.fetch_log_segment,
-        segment.combined_segment_id,
-        entry.start_file_position,
-        entry.end_file_position,
-        segment.custom_metadata,
+        ask,
+        storage.fetch_log_segment(
+            segment.combined_segment_id, entry.start_file_position, entry.end_file_position, segment.custom_metadata
+        ),
     )
     assert found == bytes(wanted.records)
     published = uploads.publisher.published[-1]
@@ -250,11 +249,11 @@ async def test_an_object_that_is_stored_long_after_what_it_names_is_told_of_by_n
     uploads.adoptable.offer(source(), 0, sent(b"a"), [len(sent(b"a"))], 0.0, uploads.told.append)
     copy = bare.copy_log_segment_data
 
-    def stand_still(
+    async def stand_still(
         metadata: RemoteWalCombinedLogSegmentMetadata, records: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         uploads.wall_ms += NAMED_WITHIN_MS + 1
-        return copy(metadata, records)
+        return await copy(metadata, records)
 
     monkeypatch.setattr(bare, "copy_log_segment_data", stand_still)
     assert await uploads.task.combine([item(appended(b"a", 70))]) is None

@@ -17,6 +17,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask, ask_each
 from rlm.lifecycle.expiration import AGE_MS, AdoptedObjects
 
 STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -41,7 +42,7 @@ class Rig:
         self.now_ms = OLD_MS
         self.adopted = AdoptedObjects(storage, self.store.find_adopters, lambda: self.now_ms)
         for number in (0, 1, 2):
-            storage.blobs.put_blob(source(number).blob_name, b"records")
+            ask(storage.blobs.put_blob(source(number).blob_name, b"records"))
 
     def tell(self, sequence: int, state: RemoteLogSegmentState, custom_metadata: bytes) -> CombinedSegmentId:
         segment_id = CombinedSegmentId(1, 7, sequence)
@@ -50,7 +51,7 @@ class Rig:
 
     @property
     def left(self) -> set[str]:
-        return {blob.name for blob in self.storage.blobs.list_blobs("router")}
+        return {blob.name for blob in ask_each(self.storage.blobs.list_blobs("router"))}
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from plugin.wall_clock import Clocks
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.runtime import thread_pool
 from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask, SegmentCopies
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
@@ -36,7 +35,7 @@ class Rig:
         self.storage, self.publisher = MemoryStorage(), MemoryPublisher()
         self.metrics = WriteMetrics(CollectorRegistry())
         self.task = task(
-            SegmentCopies(self.storage, thread_pool(threads, "combine"), CombineRules(timeout_s, digests)),
+            SegmentCopies(self.storage, CombineRules(timeout_s, digests)),
             self.publisher,
             CombinedSegmentId(1, 77, 0),
             self.metrics,
@@ -221,32 +220,4 @@ async def test_metadata_and_listeners_are_given_the_digests_where_they_are_taken
     assert [entry.sha256 for entry in stored.entries] == [records_digest(made.records)]
     assert rig.publisher.entries(FINISHED)[0].sha256 == records_digest(made.records)
     assert records_digest(made.records) not in rig.storage.objects[stored.combined_segment_id]
-    rig.task.close()
-
-
-@pytest.mark.parametrize("fails", [False, True])
-async def test_what_the_storage_manager_admits_to_the_event_loop_takes_no_thread(rig: Rig, fails: bool) -> None:
-    one = item(0)
-    rig.storage.most_on_loop = len(one.records)
-    rig.storage.copies_fail = fails
-    rig.task.close()  # its threads
-    stored = await rig.task.combine([one])
-    assert (stored is None) is fails
-    assert rig.storage.on_loop_calls == [("copy", CombinedSegmentId(1, 77, 0))]
-
-
-async def test_what_is_larger_than_the_event_loop_admits_goes_by_a_thread(rig: Rig) -> None:
-    one = item(0)
-    rig.storage.most_on_loop = len(one.records) - 1
-    assert await rig.task.combine([one]) is not None
-    assert rig.storage.on_loop_calls == []
-
-
-async def test_where_digests_are_taken_all_goes_by_a_thread_as_hashing_is_long() -> None:
-    rig = Rig(digests=True)
-    rig.storage.most_on_loop = 1_000_000
-    stored = await rig.task.combine([item(0)])
-    assert stored is not None
-    assert stored.digests
-    assert rig.storage.on_loop_calls == []
     rig.task.close()

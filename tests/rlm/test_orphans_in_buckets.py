@@ -8,6 +8,7 @@ from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+from plugin.store_loop import ask, ask_each
 from rlm.lifecycle.orphans import Comparison, Kind, OrphanTask
 from tests.plugin.two_zones import ZONES, bucket, two_zones
 from tests.recovery.stored_objects import records
@@ -66,7 +67,7 @@ def test_what_is_in_any_bucket_is_there(tmp_path: Path) -> None:
 def test_a_segment_in_a_bucket_that_is_away_is_not_lost_and_one_that_is_gone_elsewhere_is(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     everywhere = stored.opened()
-    everywhere.delete_log_segment_data(stored.uploads[0].combined_segment_id, stored.uploads[0].custom_metadata)
+    ask(everywhere.delete_log_segment_data(stored.uploads[0].combined_segment_id, stored.uploads[0].custom_metadata))
     storage = stored.opened(away=["az2"])
     found = stored.compare(storage)
     assert [(one.combined_segment_id, one.kind) for one in found.disagreements] == [
@@ -101,5 +102,5 @@ def test_what_appears_after_its_deletion_is_deleted_again_in_its_bucket(tmp_path
         record = type(gone)(gone.combined_segment_id, (), state, 500, gone.size_bytes)
         stored.store.apply(record, (0, 10 + int(state)))
     stored.heal(stored.opened())
-    left = [one.combined_segment_id for one in stored.opened().list_log_segments()]
+    left = [one.combined_segment_id for one in ask_each(stored.opened().list_log_segments())]
     assert left == [stored.uploads[0].combined_segment_id]

@@ -213,14 +213,14 @@ async def test_a_defect_of_the_storage_manager_is_a_failed_upload(
     async with running(tmp_path) as rig:
         copy, answers = rig.storage.copy_log_segment_data, iter(["raise", "nonsense"])
 
-        def broken(*arguments: Any) -> Any:
+        async def broken(*arguments: Any) -> Any:
             match next(answers, None):
                 case "raise":
                     raise KeyError("what nobody thought of")
                 case "nonsense":
-                    return replace(copy(*arguments), entries=())
+                    return replace(await copy(*arguments), entries=())
                 case _:
-                    return copy(*arguments)
+                    return await copy(*arguments)
 
         monkeypatch.setattr(rig.storage, "copy_log_segment_data", broken)
         rig.log().append()

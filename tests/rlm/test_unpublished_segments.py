@@ -10,6 +10,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.store_loop import ask, ask_each
 from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 
 STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -28,7 +29,7 @@ class Rig:
 
     def stored(self, broker_id: int, sequence: int) -> CombinedSegmentId:
         segment_id = CombinedSegmentId(broker_id, 7, sequence)
-        self.storage.copy_log_segment_data(RemoteWalCombinedLogSegmentMetadata(segment_id, (), STARTED, 0), [])
+        ask(self.storage.copy_log_segment_data(RemoteWalCombinedLogSegmentMetadata(segment_id, (), STARTED, 0), []))
         return segment_id
 
     def told(self, segment_id: CombinedSegmentId, state: RemoteLogSegmentState, at_ms: int) -> None:
@@ -54,7 +55,9 @@ def test_what_has_no_end_in_the_topic_is_found_with_the_time_of_its_storing(rig:
     rig.told(rig.stored(1, 2), FINISHED, 1_000)
     rig.told(rig.stored(1, 3), DELETING, 1_000)
     assert rig.found == 2
-    listed = {one.combined_segment_id.sequence: one.last_modified_ms for one in rig.storage.list_log_segments(1)}
+    listed = {
+        one.combined_segment_id.sequence: one.last_modified_ms for one in ask_each(rig.storage.list_log_segments(1))
+    }
     assert sorted(rig.untold.stored_ms(SINCE_MS)) == sorted([listed[0], listed[1]])
 
 

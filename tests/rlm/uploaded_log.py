@@ -19,6 +19,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask
 from rlm.archive.stored_runs import ArchiveLinks, LedLogs
 from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
@@ -81,7 +82,7 @@ class UploadedLog:
             opened.append(written.leader_epoch, written.last_offset, memoryview(raw), scan_batches(raw, 0, len(raw)))
         self.archived.apply(ArchiveObjectPrepared(named, EARLIER_INCARNATION, 10_000, 1000))
         sealed = opened.seal()
-        self.archive.write(named, sealed)
+        ask(self.archive.write(named, sealed))
         return ArchiveObjectCommitted(named, EARLIER_INCARNATION, sealed.entries, sealed.size_bytes, (), 1000)
 
     def archive_all(self, batches: Sequence[WrittenBatch], run_bytes: int = 400) -> ArchiveObjectId:

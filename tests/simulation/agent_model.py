@@ -35,7 +35,7 @@ from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.directory_events import SimulatedDirectoryEvents
 from tests.simulation.led_log import LedLog
 from tests.simulation.metadata_topic_model import Consumption, Publication, TopicModel
-from tests.simulation.seeded_storage import TIMEOUT_S, SeededStorage
+from tests.simulation.seeded_storage import TIMEOUT_S, PooledStorage, SeededStorage
 from tests.simulation.virtual_time import Delays, SeededExecutor, VirtualTimeLoop
 
 UPLOAD_BYTES = 1000
@@ -127,7 +127,7 @@ class AgentModel(WritePathOwner):
         self.adoptable = AdoptableRecords(ADOPTION)
         self.uploading = SeededExecutor(self._loop, UPLOADS_MAX, world.storage.delays)
         self.combine = ObservedCombineTask(
-            SegmentCopies(world.storage, self.uploading, CombineRules(TIMEOUT_S)),
+            SegmentCopies(PooledStorage(world.storage, self.uploading), CombineRules(TIMEOUT_S)),
             self.publication,
             first_id,
             metrics,

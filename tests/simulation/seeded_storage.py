@@ -2,21 +2,24 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 from metadata_topic.records.states import FINISHED
 from plugin.adopted_records import RecordsList
 from plugin.errors import RemoteStorageTimeoutError
 from plugin.format.combined_segment import HEADER_BYTES, TRAILER_BYTES, decode_footer, locate_footer
-from plugin.remote_wal_storage_manager import StoredSegment
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.store_loop import ask
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryStorage
-from tests.simulation.virtual_time import Delays
+from tests.simulation.virtual_time import Delays, SeededExecutor
+
+T = TypeVar("T")
 
 HEALTHY, FLAKY, AWAY, HANGING, SLOW = "healthy", "flaky", "away", "hanging", "slow"
 _FAILS = {HEALTHY: 0.02, FLAKY: 0.4, AWAY: 1.0, HANGING: 0.1, SLOW: 0.05}
@@ -62,16 +65,16 @@ class SeededStorage(MemoryStorage):
         longest_s = 1.0 if self.mode == SLOW else 0.06
         return rng.uniform(0.001, longest_s), rng.choice((0.0, rng.uniform(0, longest_s)))
 
-    def copy_log_segment_data(
+    async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         fault = self._fault("upload")
         if fault == FAIL_BEFORE and self.later is not None and self._rng.random() < _LATE:
             self._hit("upload takes effect late")
-            self.later(self._rng.uniform(0, LATEST_S), lambda: self._copy(metadata, records_list, None))
-        return self._copy(metadata, records_list, fault)
+            self.later(self._rng.uniform(0, LATEST_S), lambda: ask(self._copy(metadata, records_list, None)))
+        return await self._copy(metadata, records_list, fault)
 
-    def _copy(
+    async def _copy(
         self,
         metadata: RemoteWalCombinedLogSegmentMetadata,
         records_list: RecordsList,
@@ -79,7 +82,7 @@ class SeededStorage(MemoryStorage):
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         self.copy_faults = [fault]
         try:
-            return super().copy_log_segment_data(metadata, records_list)
+            return await super().copy_log_segment_data(metadata, records_list)
         finally:
             if metadata.combined_segment_id in self.objects:
                 self.puts[metadata.combined_segment_id] += 1
@@ -87,14 +90,16 @@ class SeededStorage(MemoryStorage):
                 self._written_ms[metadata.combined_segment_id] = self._wall_ms()
                 self.on_put(metadata, records_list)
 
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    async def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         fault = self._fault("deletion")
         self.delete_faults = [fault]
         if fault != FAIL_BEFORE and combined_segment_id in self.objects:
             self.on_delete(combined_segment_id)
-        super().delete_log_segment_data(combined_segment_id, custom_metadata)
+        await super().delete_log_segment_data(combined_segment_id, custom_metadata)
 
-    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+    async def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[list[StoredSegment]]:
         """By the store's clock; it may break off half-way."""
         fault = self._fault("listing")
         if fault == FAIL_BEFORE:
@@ -104,12 +109,12 @@ class SeededStorage(MemoryStorage):
             for segment_id, stored in self.objects.items()
             if broker_id in (None, segment_id.broker_id)
         ]
-        yield from islice(found, len(found) // 2)
+        yield found[: len(found) // 2]
         if fault == FAIL_AFTER:
             raise RemoteStorageTimeoutError("list", "-", "planted, half-way")
-        yield from islice(found, len(found) // 2, None)
+        yield found[len(found) // 2 :]
 
-    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         raw = self.objects[stored.combined_segment_id]
         location = locate_footer(raw[-TRAILER_BYTES:], len(raw))
         header, entries = decode_footer(raw[:HEADER_BYTES], raw[location.start : location.end], location)
@@ -124,3 +129,33 @@ class SeededStorage(MemoryStorage):
         fault = self._rng.choice((FAIL_BEFORE, FAIL_AFTER))
         self._hit(f"{what} fails {fault} effect")
         return fault
+
+
+class PooledStorage(MemoryStorage):
+    """One agent's way to a store: copies and reads take their time in a seeded pool, and may outlive who asked."""
+
+    def __init__(self, storage: RemoteWalStorageManager, pool: SeededExecutor) -> None:
+        super().__init__()
+        self._storage, self._pool = storage, pool
+
+    @property
+    def adopts(self) -> bool:
+        return self._storage.adopts
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        return await self._later(self._storage.copy_log_segment_data, metadata, records_list)
+
+    async def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes = b"",
+    ) -> bytes:
+        where = start_position, end_position, custom_metadata
+        return await self._later(self._storage.fetch_log_segment, combined_segment_id, *where)
+
+    async def _later(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        return await self._pool.loop.run_in_executor(self._pool, lambda: ask(call(*arguments)))

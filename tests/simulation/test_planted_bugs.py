@@ -40,7 +40,7 @@ def tell_listeners_before_the_put(patch: pytest.MonkeyPatch) -> None:
         _items: list[MetaQueueItem],
         records: Sequence[Records],
     ) -> Copied:
-        asyncio.get_running_loop().run_in_executor(self._pool, self._storage.copy_log_segment_data, metadata, records)
+        asyncio.get_running_loop().create_task(self._storage.copy_log_segment_data(metadata, records))
         return RemoteWalCombinedLogSegmentMetadataUpdate(metadata.combined_segment_id, metadata.entries, 0, b""), ()
 
     patch.setattr(SegmentCopies, "copy", not_waited_for)

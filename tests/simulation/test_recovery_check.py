@@ -13,6 +13,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask
 from tests.simulation.recovery_check import check_recovery
 from tests.simulation.simulation import Simulation
 from tests.simulation.world import BROKERS
@@ -53,7 +54,7 @@ class CutOffWorld(Simulation):
         entry = RemoteLogSegmentMetadataEntry(self.led.partition, 0, 2 * first, 2 * end - 1, -1, -1, 0)
         segment_id = CombinedSegmentId(BROKER, 1, sequence)
         started = RemoteWalCombinedLogSegmentMetadata(segment_id, (entry,), STARTED, WRITTEN_MS)
-        stored = self.storage.copy_log_segment_data(started, [b"".join(batches)])
+        stored = ask(self.storage.copy_log_segment_data(started, [b"".join(batches)]))
         return RemoteWalCombinedLogSegmentMetadata(
             segment_id, stored.entries, FINISHED, WRITTEN_MS, stored.size_bytes, stored.custom_metadata
         )

@@ -21,6 +21,7 @@ from metadata_topic.topic.topic_session import read_metadata
 from plugin.format.adoption_note import split_note
 from plugin.remote_wal_storage_manager import blobs_of
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId
+from plugin.store_loop import ask_each
 from plugin.wall_clock import wall_ms
 from tests.soak.stored_offsets import StoredOffsets, find_stored_offsets, open_storage
 
@@ -182,7 +183,7 @@ class Judge:
         }
         storage = open_storage(self._cluster)
         try:
-            listed = [blob.name for blob in blobs_of(storage, "list", ROUTER_KIND).list_blobs(ROUTER_KIND)]
+            listed = [blob.name for blob in ask_each(blobs_of(storage, "list", ROUTER_KIND).list_blobs(ROUTER_KIND))]
         finally:
             storage.close()
         store, _ = read_metadata(KafkaClientConfig(self._cluster.bootstrap_servers))

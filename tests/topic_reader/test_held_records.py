@@ -35,7 +35,9 @@ class Objects:
 
     content: dict[CombinedSegmentId, bytes] = field(default_factory=dict)
 
-    def fetch_log_segment(self, segment_id: CombinedSegmentId, start: int, end: int, _custom: bytes = b"") -> bytes:
+    async def fetch_log_segment(
+        self, segment_id: CombinedSegmentId, start: int, end: int, _custom: bytes = b""
+    ) -> bytes:
         return self.content[segment_id][start:end]
 
     def holds(self, raw: bytes, first: int, last: int) -> RemoteWalLogSegmentMetadata:

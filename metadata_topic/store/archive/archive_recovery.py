@@ -7,6 +7,7 @@ import structlog
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.store_loop import ask, ask_each
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +20,7 @@ def records_from_objects(storage: ArchiveStorage) -> Iterator[ArchiveObjectCommi
     that are damaged, or gone since they were listed, are logged and skipped. Raises RemoteStorageError when the store
     fails.
     """
-    for stored in storage.list():
+    for stored in ask_each(storage.list()):
         try:
             yield record_from_object(storage, stored)
         except (RemoteSegmentCorruptError, RemoteResourceNotFoundError) as error:
@@ -28,6 +29,6 @@ def records_from_objects(storage: ArchiveStorage) -> Iterator[ArchiveObjectCommi
 
 def record_from_object(storage: ArchiveStorage, stored: StoredArchiveObject) -> ArchiveObjectCommitted:
     """Return the record of one archive object, from the object itself. Raises RemoteStorageError."""
-    runs = storage.fetch_runs(stored)
+    runs = ask(storage.fetch_runs(stored))
     incarnation = stored.object_id.writer_id.incarnation
     return ArchiveObjectCommitted(stored.object_id, incarnation, runs, stored.size_bytes, (), stored.last_modified_ms)

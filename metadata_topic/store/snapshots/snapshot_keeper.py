@@ -26,6 +26,7 @@ from metadata_topic.store.snapshots.snapshot import SpooledSnapshot, read_image,
 from metadata_topic.store.store_image import StoreImage
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteStorageError
+from plugin.store_loop import ask, ask_each
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +43,7 @@ _Listed = Mapping[tuple[str, str], list[StoredBlob]]
 
 def brokers_with_snapshots(storage: BlobStorage) -> list[int]:
     """Return the brokers whose agents have saved snapshots. Raises RemoteStorageError."""
-    found = {blob.name.split("/")[1] for blob in _of_those_that_answer(storage.list_blobs(_KIND))}
+    found = {blob.name.split("/")[1] for blob in _of_those_that_answer(ask_each(storage.list_blobs(_KIND)))}
     return sorted(int(broker_id) for broker_id in found if broker_id.isascii() and broker_id.isdigit())
 
 
@@ -84,7 +85,7 @@ class SnapshotKeeper:
             content.seek(0)
             for part in range(parts):
                 held = content.read(self._part_bytes)
-                self._storage.put_blob(f"{self._directory}/{name}/{part:05}-of-{parts:05}", held)
+                ask(self._storage.put_blob(f"{self._directory}/{name}/{part:05}-of-{parts:05}", held))
         self._counters["saved"] += 1
         try:
             self._remove_old()
@@ -132,7 +133,7 @@ class SnapshotKeeper:
         try:
             if not _is_whole(parts):
                 raise SnapshotError("read metadata snapshot", name, f"only {len(parts)} of its parts are there")
-            content = SpooledSnapshot((self._storage.get_blob(part) for part in parts), self._spool_directory)
+            content = SpooledSnapshot((ask(self._storage.get_blob(part)) for part in parts), self._spool_directory)
             image = read_image(content, self._cluster_id)
         except SnapshotError as error:
             self._counters["refused"] += 1
@@ -146,7 +147,7 @@ class SnapshotKeeper:
 
     def _list(self, directory: str) -> _Listed:
         found = defaultdict(list)
-        for blob in _of_those_that_answer(self._storage.list_blobs(directory)):
+        for blob in _of_those_that_answer(ask_each(self._storage.list_blobs(directory))):
             if (match := _PART.fullmatch(blob.name)) is not None:
                 found[match[2], match[1]].append(blob)
         return {key: sorted(parts, key=lambda part: part.name) for key, parts in found.items()}
@@ -156,7 +157,7 @@ class SnapshotKeeper:
         whole = [key for key in sorted(snapshots, reverse=True) if _is_whole(snapshots[key])]
         for key in snapshots.keys() - set(whole[:_KEPT]):
             for part in snapshots[key]:
-                self._storage.delete_blob(part)
+                ask(self._storage.delete_blob(part))
             self._counters["removed"] += 1
 
 

@@ -13,7 +13,6 @@ items come back under a new one.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -146,16 +145,14 @@ class CombineRules:
 
 
 class SegmentCopies:
-    """Copies an object's records to the storage manager: on the event loop if that does not block it, else in a pool.
+    """Copies an object's records to the storage manager.
 
-    A copy fails when the storage manager raises anything, or when it takes far longer than its deadlines; then its
-    thread is abandoned.
+    A copy fails when the storage manager raises anything, or when it takes far longer than its deadlines; then it is
+    abandoned.
     """
 
-    def __init__(self, storage: RemoteWalStorageManager, pool: Executor, rules: CombineRules = CombineRules()) -> None:
-        """Take over the pool."""
+    def __init__(self, storage: RemoteWalStorageManager, rules: CombineRules = CombineRules()) -> None:
         self._storage = storage
-        self._pool = pool
         self._rules = rules
 
     @property
@@ -170,28 +167,19 @@ class SegmentCopies:
         records: Sequence[Records],
     ) -> Copied:
         """Copy the records of these items. Raises RemoteStorageTimeoutError, and whatever the storage manager does."""
-        timeout_s, loop = self._rules.timeout_s, asyncio.get_running_loop()
+        timeout_s = self._rules.timeout_s
         try:
-            with Deadline(loop, timeout_s):
-                on_loop = None if self._rules.digests else self._storage.on_loop(sum(map(len, records)))
-                if on_loop is None:
-                    return await loop.run_in_executor(self._pool, self._copy, metadata, items, records)
-                return _of_all(metadata, await on_loop.copy_log_segment_data(metadata, records, self._pool)), ()
+            with Deadline(asyncio.get_running_loop(), timeout_s):
+                digests = await asyncio.to_thread(_digests, items) if self._rules.digests else ()
+                update = await self._storage.copy_log_segment_data(metadata, records)
         except TimeoutError as error:
             key, reason = (
                 str(metadata.combined_segment_id),
                 f"the storage manager has not ended it within {timeout_s} s",
             )
             raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
-
-    def _copy(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
-    ) -> Copied:
-        """Copy the records; in the pool."""
-        digests: tuple[tuple[bytes, ...], ...] = ()
-        if self._rules.digests:
-            digests = tuple([batch_digests(item.records, item.batches) for item in items])
-        update = _of_all(metadata, self._storage.copy_log_segment_data(metadata, records))
+        if len(update.entries) != len(metadata.entries):
+            raise ValueError("the storage manager tells of other entries than it was given")
         if digests:
             entries = [
                 replace(entry, sha256=run_digest(each)) for entry, each in zip(update.entries, digests, strict=True)
@@ -199,9 +187,9 @@ class SegmentCopies:
             update = replace(update, entries=tuple(entries))
         return update, digests
 
-    def close(self) -> None:
-        """Let the pool go; copies under way may or may not finish."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+
+def _digests(items: list[MetaQueueItem]) -> tuple[tuple[bytes, ...], ...]:
+    return tuple([batch_digests(item.records, item.batches) for item in items])
 
 
 class RLMWalCombineTask:
@@ -312,7 +300,6 @@ class RLMWalCombineTask:
     def close(self) -> None:
         """Shut down; uploads under way may or may not finish."""
         self._finished.close()
-        self._copies.close()
 
     def _not_publishable(self, segment_id: CombinedSegmentId, error: Exception) -> None:
         """Count a segment that cannot be published; its object is found as one without metadata."""
@@ -344,14 +331,6 @@ def _failure_label(error: Exception) -> str:
 
 def _told(error: Exception) -> str:
     return str(error) if isinstance(error, RemoteStorageError | KafkaClusterError) else defect_site(error)
-
-
-def _of_all(
-    metadata: RemoteWalCombinedLogSegmentMetadata, update: RemoteWalCombinedLogSegmentMetadataUpdate
-) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-    if len(update.entries) != len(metadata.entries):
-        raise ValueError("the storage manager tells of other entries than it was given")
-    return update
 
 
 def _started(metadata: RemoteWalCombinedLogSegmentMetadata) -> RemoteWalCombinedLogSegmentMetadata:

@@ -26,10 +26,12 @@ No request to the store stands at the two ends of a deletion, so those two switc
 the one for links in its encoder.
 """
 
+import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,28 +88,30 @@ class BreakableWalStorageManager(LocalWalStorageManager):
 class BreakableStore:
     """An ObjectStore that looks at its switches at each request."""
 
-    def __init__(self, store: ObjectStore, prefix: str, directory: Path, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self, store: ObjectStore, prefix: str, directory: Path, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
         self._store = store
         self._prefix = prefix
         self._directory = directory
         self._sleep = sleep
         self._hole_key: str | None = None
-        self._is_stored_behind_the_hole = threading.Event()
+        self._is_stored_behind_the_hole = asyncio.Event()
         self._refuses = False
 
-    def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
-        self._wait("put-latency-ms")
+    async def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        await self._wait("put-latency-ms")
         self._refuse_if("puts-refused", "put", key)
         self._raise_if("put-defect", chunks)
         if key.endswith(_RECORDS):
-            self._leave_a_hole(key)
+            await self._leave_a_hole(key)
             if self.takes("stop-before-put"):
                 _stop()
         self.die_if("die-before-put")
         if self.takes("die-mid-put"):
             self._write_half(key, chunks)
             _die()
-        self._store.put_if_absent(key, chunks)
+        await self._store.put_if_absent(key, chunks)
         if self._hole_key is not None and key > self._hole_key:
             self._is_stored_behind_the_hole.set()
         self.die_if("die-after-put")
@@ -115,41 +119,43 @@ class BreakableStore:
         if delay_ms:
             threading.Timer(float(delay_ms) / 1000, _die).start()
 
-    def _leave_a_hole(self, key: str) -> None:
+    async def _leave_a_hole(self, key: str) -> None:
         if self.takes("leave-a-hole"):
             self._hole_key = key  # keys of one incarnation are in the order of their sequence
-            self._is_stored_behind_the_hole.wait(_HOLE_WAIT_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HOLE_WAIT_S):
+                    await self._is_stored_behind_the_hole.wait()
             self._refuses = True
         if self._refuses:
             raise RemoteStorageAccessError("put", key, "there is to be a hole")
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
-        self._wait("get-latency-ms")
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        await self._wait("get-latency-ms")
         self._raise_if("get-defect", self._store)
         self.die_if("die-before-get")
         if self.takes("stop-before-get"):
             _stop()
-        data = self._store.get_range(key, start, end)
+        data = await self._store.get_range(key, start, end)
         self.die_if("die-after-get")
         if key.endswith(_RECORDS) and self.is_set("altered-gets"):
             return data[:-1] + bytes([data[-1] ^ 1])
         return data
 
-    def head(self, key: str) -> ObjectHead:
-        return self._store.head(key)
+    async def head(self, key: str) -> ObjectHead:
+        return await self._store.head(key)
 
-    def delete(self, key: str) -> None:
+    async def delete(self, key: str) -> None:
         self._refuse_if("deletes-refused", "delete", key)
         holds_records = key.endswith(_RECORDS)
         if holds_records:
             self.die_if("die-before-delete")
-        self._store.delete(key)
+        await self._store.delete(key)
         if holds_records:
             self.die_if("die-after-delete")
 
-    def list_page(self, prefix: str, page: str | None) -> ListPage:
+    async def list_page(self, prefix: str, page: str | None) -> ListPage:
         self._refuse_if("lists-refused", "list", prefix)
-        return self._store.list_page(prefix, page)
+        return await self._store.list_page(prefix, page)
 
     def close(self) -> None:
         self._store.close()
@@ -173,12 +179,12 @@ class BreakableStore:
             shown = [bytes(each[:2000]) for each in at_hand] if isinstance(at_hand, Sequence) else at_hand
             raise KeyError("what nobody thought of", shown)
 
-    def _wait(self, switch: str) -> None:
+    async def _wait(self, switch: str) -> None:
         try:
-            latency_ms = float(Path(self._prefix + switch).read_text())
+            latency_ms = float(Path(self._prefix + switch).read_text())  # noqa: ASYNC240 - a small file
         except FileNotFoundError:
             return
-        self._sleep(latency_ms / 1000)
+        await self._sleep(latency_ms / 1000)
 
     def _take(self, switch: str) -> str | None:
         """The switch's text, to one caller alone."""

@@ -1,7 +1,7 @@
 """The store with gateways' objects in it, beside the segments that name them."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 from plugin.adopted_records import AdoptionTable
@@ -15,6 +15,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from plugin.store_loop import ask
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from tests.rlm.memory_storage import FAIL_BEFORE
 from tests.simulation.seeded_storage import SeededStorage
@@ -31,25 +32,24 @@ class RouterBlobs:
         self.on_delete: Callable[[str], None] = lambda _name: None
         """Told of each before it goes."""
 
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+    async def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         assert name not in self.stored
         self.stored[name], self.written_ms[name] = b"".join(chunks), self._wall_ms()
         return b""
 
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+    async def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
         if blob.name not in self.stored:
             raise RemoteResourceNotFoundError("get", blob.name, "not there")
         return self.stored[blob.name][start:end]
 
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        found = [
+    async def list_blobs(self, directory: str) -> AsyncIterator[list[StoredBlob]]:
+        yield [
             StoredBlob(name, len(raw), last_modified_ms=self.written_ms[name])
             for name, raw in self.stored.items()
             if name.startswith(f"{directory}/")
         ]
-        yield from found
 
-    def delete_blob(self, blob: StoredBlob) -> None:
+    async def delete_blob(self, blob: StoredBlob) -> None:
         fault = self._deletion_fault()
         if fault != FAIL_BEFORE and blob.name in self.stored:
             self.on_delete(blob.name)
@@ -97,9 +97,9 @@ class AdoptableStorage(SeededStorage):
         note = self.note_of(segment_id)
         told = b"" if note is None else note.encode()
         reader = AdoptingStorage(self)
-        return reader.fetch_log_segment(segment_id, entry.start_file_position, entry.end_file_position, told)
+        return ask(reader.fetch_log_segment(segment_id, entry.start_file_position, entry.end_file_position, told))
 
-    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+    async def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         note = self.note_of(stored.combined_segment_id)
-        found = super().fetch_segment_metadata(stored)
+        found = await super().fetch_segment_metadata(stored)
         return found if note is None else replace(found, custom_metadata=note.encode())

@@ -18,6 +18,7 @@ from plugin.adopted_records import STAMPS, BatchSource
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteStorageError
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId, epoch_of
+from plugin.store_loop import ask, ask_each
 from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 from rlm.write_path.uploads.adoptable_records import Offer
 from tests.kafka_log.log_writer import WrittenBatch
@@ -74,7 +75,7 @@ class Gateways:
         if rng.random() < 0.1:
             content[-1] ^= 0xFF
             self._world.hit("other bytes offered")
-        self._storage.router.put_blob(object_id.blob_name, before, bytes(content))
+        ask(self._storage.router.put_blob(object_id.blob_name, before, bytes(content)))
         self._leaders[object_id] = agent
         source, now_s = BatchSource(object_id, b""), self._world.loop.time()
         tell = partial(self._told, object_id)
@@ -100,7 +101,7 @@ class Gateways:
             self._world.hit("adopted")
             return
         try:
-            self._storage.router.delete_blob(StoredBlob(object_id.blob_name, 0))
+            ask(self._storage.router.delete_blob(StoredBlob(object_id.blob_name, 0)))
         except RemoteStorageError:
             self._world.hit("a gateway's deletion fails")
 
@@ -130,14 +131,14 @@ class Gateways:
         wanted, agent = WantedObjects(int(NEAR_S * 1000)), self._rng.choice(agents)
         untold = UnpublishedSegments(self._storage, agent.store, lambda: self._world.incarnations)
         wanted.arrived(KnownNames(agent.store.find_adopters, untold.stored_ms, agent.consumption.read_to_end, str))
-        dead = self._sweep.dead(list(self._storage.router.list_blobs(ROUTER_KIND)), self._world.loop.time())
+        dead = self._sweep.dead(list(ask_each(self._storage.router.list_blobs(ROUTER_KIND))), self._world.loop.time())
         try:
             unwanted = wanted.find_unwanted(dead)
         except RemoteStorageError:
             return
         for blob in unwanted:
             try:
-                self._storage.router.delete_blob(blob)
+                ask(self._storage.router.delete_blob(blob))
             except RemoteStorageError:
                 continue
             self._world.hit("swept")

@@ -149,4 +149,4 @@ class AgentArchive:
 
 
 def _is_write(what: Callable[..., object]) -> bool:
-    return getattr(what, "__name__", "") == "write"
+    return getattr(what, "__name__", "") == "_write"

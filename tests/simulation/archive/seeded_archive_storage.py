@@ -1,9 +1,8 @@
 """The archive's store: calls fail before their effect or after it, or hang, and what was given up may come late."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from itertools import islice
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_storage import StoredArchiveObject
@@ -55,7 +54,7 @@ class SeededArchiveStorage:
         longest_s = 2.0 if self.mode == SLOW else 0.4
         return rng.uniform(0.001, longest_s), rng.choice((0.0, rng.uniform(0, longest_s)))
 
-    def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
+    async def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
         fault = self._fault("write", _BEFORE, _AFTER, _LATE)
         raw = b"".join(sealed.chunks)
         if fault == _LATE:
@@ -76,17 +75,17 @@ class SeededArchiveStorage:
         self.objects[object_id] = raw
         self._written_ms[object_id] = self._wall_ms()
 
-    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+    async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
         if object_id not in self.objects:
             raise RemoteResourceNotFoundError("fetch", str(object_id), "not there")
         return self.objects[object_id][start_position:end_position]
 
-    def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+    async def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         raw = self.objects[stored.object_id]
         location = locate_footer(raw[-TRAILER_BYTES:], len(raw))
         return decode_footer(raw[:HEADER_BYTES], raw[location.start : location.end], location)[1]
 
-    def delete(self, object_id: ArchiveObjectId) -> None:
+    async def delete(self, object_id: ArchiveObjectId) -> None:
         fault = self._fault("deletion", _BEFORE, _AFTER)
         if fault != _BEFORE and object_id in self.objects:
             self.on_delete(object_id)
@@ -94,7 +93,9 @@ class SeededArchiveStorage:
         if fault is not None:
             raise RemoteStorageTimeoutError("delete", str(object_id), f"planted, it {fault}")
 
-    def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
+    async def list(
+        self, topic_id_partition: TopicIdPartition | None = None
+    ) -> AsyncIterator[list[StoredArchiveObject]]:
         """By the store's clock; it may break off half-way."""
         fault = self._fault("listing", _BEFORE, _AFTER)
         found = [
@@ -102,7 +103,7 @@ class SeededArchiveStorage:
             for object_id, raw in self.objects.items()
             if topic_id_partition in (None, object_id.topic_id_partition)
         ]
-        yield from islice(found, None if fault is None else 0 if fault == _BEFORE else len(found) // 2)
+        yield found[: None if fault is None else 0 if fault == _BEFORE else len(found) // 2]
         if fault is not None:
             raise RemoteStorageTimeoutError("list", "-", f"planted, it {fault}")
 

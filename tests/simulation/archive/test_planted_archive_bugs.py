@@ -24,7 +24,7 @@ def commit_before_the_put(patch: pytest.MonkeyPatch) -> None:
     in_pool = vars(RLMArchiveTask)["_in_pool"]
 
     async def not_waited_for(self: RLMArchiveTask, function: Callable[..., Any], *arguments: object) -> Any:
-        if function.__name__ != "write":
+        if function.__name__ != "_write":
             return await in_pool(self, function, *arguments)
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 

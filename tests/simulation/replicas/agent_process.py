@@ -4,7 +4,6 @@ import asyncio
 import random
 import socket
 from collections.abc import Callable
-from concurrent.futures import Executor
 from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -33,6 +32,7 @@ from tests.simulation.agent_model import BREAK_EVEN_BYTES, AgentModel, Surroundi
 from tests.simulation.led_log import LedLog
 from tests.simulation.network import PROCESS, ListeningSocket
 from tests.simulation.replicas.broker_model import PORT
+from tests.simulation.seeded_storage import PooledStorage
 from tests.simulation.stores import StateDirectories
 from tests.simulation.virtual_time import Delays, SeededExecutor
 
@@ -48,7 +48,7 @@ LEADER_LIMITS = LeaderLimits(
     frame_timeout_s=FRAME_TIMEOUT_S, watermark_wait_ms=2,
 )  # fmt: skip
 CATCH_UP_LIMITS = CatchUpLimits(ahead_bytes=4000, read_bytes=1000, max_batches=60)
-CATCH_UP_READS = CatchUpReadLimits(threads=2, bytes_per_s=20_000, under_way_bytes=8000, wait_max_s=0.5)
+CATCH_UP_READS = CatchUpReadLimits(reads=2, bytes_per_s=20_000, under_way_bytes=8000, wait_max_s=0.5)
 ROUTE_LIMITS = RouteLimits(after_s=2.0, return_after_s=3.0, probe_max_s=4.0)
 INDEXED_BATCHES = 60
 MIN_ENTRY_BYTES = 150
@@ -89,11 +89,10 @@ class AgentProcess:
         manager = self.writing.manager
         shared = PeerCapabilities.SHARED_READS if world.shares_reads else PeerCapabilities.NONE
         hello = Hello("cluster", self.broker_id, incarnation, CAPABILITIES | shared)
-        limits = HydrationLimits(3, 20_000, BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0))
-        self.hydration = HydrationCache(
-            world.storage, limits, world.stage_times, metrics, clock=clock, pool=self._pool(world.get_delays)
-        )
-        self.catch_up_reads = CatchUpReads(self.hydration, CATCH_UP_READS, metrics, clock, self._pool(world.get_delays))
+        limits = HydrationLimits(20_000, BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0))
+        storage = PooledStorage(world.storage, self._pool(world.get_delays)(5, ""))
+        self.hydration = HydrationCache(storage, limits, world.stage_times, metrics, clock=clock)
+        self.catch_up_reads = CatchUpReads(self.hydration, CATCH_UP_READS, metrics, clock)
         index = LinkIndex(INDEXED_BATCHES)
         stored = LedLogs(self.writing.store, manager.stored_log, MIN_ENTRY_BYTES)
         catch_up = CatchUp(index, stored, CATCH_UP_LIMITS, metrics, clock, self._pool(world.read_delays))
@@ -134,8 +133,8 @@ class AgentProcess:
             handlers={PeerCapabilities.RANGES: RangeHandler(following, leading.budget, lambda _: True, IDLE_TIMEOUT_S)},
         )
 
-    def _pool(self, delays: Callable[[], Delays]) -> Callable[[int, str], Executor]:
-        def make(threads: int, _name: str) -> Executor:
+    def _pool(self, delays: Callable[[], Delays]) -> Callable[[int, str], SeededExecutor]:
+        def make(threads: int, _name: str) -> SeededExecutor:
             pool = SeededExecutor(self._loop, threads, delays)
             self._pools.append(pool)
             return pool

@@ -36,7 +36,7 @@ class ReplicaStorage(SeededStorage):
         longest_s = 0.5 if self.read_mode == SLOW else 0.02
         return rng.uniform(0.001, longest_s), rng.choice((0.0, rng.uniform(0, longest_s)))
 
-    def fetch_log_segment(
+    async def fetch_log_segment(
         self,
         combined_segment_id: CombinedSegmentId,
         start_position: int,
@@ -49,7 +49,7 @@ class ReplicaStorage(SeededStorage):
         if fails_before or (self.read_mode == AWAY and not self.never_fails):
             self._read_hit("read fails before effect")
             raise RemoteStorageTimeoutError("get", str(combined_segment_id), "planted")
-        data = super().fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
+        data = await super().fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
         if fails_after:
             self._read_hit("read fails after effect")
             raise RemoteStorageTimeoutError("get", str(combined_segment_id), "planted, after the effect")
