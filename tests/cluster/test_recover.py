@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from cli.exit_code import ExitCode
 from kafka_cluster.client_config import KafkaClientConfig
@@ -399,6 +399,14 @@ def _recover(cluster: LocalCluster, broker_id: int, *options: str) -> dict[str, 
     return run_command(cluster, "recover", broker_id, *options)
 
 
+def _end(consumer: Consumer, partition: TopicPartition) -> tuple[int] | None:
+    """None while the broker, which has just become the leader, does not know yet that it is."""
+    try:
+        return (consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)[1],)
+    except KafkaException:
+        return None
+
+
 def _read_all(cluster: LocalCluster, topic: str, number: int = 0) -> dict[int, bytes]:
     consumer = Consumer(
         {
@@ -412,7 +420,7 @@ def _read_all(cluster: LocalCluster, topic: str, number: int = 0) -> dict[int, b
     consumer.assign([partition])
     read: dict[int, bytes] = {}
     try:
-        _, end = consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)
+        end = wait_until(lambda: _end(consumer, partition), f"{topic} has an end", PATIENCE_S)[0]
 
         def reached() -> bool:
             for message in consumer.consume(1000, 1.0):
