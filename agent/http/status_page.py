@@ -55,10 +55,10 @@ def _tone(status: Status) -> str:
 
 
 def _word(tone: str, status: Status) -> str:
-    spends = status.dollars.stock > 0 and status.dollars.saved <= 0
-    return {"good": "works, and saves nothing" if spends else "all well", "look": "to be looked at", "bad": "not well"}[
-        tone
-    ]
+    if tone != "good":
+        return {"look": "to be looked at", "bad": "not well"}[tone]
+    saves_nothing = status.dollars.stock > 0 and status.dollars.saved <= 0
+    return "works, and saves nothing" if saves_nothing else "all well"
 
 
 def _facts(status: Status, release: str) -> str:

@@ -225,11 +225,12 @@ class SettingsTable:
         found = settings_of(self.topics, topic, topic_id)
         if found is not None or not self.patterns or topic in INTERNAL_TOPICS or not is_topic_name(topic):
             return found
-        if topic not in self._by_pattern:
-            if len(self._by_pattern) >= _MOST_NAMES:  # clients ask for names that are no topic's
-                return self._strictest(topic)
-            self._by_pattern[topic] = self._strictest(topic)
-        return self._by_pattern[topic]
+        if topic in self._by_pattern:
+            return self._by_pattern[topic]
+        found = self._strictest(topic)
+        if len(self._by_pattern) < _MOST_NAMES:  # clients ask for names that are no topic's
+            self._by_pattern[topic] = found
+        return found
 
     def _strictest(self, topic: str) -> TopicSettings | None:
         matching = [pattern for pattern in self.patterns if is_match(pattern, topic)]
