@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+import structlog
 from pydantic import BeforeValidator, Field
 
 from agent.settings.http_listener import is_loopback
@@ -18,6 +19,8 @@ from agent.settings.setting_types import (
     keyed,
 )
 from kafka_log.broker_files.server_properties import BrokerProperties
+
+log = structlog.get_logger(__name__)
 
 _KEY = "remote.wal.gateway"
 ALL: Final = "*"
@@ -233,6 +236,7 @@ def left_to_broker(settings: GatewaySettings, broker: BrokerProperties) -> Gatew
     own = broker.listeners.get(settings.durable_listener) if settings.enable else None
     if own is None or own.port != settings.durable_port:
         return settings
+    log.warning("clients_port_left_to_broker", listener=settings.durable_listener, port=own.port)
     if settings.is_front:
         return settings.model_copy(update={"enable": False})
     return settings.model_copy(update={"durable_listener": "", "acks_pipelined_enable": False})

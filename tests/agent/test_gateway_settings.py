@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from agent.configuration import Configuration
 from agent.identity import AgentIdentity
@@ -130,7 +131,9 @@ def test_what_harms_nobody_is_taken(keys: dict[str, str]) -> None:
 def test_a_port_that_the_broker_itself_listens_at_is_left_to_it(port: str, is_agents: bool) -> None:
     keys = {"durable_listener": "CLIENT_AZ1", "durable_port": port, "acks_pipelined_enable": "true"}
     keys["remote.log.wal.storage.system.enable"] = "true"
-    broker, settings = parsed(**keys)
+    with capture_logs() as told:
+        broker, settings = parsed(**keys)
+    assert [one["event"] for one in told] == ([] if is_agents else ["clients_port_left_to_broker"])
     assert broker.listeners["CLIENT_AZ1"].port == 9092
     gateway = settings.gateway
     assert gateway.enable, "clients of other zones come by it all the same"
