@@ -1,8 +1,7 @@
 """The agent as a process. `process` says what is made, started and stopped, in which order.
 
 `settings` holds the settings, `settings_file` reads them from the broker's file and checks them; `tls` has keys and
-certificates. `wiring` puts the rooms together, with a builder for each; there `storage_run` and `storage_system` hold
-what was made, `write_path` is the log manager over its restarts, and `defects` restarts what failed. The process
+certificates. `wiring` puts the rooms together, with a builder for each; `defects` restarts what failed. The process
 itself: `identity`, `service_manager`, `watchdog`, `descriptors`. Knowledge of brokers: `leadership`, `found_peers`.
 
 The agent's state is in `agent_state`; `metrics` and the pages of `http` read it.

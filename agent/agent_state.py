@@ -15,8 +15,7 @@ from replication.follower.peer_watch import NOT_ASKED, Presence
 from replication.leader.shadow import PRODUCERS_SLOWED
 
 if TYPE_CHECKING:
-    from agent.wiring.storage_run import StorageRun
-    from agent.wiring.storage_system import StorageSystem
+    from agent.wiring.storage_system import StorageRun, StorageSystem
 
 NOT_FORMATTED = "log directories are not formatted yet"
 
@@ -37,8 +36,6 @@ class AgentState:
 
     broker_id: int
     is_storage_enabled: bool
-    has_store: bool
-    """Whether it uses object storage."""
     supervisor: Supervisor
     descriptors: DescriptorWatch
     certificates: CertificateWatch
@@ -110,13 +107,8 @@ class AgentState:
         """
         if self.relaying is None or self.relaying.shadow is None or self.savings is None:
             return None
-        run, spent = self.storage_run, self.savings.dollars()
-        return {
-            "uploads": self.has_store,
-            "upload_ms": run.write_path.upload_ms if run is not None else None,
-            "dollars": asdict(spent) | {"saved": spent.saved},
-            "producers_slowed": PRODUCERS_SLOWED,
-        }
+        spent = self.savings.dollars()
+        return {"dollars": asdict(spent) | {"saved": spent.saved}, "producers_slowed": PRODUCERS_SLOWED}
 
     def _buckets_away(self) -> list[str]:
         """Return why buckets of a list fail: data that only they have goes inline, and its deletion waits."""

@@ -91,7 +91,8 @@ class Supervisor:
                     raise
                 if self._clock() - begun_s >= self._back_off.well_after_s:
                     pause_s = self._back_off.first_s
-                self._down[part] = _cause(defect)
+                cause = root_cause(defect)
+                self._down[part] = f"{type(cause).__name__}: {cause}"
                 self._tell(part, defect, "relaying goes on without it", again_in_s=pause_s)
             else:
                 return
@@ -104,7 +105,8 @@ class Supervisor:
         log.error("part_failed", part=part, consequence=consequence, exc_info=defect, **fields)
 
 
-def _cause(defect: BaseException) -> str:
+def root_cause(defect: BaseException) -> BaseException:
+    """Return the first exception of a group of exceptions, or of groups in it."""
     while isinstance(defect, BaseExceptionGroup):
         defect = defect.exceptions[0]
-    return f"{type(defect).__name__}: {defect}"
+    return defect

@@ -204,10 +204,15 @@ class LeadershipWatch:
         zones: Zones,
         is_fenced: Callable[[], bool],
         threads: Executor,
+        on_assignments: Callable[[list[Assignment]], object],
+        on_led: Callable[[Mapping[str, TopicId]], object] = lambda _topics: None,
+        on_known: Callable[[], object] = lambda: None,
     ) -> None:
         """`table` returns the settings as they were read; while this agent `is_fenced`, it leads nothing.
 
-        `zones` gets what the cluster says of zones.
+        `zones` gets what the cluster says of zones. Each time that Kafka has answered, `on_assignments` is called with
+        the partitions to take care of, then `on_known`. `on_led` is called on a thread, with the topics whose partition
+        0 is led here, whether or not the feature is on.
         """
         self._table = table
         self._defaults = defaults
@@ -219,12 +224,9 @@ class LeadershipWatch:
         self.is_known = False
         self.unknown_because: str | None = None
         """Why Kafka did not answer last time; None: it did."""
-        self.on_assignments: Callable[[list[Assignment]], object] = lambda _assignments: None
-        """Called with the partitions to take care of, each time that Kafka has answered."""
-        self.on_led: Callable[[Mapping[str, TopicId]], None] = lambda _topics: None
-        """Called on a thread, with the topics whose partition 0 is led here, whether or not the feature is on."""
-        self.on_known: Callable[[], None] = lambda: None
-        """Called each time that Kafka has answered."""
+        self._on_assignments = on_assignments
+        self._on_led = on_led
+        self._on_known = on_known
         if zones.readers is not None:
             zones.readers.on_new = self.look_again
 
@@ -243,9 +245,9 @@ class LeadershipWatch:
                 self._zones.learned(await loop.run_in_executor(self._threads, reader.racks, followers))
                 if self._is_fenced():
                     led = {}  # every reader would refuse what this incarnation uploads
-                self.on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
+                self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
                 self.is_known, self.unknown_because = True, None
-                self.on_known()
+                self._on_known()
             except KafkaClusterError as error:
                 log.warning("leadership_unknown", error=str(error))
                 self.unknown_because = str(error)
@@ -260,5 +262,5 @@ class LeadershipWatch:
         found = self._replicas.look()
         self._zones.set_led(followers_of(led, found))
         first = (one for one in found if one.partition == 0 and 0 in led.get(one.topic, {}))
-        self.on_led({one.topic: one.topic_id for one in first})
+        self._on_led({one.topic: one.topic_id for one in first})
         return assignments(led, self._table(), found, self._defaults, self._zones)

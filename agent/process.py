@@ -45,7 +45,6 @@ from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.tiers import ArchiveReads
 
 if TYPE_CHECKING:
-    from agent.wiring.agent_resources import AgentResources
     from agent.wiring.storage_system import StorageSystem
 
 log = structlog.get_logger(__name__)
@@ -87,7 +86,6 @@ class Agent:
         self.state = AgentState(
             broker.node_id,
             settings.storage.system_enable,
-            settings.has_store,
             Supervisor(self.registry, back_off),
             DescriptorWatch(self.registry),
             CertificateWatch(self.registry, certificate_stores(broker, settings), wall_ms),
@@ -192,11 +190,11 @@ class Agent:
 
     async def _begin_storage_system(self, identity: AgentIdentity, relaying: Relaying) -> None:
         """Begin it. Its slow imports run while replication is relayed already."""
-        system_type, surroundings_type = await asyncio.to_thread(_import_storage_system)
-        clocks = Clocks(time.monotonic, wall_ms)
-        around = surroundings_type(self._configuration, identity, relaying, self.state.supervisor, clocks)
-        self.state.system = system_type(around, partial(self._lock.next_incarnation, wall_ms))
-        self.state.system.start()
+        system_type = await asyncio.to_thread(_import_storage_system)
+        clocks, above = Clocks(time.monotonic, wall_ms), partial(self._lock.next_incarnation, wall_ms)
+        state = self.state
+        state.system = system_type(self._configuration, identity, relaying, state.supervisor, clocks, above)
+        state.system.start()
 
     async def _drain(self) -> None:
         """Upload and publish what is left. Neither a defect nor a hanging part prevents the end of the process."""
@@ -224,11 +222,10 @@ class Agent:
         return run.archive_storage if run is not None else None
 
 
-def _import_storage_system() -> "tuple[type[StorageSystem], type[AgentResources]]":
-    from agent.wiring.agent_resources import AgentResources
+def _import_storage_system() -> "type[StorageSystem]":
     from agent.wiring.storage_system import StorageSystem
 
-    return StorageSystem, AgentResources
+    return StorageSystem
 
 
 def formatted_directory(log_dirs: Sequence[Path]) -> MetaProperties | None:

@@ -92,8 +92,6 @@ def _check_shadow(settings: AgentSettings, broker: BrokerProperties, file: Path)
 
 
 def _check_relaying(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
-    if settings.process.shadow_upload_enable:
-        raise AgentSettingsError(f"{file}: remote.wal.agent.shadow.upload.enable: needs remote.wal.agent.mode=shadow")
     try:
         plan = broker_tls_plan(broker, settings.broker_tls)
     except AgentSettingsError as error:

@@ -75,7 +75,7 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
         past_agents = dict(zip(past, answers, strict=True))
     store: Store | Unknown = Unknown("the agent, in shadow, uploads nothing")
     other_buckets: Mapping[str, Store | Unknown] = {}
-    if settings.has_store or not settings.is_shadow:
+    if not settings.is_shadow:
         store, other_buckets = _stores(broker, settings, wall_ms)
     facts = Facts(
         broker, settings, cluster, topics, store, peers, agents, _host(broker, settings), past_agents, other_buckets,

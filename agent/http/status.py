@@ -84,7 +84,7 @@ class Status:
     @property
     def store(self) -> tuple[str, str]:
         """The state of the store, and why it fails."""
-        if self.shadow is not None and not self.shadow["uploads"]:
+        if self.shadow is not None:
             return "not used", ""
         if self.store_failed is not None:
             return "fails", self.store_failed[1]

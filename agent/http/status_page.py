@@ -78,13 +78,11 @@ def _answer(status: Status) -> str:
 
 def shadow_text(shadow: Mapping[str, Any]) -> str:
     """Describe what an agent in shadow would save, and what is unknown."""
-    saved, upload_ms = shadow["dollars"]["saved"], shadow["upload_ms"]
+    saved = shadow["dollars"]["saved"]
     worth = f"{dollars(saved)} would be saved" if saved >= 0 else f"links would have cost {dollars(-saved)} more"
-    took = "not known yet" if shadow["uploads"] else "unknown, as nothing is uploaded"
     return (
         "in shadow: nobody replicates through this agent; linked and inline bytes are those that would be, and "
-        f"{worth} so far. An upload takes: {took if upload_ms is None else duration(upload_ms / 1000)}. Whether links "
-        f"would slow producers down: {shadow['producers_slowed']}"
+        f"{worth} so far. Whether links would slow producers down: {shadow['producers_slowed']}"
     )
 
 
@@ -145,7 +143,7 @@ def _tiles(status: Status) -> str:
     store, seen = _store(status)
     would, now = ("", "there now") if status.shadow is None else (", would be", "with them")
     lag = size(total.lag_bytes)
-    if status.shadow is not None and not status.shadow["uploads"]:
+    if status.shadow is not None:
         lag, waits = "all", "nothing is uploaded"
     return "".join(
         (

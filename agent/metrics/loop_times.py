@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 
 class Loop(StrEnum):
-    """The loops that run as long as the agent does, in shadow without object storage those of `WITHOUT_STORE` alone."""
+    """The loops that run as long as the agent does, in shadow those of `WITHOUT_STORE` alone."""
 
     LEADERSHIP = "leadership"
     """Kafka was asked for leadership."""

@@ -69,7 +69,7 @@ class AgentSettings(BaseModel):
     @property
     def has_store(self) -> bool:
         """Whether the agent uses object storage."""
-        return self.storage.system_enable and (not self.is_shadow or self.process.shadow_upload_enable)
+        return self.storage.system_enable and not self.is_shadow
 
     @property
     def price_network(self) -> str:

@@ -100,12 +100,8 @@ class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
     mode: Literal["replication", "shadow"] = Field(
         "replication",
-        description="`shadow`: nobody replicates through the agent. It only shows what links would save.",
-    )
-    shadow_upload_enable: bool = Field(
-        False,
-        description="Whether an agent in shadow uploads what would be linked, to show how long that takes. Else it "
-        "needs no store, and each upload counts as taking 10 ms.",
+        description="`shadow`: nobody replicates through the agent. It stores nothing, and shows what links would "
+        "save, each upload taken for 10 ms.",
     )
     state_directory: Path = Field(
         Path("/var/lib/remote-wal"),

@@ -1,1 +1,1 @@
-"""Puts the rooms together from the settings: a builder for each, and what is restarted when a part fails."""
+"""Puts the rooms together from the settings: a builder for each."""

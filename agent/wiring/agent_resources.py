@@ -1,66 +1,19 @@
-"""What all parts of the storage system use: made once, and kept when one of the parts is restarted."""
+"""What the parts of the storage system share in one run."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from agent.configuration import Configuration
-from agent.defects import Supervisor
 from agent.identity import AgentIdentity
-from agent.metrics.loop_times import WITHOUT_STORE, Loop, LoopTimes
+from agent.metrics.loop_times import Loop, LoopTimes
 from agent.settings.agent_settings import AgentSettings
 from agent.wiring.relaying import Relaying
 from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
-from plugin.wall_clock import Clocks, lasting_s
+from plugin.wall_clock import Clocks
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, WriteMetrics
-
-
-class AgentResources:
-    """Settings and identity, relaying, the publisher, metrics, and the sequence numbers that were not used yet.
-
-    Records that wait for publication and used sequence numbers are kept, because nothing else has them.
-    """
-
-    def __init__(
-        self,
-        configuration: Configuration,
-        identity: AgentIdentity,
-        relaying: Relaying,
-        supervisor: Supervisor,
-        clocks: Clocks,
-    ) -> None:
-        self.configuration = configuration
-        self.relaying = relaying
-        self.supervisor = supervisor
-        self.clocks = clocks
-        self.metrics = StorageMetrics(relaying, clocks, Loop if configuration.settings.has_store else WITHOUT_STORE)
-        self.publisher = RemoteWalMetadataPublisher(
-            configuration.client,
-            identity.broker_id,
-            lasting_s,
-        )
-        self.publication = PublicationWatch(
-            self.publisher.stall_reason,
-            relaying.metrics.fault,
-            lambda: self.metrics.loops.succeeded(Loop.PUBLICATION),
-        )
-        self.next_gap_record = CombinedSegmentId(identity.broker_id, identity.incarnation, 0)
-        self.take_identity(identity)
-
-    def take_identity(self, identity: AgentIdentity) -> None:
-        """Work as this incarnation from now on: its sequences begin."""
-        self.identity = identity
-        self.next_segment_id = CombinedSegmentId(identity.broker_id, identity.incarnation, 0)
-        self.next_archive_writer_id = self.next_segment_id
-
-    @property
-    def settings(self) -> AgentSettings:
-        return self.configuration.settings
-
-    @property
-    def storage_context(self) -> StorageContext:
-        return StorageContext(self.identity.cluster_id, self.identity.broker_id)
 
 
 class StorageMetrics:
@@ -72,3 +25,30 @@ class StorageMetrics:
         self.lifecycle = LifecycleMetrics(registry)
         self.archive = ArchiveMetrics(registry)
         self.loops = LoopTimes(registry, clocks.monotonic_s, loops)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResources:
+    """All but the identity is kept when the storage system is restarted."""
+
+    configuration: Configuration
+    identity: AgentIdentity
+    """With the incarnation of this run."""
+    relaying: Relaying
+    clocks: Clocks
+    metrics: StorageMetrics
+    publisher: RemoteWalMetadataPublisher
+    publication: PublicationWatch
+
+    @property
+    def settings(self) -> AgentSettings:
+        return self.configuration.settings
+
+    @property
+    def storage_context(self) -> StorageContext:
+        return StorageContext(self.identity.cluster_id, self.identity.broker_id)
+
+    @property
+    def writer_id(self) -> CombinedSegmentId:
+        """The first id of this incarnation, for each kind of numbered record."""
+        return CombinedSegmentId(self.identity.broker_id, self.identity.incarnation, 0)

@@ -1,7 +1,6 @@
 """Puts the archive together: `rlm.archive`, from the settings."""
 
 from collections.abc import Callable
-from functools import partial
 
 import structlog
 
@@ -65,7 +64,7 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
 
 def build_archiving(around: AgentResources, kafka: KafkaFollowing, duties: Callable[[], CareDuties]) -> Archiving:
     """Build the archive. `duties` is called on a thread."""
-    metadata = kafka.metadata
+    metadata, settings = kafka.metadata, around.settings
     sources = ArchiveSources(
         around.identity.cluster_id,
         around.relaying.storage,
@@ -75,25 +74,16 @@ def build_archiving(around: AgentResources, kafka: KafkaFollowing, duties: Calla
         metadata.read_to_end,
         metadata.doubt,
     )
-    limits = archiving_limits(around.settings)
-    return Archiving(
-        partial(_load, around),
-        around.next_archive_writer_id,
-        sources,
-        limits,
-        duties,
-        around.metrics.archive,
-        Runtime(around.clocks),
-    )
 
+    def load() -> ObjectArchiveStorage:
+        storage = load_archive_storage(
+            settings.archive.storage_manager_class_name,
+            settings.storage.manager_class_path,
+            settings_under_prefix(around.configuration.broker.raw, ARCHIVE_IMPL_PREFIX),
+            around.storage_context,
+        )
+        log.info("archive_storage_ready", manager=settings.archive.storage_manager_class_name)
+        return storage
 
-def _load(around: AgentResources) -> ObjectArchiveStorage:
-    settings = around.settings.archive
-    storage = load_archive_storage(
-        settings.storage_manager_class_name,
-        around.settings.storage.manager_class_path,
-        settings_under_prefix(around.configuration.broker.raw, ARCHIVE_IMPL_PREFIX),
-        around.storage_context,
-    )
-    log.info("archive_storage_ready", manager=settings.storage_manager_class_name)
-    return storage
+    limits, runtime = archiving_limits(settings), Runtime(around.clocks)
+    return Archiving(load, around.writer_id, sources, limits, duties, around.metrics.archive, runtime)

@@ -1,5 +1,6 @@
 """The write path for those who hold answers until records are stored (`gateway.durable`). Event loop only."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,26 +42,34 @@ def known_topics(table: SettingsTable, names: Mapping[TopicId, str]) -> KnownTop
     return KnownTopics(durable, names, is_durable if table.is_any_durable else None)
 
 
-class AwaitedUploads(Protocol):
-    """The write path, as used here."""
+class HurriedUploads(Protocol):
+    """The log manager, as used here."""
 
-    def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None: ...
+    def hurry(self, partition: TopicIdPartition) -> None: ...
 
     def uploaded_offset(self, partition: TopicIdPartition) -> int | None: ...
+
+
+class PublishingUploads(Protocol):
+    """RLMWalCombineTask, as used here."""
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None: ...
 
 
 class DurableUploads:
-    """Combines all runs of the write path."""
+    """What one run of the write path stores."""
 
-    def __init__(self, uploads: AwaitedUploads, logs: "DurableLogs") -> None:
-        self._uploads = uploads
+    def __init__(self, manager: HurriedUploads, combine: PublishingUploads, logs: "DurableLogs") -> None:
+        self._manager = manager
         self._logs = logs
         self._directories: dict[TopicIdPartition, tuple[Path, int]] = {}
         """Directories of durable logs that are led, each with its inode."""
-        logs.is_same_log = self._is_same_log
-        self.published = PublishedOffsets(uploads, logs)
+        loop = asyncio.get_running_loop()
+
+        def when_published(segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+            combine.when_published(segment_id, lambda: loop.call_soon_threadsafe(tell))
+
+        self.published = PublishedOffsets(manager.uploaded_offset, when_published, logs)
 
     def arrived(self) -> None:
         """Record that the write path runs."""
@@ -86,20 +95,13 @@ class DurableUploads:
     def _bound(self, log: TopicIdPartition, directory: Path) -> tuple[Path, int] | None:
         """Return the directory, if it is that log's. A recreated topic gets a directory of the same name."""
         known = self._directories.get(log)
-        if known is not None and known[0] == directory and self._is_same_log(log):
+        if known is not None and known[0] == directory and self.is_same_log(log):
             return known
         try:
             inode = directory.stat().st_ino
             return (directory, inode) if read_partition_metadata(directory) == log.topic_id else None
         except (OSError, MalformedFileError):
             return None
-
-    def _is_same_log(self, log: TopicIdPartition) -> bool:
-        directory, inode = self._directories.get(log, (None, -1))
-        try:
-            return directory is not None and directory.stat().st_ino == inode
-        except OSError:
-            return False
 
     def topics_known(self, topics: KnownTopics) -> None:
         """Set the known topics, possibly before anything is known to be led."""
@@ -117,11 +119,18 @@ class DurableUploads:
 
     # StoredLogs.
 
+    def is_same_log(self, log: TopicIdPartition) -> bool:
+        directory, inode = self._directories.get(log, (None, -1))
+        try:
+            return directory is not None and directory.stat().st_ino == inode
+        except OSError:
+            return False
+
     def published_offset(self, partition: TopicIdPartition) -> int | None:
         return self.published.published_offset(partition)
 
     def awaited(self, partition: TopicIdPartition) -> None:
         """Report a log's end even without an upload: a log that was not looked at yet may have nothing to upload."""
-        uploaded = self._uploads.uploaded_offset(partition)
+        uploaded = self._manager.uploaded_offset(partition)
         if uploaded is None or uploaded < 0:
-            self._uploads.hurry(partition)
+            self._manager.hurry(partition)

@@ -2,7 +2,7 @@
 broker's clients."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -233,14 +233,23 @@ class ClientGateway:
         """The records that the write path need not upload; None if it uploads all."""
         return self.produce.splicing.adoptable if self.produce is not None else None
 
-    def metadata_is_followed(
-        self, metadata: FollowedMetadata, storage: RemoteWalStorageManager, lease: LeaseWatch
+    def kafka_is_followed(
+        self,
+        metadata: FollowedMetadata,
+        storage: RemoteWalStorageManager,
+        lease: LeaseWatch,
+        ask_anew: Callable[[], object],
     ) -> None:
-        """Use this metadata to find what logs want of the gateways' objects, while the lease allows deletions."""
+        """Use this metadata to find what logs want of the gateways' objects, while the lease allows deletions.
+
+        `ask_anew` asks Kafka again which topics there are, and who leads them.
+        """
 
         def doubt() -> str:
             return metadata.doubt() if lease.may_delete else "the lease in the bucket is not known to be this cluster's"
 
+        if self.durable is not None:
+            self.durable.ask_anew = ask_anew
         if self.produce is not None:
             unpublished = UnpublishedSegments(storage, metadata.store, lambda: self.peers)
             names = KnownNames(metadata.store.find_adopters, unpublished.stored_ms, metadata.read_to_end, doubt)

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from agent.found_peers import gateway_parts, own_address, own_bypass
 from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, TopicDefaults
+from agent.metrics.loop_times import Loop
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
@@ -28,14 +28,14 @@ from agent.wiring.settings_keeping import SettingsKeeping
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.meta_properties import directory_ids
 from kafka_log.log_directory import LogDirectory
-from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.kip405.tiered_offsets import TieredOffsets, TierFollower
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import WalRetention
-from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata, Reader
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
 from metadata_topic.topic.topic_follower import TopicReader
@@ -50,104 +50,72 @@ log = structlog.get_logger(__name__)
 
 _LOOK_S = 2.0
 _LEADERSHIP_LOOK_S = 5.0
+"""How often leadership is asked for without any sign of a change."""
 SNAPSHOT_INTERVAL_S = 600.0
 """How often a changed metadata store is saved to object storage (guessed)."""
-"""How often leadership is asked for without any sign of a change."""
-
-
-class TopicReaders:
-    """The readers. They end only by defects."""
-
-    def __init__(
-        self,
-        around: AgentResources,
-        known: KnownMetadata,
-        settings_changed: Callable[[SettingsTable], None],
-        directory_of: Callable[[TopicIdPartition], Path | None],
-    ) -> None:
-        """`settings_changed` is called in the settings reader's thread."""
-        settings, identity, client = around.settings, around.identity, around.configuration.client
-        storage = around.relaying.storage
-        reader = Reader(identity.cluster_id, identity.broker_id, identity.incarnation, identity.rack)
-        self.metadata = FollowedMetadata(client, reader, storage, known, wall_ms)
-        memory = SettingsMemory(settings.process.state_directory)
-        self.topic_settings = SettingsReader(client, settings_changed, rack=identity.rack, memory=memory)
-        self.lease = LeaseWatch(
-            make_lease(storage.blobs, LeasesInTopic(client, self.topic_settings, identity.broker_id)),
-            wall_ms,
-            settings.lifecycle.uncommitted_ttl_s,
-        )
-        tiered = TieredOffsets()
-        tier = TierFollower(client, tiered, rack=identity.rack)
-        self.tiered_storage = TieredStorageTier(tiered, tier, LogEpochs(directory_of, lasting_s))
-        readers: tuple[TopicReader, ...] = (self.metadata.consumer, self.topic_settings, tier)
-        self._all = readers if settings.has_store else (self.topic_settings,)
-
-    def start(self) -> None:
-        """Start reading; the topics must exist."""
-        for reader in self._all:
-            reader.start()
-
-    async def watch(self) -> None:
-        """Watch until cancelled. Raises what ended one of them for good."""
-        while True:
-            for reader in self._all:
-                if reader.failure is not None:
-                    raise reader.failure
-            await asyncio.sleep(_LOOK_S)
-
-    async def close(self) -> None:
-        """End all of them."""
-        for reader in self._all:
-            await asyncio.to_thread(reader.close)
-
+RETRY_S = 1.0
+_METADATA_READY_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
 
 
-RETRY_S = 1.0
-_METADATA_READY_TIMEOUT_S = 30.0
+class KafkaListener(Protocol):
+    """What depends on Kafka. Called in the event loop."""
+
+    def register(self) -> None:
+        """Publish this incarnation's registration to the metadata topic."""
+
+    def settings_read(self, table: SettingsTable) -> None:
+        """Take the settings topic's content, once it is known and at each change."""
+
+    def topics_read(self) -> None:
+        """Called once, when topics' settings are known, but not leadership yet."""
+
+    def assigned(self, assignments: list[Assignment]) -> None:
+        """Take the partitions that are led here, each time that Kafka has said who leads."""
 
 
 class KafkaFollowing:
     """Keeps the assignments up to date. Create and use it in the event loop; blocking calls run in its own threads."""
 
-    def __init__(
-        self,
-        around: AgentResources,
-        known: KnownMetadata,
-        on_assignments: Callable[[list[Assignment]], None],
-        register: Callable[[], None],
-    ) -> None:
-        """`on_assignments` is called in the event loop, whenever they may have changed.
-
-        `register` publishes this incarnation's registration to the metadata topic.
-        """
+    def __init__(self, around: AgentResources, known: KnownMetadata, listener: KafkaListener) -> None:
         settings, identity, client = around.settings, around.identity, around.configuration.client
+        broker_id, storage = identity.broker_id, around.relaying.storage
         log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
-        self._settings = settings
-        self._leaders = partial(LeadershipReader, client, identity.broker_id)
-        loop = asyncio.get_running_loop()
+        self._has_store = settings.has_store
+        self._listener = listener
+        self._leaders = partial(LeadershipReader, client, broker_id)
+        self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
-        self.topics = MetadataTopics(client, _topic_plan(settings, identity, client), identity.broker_id, self._pool)
-
-        def settings_changed(_table: object) -> None:
-            loop.call_soon_threadsafe(self._settings_changed)
-
+        plan = _topic_plan(settings, identity, client)
+        self.topics = MetadataTopics(client, plan, broker_id, self._pool, around.publisher.hold)
         self.replicas = LocalReplicas(log_directories)
-        self.readers = TopicReaders(around, known, settings_changed, self.replicas.directory_of)
+        keeper = SnapshotKeeper(
+            storage.blobs, identity.cluster_id, broker_id, identity.incarnation, spool_directory=known.file.directory
+        )
+        self.metadata = FollowedMetadata(client, identity.rack, keeper, storage, known, wall_ms)
+        memory = SettingsMemory(settings.process.state_directory)
+        self.topic_settings = SettingsReader(client, self._settings_changed, rack=identity.rack, memory=memory)
+        recorded = LeasesInTopic(client, self.topic_settings, broker_id)
+        self.lease = LeaseWatch(make_lease(storage.blobs, recorded), wall_ms, settings.lifecycle.uncommitted_ttl_s)
+        tiered = TieredOffsets()
+        tier = TierFollower(client, tiered, rack=identity.rack)
+        self.tiered_storage = TieredStorageTier(tiered, tier, LogEpochs(self.replicas.directory_of, lasting_s))
+        self._readers: Sequence[TopicReader] = (self.topic_settings,)
+        if self._has_store:
+            self._readers = (self.metadata.consumer, self.topic_settings, tier)
         self.incarnation = IncarnationWatch(
-            identity.broker_id,
+            broker_id,
             identity.incarnation,
             self.metadata.store,
-            register,
+            listener.register,
             lambda: self._in_thread(self.metadata.read_to_end),
         )
         self._keeping = SettingsKeeping(
             self.topic_settings,
             partial(_write_settings, client),
             partial(_registration, settings, identity, log_directories),
-            (identity.broker_id, identity.incarnation),
+            (broker_id, identity.incarnation),
             settings.storage,
             lambda: self.incarnation.fenced_because is not None,
             lasting_s,
@@ -159,30 +127,12 @@ class KafkaFollowing:
             around.relaying.zones,
             lambda: self.incarnation.fenced_because is not None or self.lease.lost_because is not None,
             self._pool,
+            listener.assigned,
+            self._keeping.set_led,
+            partial(around.metrics.loops.succeeded, Loop.LEADERSHIP),
         )
-        self.leadership.on_assignments = on_assignments
-        self.leadership.on_led = self._keeping.set_led
-        self.on_settings: Callable[[SettingsTable], object] = lambda _table: None
-        """Called in the event loop with the settings topic's content, once it is known and at each change."""
-        self.on_topics_read: Callable[[], object] = lambda: None
-        """Called once, in the event loop, when topics' settings are known, but not leadership yet."""
         self._settings_told = SettingsTable()
         self._missing = {"metadata topics", "topic settings", "metadata"}
-
-    @property
-    def metadata(self) -> FollowedMetadata:
-        """What is known from the metadata topic."""
-        return self.readers.metadata
-
-    @property
-    def lease(self) -> LeaseWatch:
-        """The lease, which says whether the bucket is this cluster's."""
-        return self.readers.lease
-
-    @property
-    def topic_settings(self) -> SettingsReader:
-        """What is known from the settings topic, about topics and agents."""
-        return self.readers.topic_settings
 
     @property
     def missing(self) -> set[str]:
@@ -194,10 +144,18 @@ class KafkaFollowing:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._run())
-                tasks.create_task(self.readers.watch())
+                tasks.create_task(self._watch_readers())
         finally:
-            await self.readers.close()
+            for reader in self._readers:
+                await asyncio.to_thread(reader.close)
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _watch_readers(self) -> None:
+        while True:
+            for reader in self._readers:
+                if reader.failure is not None:
+                    raise reader.failure
+            await asyncio.sleep(_LOOK_S)
 
     @property
     def metadata_counters(self) -> Mapping[str, int]:
@@ -219,12 +177,13 @@ class KafkaFollowing:
     async def _run(self) -> None:
         await self.topics.make()
         self._missing.discard("metadata topics")
-        self.readers.start()
+        for reader in self._readers:
+            reader.start()
         await self._until_read("topic settings", self.topic_settings.wait_until_ready)
-        self._settings_changed()
+        self._look_at_settings()
         await self._in_thread(self.replicas.look)
-        self.on_topics_read()
-        if self._settings.has_store:
+        self._listener.topics_read()
+        if self._has_store:
             # Only then is it known what is in no object: before, a log would be uploaded again, or left out in part.
             await self._until_read("metadata", self.metadata.was_read)
         else:
@@ -234,19 +193,24 @@ class KafkaFollowing:
             tasks.create_task(self._keeping.run())
             tasks.create_task(self.leadership.run(self._leaders(), _LEADERSHIP_LOOK_S))
             tasks.create_task(self.topics.watch())
-            if self._settings.has_store:
+            if self._has_store:
                 tasks.create_task(self.incarnation.run())
                 tasks.create_task(self.lease.run())
                 tasks.create_task(
                     self.metadata.save_snapshots(SNAPSHOT_INTERVAL_S, lambda: self.lease.lost_because is None)
                 )
 
-    def _settings_changed(self) -> None:
+    def _settings_changed(self, _table: object) -> None:
+        """Called in the reader's thread."""
+        self._loop.call_soon_threadsafe(self._look_at_settings)
+
+    def _look_at_settings(self) -> None:
         if not self.topic_settings.ready:
             return
-        before, self._settings_told = self._settings_told, self.topic_settings.table
-        self.on_settings(self._settings_told)
-        if (before.topics, before.patterns) != (self._settings_told.topics, self._settings_told.patterns):
+        before, now = self._settings_told, self.topic_settings.table
+        self._settings_told = now
+        self._listener.settings_read(now)
+        if (before.topics, before.patterns) != (now.topics, now.patterns):
             self.leadership.look_again()
 
     async def _until_read(self, what: str, wait: Callable[[float], bool]) -> None:

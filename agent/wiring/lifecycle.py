@@ -5,7 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
 from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing, wal_retention
@@ -29,7 +28,7 @@ from rlm.lifecycle.expiration import (
     RLMWalExpirationTask,
 )
 from rlm.lifecycle.failover import FailoverTask
-from rlm.lifecycle.lifecycle import Lifecycle, LifecycleIntervals, LifecycleTasks
+from rlm.lifecycle.lifecycle import Lifecycle
 from rlm.lifecycle.object_ownership import Caretaking, ObjectOwnership, StoreRegistrations
 from rlm.lifecycle.orphans import OrphanRounds, OrphanTask, OwnWork
 from rlm.lifecycle.release import TOPIC_GONE_MS, LongTermTier, TopicWatch
@@ -55,10 +54,25 @@ def build_lifecycle(
     `declare_loss` is called with what a led log lost without an election.
     """
     settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, around.metrics.lifecycle
-    store, wall_ms, broker_id = metadata.store, around.clocks.wall_ms, around.identity.broker_id
+    store, lease, publisher = metadata.store, kafka.lease, around.publisher
+    wall_ms, identity, storage = around.clocks.wall_ms, around.identity, around.relaying.storage
     threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
-    caretaking = _build_caretaking(around, kafka)
-    planner = _build_planner(settings, kafka, tier)
+    ttl_ms = milliseconds(settings.uncommitted_ttl_s)
+
+    registrations = StoreRegistrations(store, lambda: frozenset(kafka.topic_settings.agents) | {identity.broker_id})
+    takeover_ms = milliseconds(settings.node_takeover_s)
+    ownership = ObjectOwnership(identity.broker_id, identity.incarnation, registrations, takeover_ms)
+    unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
+    caretaking = Caretaking(
+        ownership, publisher, unpublished_max_s, lambda: lease.may_delete and lease.clock_is_off is None
+    )
+
+    limits = ExpirationLimits(milliseconds(settings.expiration_delete_grace_s), ttl_ms)
+    planner = ExpirationPlanner(store, tier, limits, random.Random())  # noqa: S311 - it spreads retries
+    on_started = around.relaying.leader.segment_deletion_started
+    responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
+    policy = DeletionPolicy(_DELETES_PER_S, _DELETE_THREADS, store.published_segment, metrics, store.find_adopters)
+    expiration = RLMWalExpirationTask(storage, publisher, planner, responsibility, around.clocks, policy)
 
     def observed(observation: Observation, now_ms: int) -> None:
         metrics.hidden_topics.set(len(observation.hidden))
@@ -72,71 +86,21 @@ def build_lifecycle(
         stored = (*store.topic_id_partitions(), *metadata.archive.topic_id_partitions())
         return topics_of(stored) | planner.topics_asked
 
-    metrics.host_clock_ahead.set_function(lambda: kafka.lease.host_is_ahead_ms / 1000)
-    metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
-    watch = TopicWatch(TOPIC_GONE_MS)
+    observer = partial(ClusterObserver, around.configuration.client, identity.broker_id, TopicWatch(TOPIC_GONE_MS))
+    retention = wal_retention(settings)
+    watch = ClusterWatch(observer, wanted, kafka.topic_settings, retention, observed, wall_ms, threads)
     leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
-    observer = partial(ClusterObserver, around.configuration.client, broker_id, watch)
-    orphans = _build_orphan_task(around, kafka, OwnWork(planner.is_being_deleted, is_under_way))
-    tasks = LifecycleTasks(
-        FailoverTask(broker_id, store, around.publisher, wall_ms, metrics, threads, declare_loss, leaders),
-        ClusterWatch(observer, wanted, kafka.topic_settings, wal_retention(settings), observed, wall_ms, threads),
+    own = OwnWork(planner.is_being_deleted, is_under_way)
+    orphans = OrphanTask(storage, store, metadata.read_to_end, ttl_ms, wall_ms, own, topic_doubt=metadata.doubt)
+    metrics.host_clock_ahead.set_function(lambda: lease.host_is_ahead_ms / 1000)
+    metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
+    return Lifecycle(
+        FailoverTask(identity.broker_id, store, publisher, wall_ms, metrics, threads, declare_loss, leaders),
+        watch,
         caretaking,
-        _build_expiration(around, kafka, planner, caretaking, is_under_way),
-        OrphanRounds(orphans, around.publisher, caretaking.brokers, metrics.orphan_search, threads),
+        expiration,
+        OrphanRounds(orphans, publisher, caretaking.brokers, metrics.orphan_search, threads),
+        metadata.was_read,
+        threads,
+        around.metrics.loops.succeeded,
     )
-    return Lifecycle(tasks, LifecycleIntervals(), metadata.was_read, threads, around.metrics.loops.succeeded)
-
-
-def _build_expiration(
-    around: AgentResources,
-    kafka: KafkaFollowing,
-    planner: ExpirationPlanner,
-    caretaking: Caretaking,
-    is_under_way: Callable[[CombinedSegmentId], bool],
-) -> RLMWalExpirationTask:
-    metadata, relaying = kafka.metadata, around.relaying
-    on_started = relaying.leader.segment_deletion_started
-    responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
-    store = metadata.store
-    policy = DeletionPolicy(
-        _DELETES_PER_S, _DELETE_THREADS, store.published_segment, around.metrics.lifecycle, store.find_adopters
-    )
-    return RLMWalExpirationTask(relaying.storage, around.publisher, planner, responsibility, around.clocks, policy)
-
-
-def _build_orphan_task(around: AgentResources, kafka: KafkaFollowing, own: OwnWork) -> OrphanTask:
-    settings, metadata = around.settings.lifecycle, kafka.metadata
-    return OrphanTask(
-        around.relaying.storage,
-        metadata.store,
-        metadata.read_to_end,
-        milliseconds(settings.uncommitted_ttl_s),
-        around.clocks.wall_ms,
-        own,
-        topic_doubt=metadata.doubt,
-    )
-
-
-def _build_caretaking(around: AgentResources, kafka: KafkaFollowing) -> Caretaking:
-    settings, identity = around.settings.lifecycle, around.identity
-    agents = kafka.topic_settings
-    registrations = StoreRegistrations(kafka.metadata.store, lambda: frozenset(agents.agents) | {identity.broker_id})
-    takeover_ms = milliseconds(settings.node_takeover_s)
-    care = ObjectOwnership(identity.broker_id, identity.incarnation, registrations, takeover_ms)
-    unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
-    lease = kafka.lease
-    return Caretaking(
-        care,
-        around.publisher,
-        unpublished_max_s,
-        lambda: lease.may_delete and lease.clock_is_off is None,
-    )
-
-
-def _build_planner(settings: LifecycleSettings, kafka: KafkaFollowing, tier: LongTermTier) -> ExpirationPlanner:
-    limits = ExpirationLimits(
-        milliseconds(settings.expiration_delete_grace_s), milliseconds(settings.uncommitted_ttl_s)
-    )
-    spread = random.Random()  # noqa: S311 - it spreads retries and guards nothing
-    return ExpirationPlanner(kafka.metadata.store, tier, limits, spread)

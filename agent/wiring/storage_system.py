@@ -1,98 +1,248 @@
-"""The agent without relaying: what `remote.log.wal.storage.system.enable` turns on, in parts that are restarted.
+"""The agent without relaying: what `remote.log.wal.storage.system.enable` turns on.
 
-The other parts depend on the one that follows Kafka: uploads continue where the metadata store says, and objects are
-deleted when it says so. When it failed, its knowledge is not trusted, and everything that depends on it is made again
-with it (`StorageRun`); until then no partition is led, and all bytes go inline. When another part failed, only that is
-restarted. `AgentResources` has what is kept.
+Its parts depend on each other's knowledge, so they restart as one, and as if the process had been restarted: with
+another incarnation, whose sequences begin anew. Until then no partition is led, and all bytes go inline. Kept are the
+records that wait for publication, which nothing else has, and the storage manager.
 
 Imported once relaying has begun, because its import takes far longer. Create and use it in the event loop.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import structlog
 
-from agent.defects import STARTING
+from agent.configuration import Configuration
+from agent.defects import STARTING, Supervisor, root_cause
+from agent.http.object_summary import object_summary
+from agent.identity import AgentIdentity
 from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
+from agent.metrics.loop_times import WITHOUT_STORE, Loop
 from agent.metrics.topic_metrics import TopicCollector
 from agent.metrics.usage import UsageReport, client_usage, store_counts
+from agent.pack_rules import PackRules
 from agent.settings.storage_spec import storage_spec
-from agent.wiring.agent_resources import AgentResources
+from agent.wiring.agent_resources import AgentResources, StorageMetrics
+from agent.wiring.archive import build_archiving
+from agent.wiring.kafka_following import KafkaFollowing
+from agent.wiring.lifecycle import build_lifecycle
+from agent.wiring.relaying import Relaying
 from agent.wiring.storage_loading import StorageLoading
-from agent.wiring.storage_run import StorageRun
+from agent.wiring.write_path import WritePath
+from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.store.store import StoreFile
 from metadata_topic.topic.followed_metadata import KnownMetadata
+from metadata_topic.topic.publication_watch import PublicationWatch
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from plugin.archive_storage import ObjectArchiveStorage
+from plugin.wall_clock import Clocks, lasting_s
+from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier, CareDuties
+from rlm.lifecycle.cluster_observer import Observation
+from rlm.lifecycle.gap_declarations import GapDeclarations, LedGaps
 from rlm.lifecycle.incarnation_watch import IncarnationTakenError
+from rlm.lifecycle.log_starts import LogStarts
+from rlm.lifecycle.object_ownership import NodeRegistration, publish_registration
+from rlm.lifecycle.release import Tiers
+from rlm.write_path.assignment import Assignment
 
 log = structlog.get_logger(__name__)
 
-KAFKA = "kafka side"
-STORAGE_LOADING, PUBLICATION, ALARMS = "object storage", "metadata publication", "alarms"
+STORAGE, STORAGE_LOADING, PUBLICATION = "storage", "object storage", "metadata publication"
+
+
+class StorageRun:
+    """One run of all parts. Create and use it in the event loop."""
+
+    def __init__(self, around: AgentResources, usage: UsageReport, known: KnownMetadata) -> None:
+        self._around = around
+        self._usage = usage
+        identity, settings, relaying = around.identity, around.settings, around.relaying
+        self._own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
+        self.kafka = kafka = KafkaFollowing(around, known, self)
+        store, archive = kafka.metadata.store, kafka.metadata.archive
+        archives = settings.archive.enable
+        self._archived = ArchivedTopics(self._own, store, archive, kafka.topic_settings, archives, lasting_s)
+        archive_tier = ArchiveTier(archive, self._archived.is_archived, self._archived.chain_of)
+        tiers = Tiers([kafka.tiered_storage, archive_tier])
+        self._gaps = GapDeclarations(
+            around.writer_id, around.publisher, store.declares, tiers, around.metrics.write, around.clocks.wall_ms
+        )
+        self._log_starts = LogStarts(store)
+        self.write_path = write_path = WritePath(around, kafka, self._gaps)
+        self.led_gaps = LedGaps(store, write_path.status, self._archived.chain_of)
+        is_under_way, seen, declare_loss = write_path.is_under_way, self._cluster_seen, self._gaps.declare_loss
+        self._lifecycle = build_lifecycle(around, kafka, tiers, is_under_way, seen, declare_loss)
+        self._archiving = build_archiving(around, kafka, self._duties) if archives else None
+        puts, gets = relaying.storage.puts, relaying.storage.gets
+        self.alarms = Alarms(
+            {
+                "upload_lag": lambda: upload_lag(write_path.status().values(), UPLOAD_LAG_ALARM_MS),
+                "store_puts": lambda: puts.alarm if puts else None,
+                "store_gets": lambda: gets.alarm if gets else None,
+            }
+        )
+        if relaying.gateway is not None:
+            ask_anew = kafka.leadership.look_again
+            relaying.gateway.kafka_is_followed(kafka.metadata, relaying.storage, kafka.lease, ask_anew)
+
+    async def run(self) -> None:
+        """Run until cancelled, and then upload what was read before. Raises what ended a part."""
+        runs = [self.kafka.run, self.write_path.run, self.alarms.run]
+        if self._around.settings.has_store:
+            self.register()  # it goes before uploads
+            runs += [self._lifecycle.run, self._usage.run]
+        if self._archiving is not None:
+            runs.append(self._archiving.run)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for run in runs:
+                    group.create_task(run())
+        finally:
+            self._gaps.close()
+            if self._archiving is not None:
+                self._archiving.close()
+            await asyncio.to_thread(self.write_path.close)
+
+    # KafkaListener.
+
+    def register(self) -> None:
+        publish_registration(self._around.publisher, self._own, self._around.clocks.wall_ms())
+
+    def settings_read(self, table: SettingsTable) -> None:
+        relaying = self._around.relaying
+        relaying.pauses.recorded(table.pauses)
+        if relaying.shadow is None:
+            relaying.found_peers.registered(table.agents)
+            self.write_path.tails.requested(table.tail_requests)
+
+    def topics_read(self) -> None:
+        self.write_path.topics_read()
+        kafka = self.kafka
+        rules = PackRules(kafka.topic_settings, lambda: kafka.replicas.topic_names, self._around.clocks.monotonic_s)
+        self._around.relaying.packing.is_allowed = rules.allows
+
+    def assigned(self, assignments: Sequence[Assignment]) -> None:
+        self.write_path.assign(assignments)
+        self._archived.set_led(assignments)
+        self._lifecycle.set_led(assignments)
+        # Unread records of the topic would look like a hole in the log.
+        if self._archiving is not None and self.kafka.metadata.is_read:
+            self._archiving.assign(assignments)
+
+    def _cluster_seen(self, observation: Observation) -> Observation:
+        """Declare where logs begin. Returns the observation with the starts by which objects may go."""
+        seen = observation.view.log_start
+        self._gaps.declare_log_starts(self._log_starts.to_declare(seen, self.write_path.assignments))
+        observation = replace(observation, view=replace(observation.view, log_start=self._log_starts.told(seen)))
+        self._archived.cluster_seen(observation)
+        return observation
+
+    def _duties(self) -> CareDuties:
+        return self._archived.duties(self._lifecycle.brokers_to_care_for())
+
+    # For people; on other threads.
+
+    @property
+    def missing(self) -> list[str]:
+        """What is not known of Kafka, or not to be trusted."""
+        reasons = [f"{name} not known yet" for name in sorted(self.kafka.missing)]
+        if fenced := self.kafka.incarnation.fenced_because:
+            reasons.append(f"nothing is uploaded: {fenced}")
+        if lost := self.kafka.lease.lost_because:
+            reasons.append(f"nothing is uploaded or deleted: {lost}")
+        if put_off := dict(self.write_path.manager.put_off):
+            partition, reason = next(iter(put_off.items()))
+            reasons.append(f"{len(put_off)} partitions put off, not known from where to upload: {partition}: {reason}")
+        return reasons + self.alarms.reasons
+
+    @property
+    def degraded(self) -> list[str]:
+        """What waits for a person, while replication has all it needs."""
+        doubt = self.kafka.metadata.doubt()
+        told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
+        if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
+            told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
+        told += [why for why in (self.kafka.lease.clock_is_off, self.kafka.lease.contested) if why]
+        if self.kafka.topic_settings.memory.is_lost:
+            told.append("the settings topic was lost: what it held last counts, and agents write it again")
+        told += [
+            f"{held['topic']}-{held['partition']} lost records that object storage holds (offsets "
+            f"{held['from_offset']} to {held['to_offset'] - 1}): `{held['restore']}`, or `{held['give_up']}`"
+            for held in self.led_gaps.describe_held()
+        ]
+        return told + [str(problem) for problem in self.kafka.topics.problems]
+
+    def objects(self) -> dict[str, Any]:
+        """Return the combined segments that exist."""
+        return object_summary(self.kafka.metadata.store, self._around.clocks.wall_ms())
+
+    @property
+    def archive_storage(self) -> ObjectArchiveStorage | None:
+        """The archive's store; None until it has answered."""
+        return self._archiving.storage if self._archiving is not None else None
 
 
 class StorageSystem:
-    """The parts and what outlives them. See the module's theory."""
+    """The present run, and what outlives it. See the module's theory."""
 
-    def __init__(self, around: AgentResources, next_incarnation: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        identity: AgentIdentity,
+        relaying: Relaying,
+        supervisor: Supervisor,
+        clocks: Clocks,
+        next_incarnation: Callable[[int], int],
+    ) -> None:
         """`next_incarnation` returns one above the given one, and above all that existed here."""
-        self._around = around
+        settings, gateway = configuration.settings, relaying.gateway
+        self._supervisor = supervisor
         self._next_incarnation = next_incarnation
-        settings, relaying, gateway = around.settings, around.relaying, around.relaying.gateway
-        spec = storage_spec(settings.storage, around.configuration.broker)
-        self.loading = StorageLoading(spec, around.storage_context, relaying.storage)
-        self.publisher = around.publisher
-        self.publication = around.publication
+        self.publisher = RemoteWalMetadataPublisher(configuration.client, identity.broker_id, lasting_s)
+        metrics = StorageMetrics(relaying, clocks, Loop if settings.has_store else WITHOUT_STORE)
+        well = partial(metrics.loops.succeeded, Loop.PUBLICATION)
+        self.publication = PublicationWatch(self.publisher.stall_reason, relaying.metrics.fault, well)
+        self._around = AgentResources(
+            configuration, identity, relaying, clocks, metrics, self.publisher, self.publication
+        )
+        spec = storage_spec(settings.storage, configuration.broker)
+        self.loading = StorageLoading(spec, self._around.storage_context, relaying.storage)
         self._usage = UsageReport(
-            around.identity,
+            identity,
             lambda: store_counts(settings, relaying.storage, self.current.archive_storage if self.current else None),
             relaying.metrics,
             self.publisher,
-            around.clocks.wall_ms,
+            clocks.wall_ms,
             lambda partition: relaying.write_path.find(partition.topic_id, partition.partition) is not None,
             partial(client_usage, traffic=gateway.traffic, prices=settings.storage.price_section) if gateway else None,
         )
+        self._is_restart = False
         self.current: StorageRun | None = None
-        """None while they are being restarted."""
-        self.alarms = Alarms(
-            {
-                "upload_lag": self._upload_lag,
-                "store_puts": lambda: relaying.storage.puts.alarm if relaying.storage.puts else None,
-                "store_gets": lambda: relaying.storage.gets.alarm if relaying.storage.gets else None,
-            }
-        )
-
-    def _upload_lag(self) -> str | None:
-        status = self.current.write_path.status() if self.current is not None else {}
-        return upload_lag(status.values(), UPLOAD_LAG_ALARM_MS)
+        """None while it is being restarted."""
 
     def start(self) -> None:
         """Begin, whether or not Kafka and the store are there."""
-        supervisor = self._around.supervisor
         if self._around.settings.has_store:
-            supervisor.start(STORAGE_LOADING, self.loading.run)
-        supervisor.start(PUBLICATION, self._publish)
-        supervisor.start(KAFKA, self._run)
-        supervisor.start(ALARMS, self.alarms.run)
+            self._supervisor.start(STORAGE_LOADING, self.loading.run)
+        self._supervisor.start(PUBLICATION, self._publish)
+        self._supervisor.start(STORAGE, self._run)
 
     async def stop(self) -> None:
         """Upload and publish what is left, as far as the shutdown time allows, and release everything.
 
         Relaying must continue meanwhile: the metadata topic itself is replicated through it.
         """
-        supervisor, timeout_s = self._around.supervisor, self._around.settings.process.shutdown_timeout_s
-        await supervisor.stop(ALARMS)
-        if self.current is not None:  # before Kafka's clients, which may take long to end
-            await self.current.stop()
-        await supervisor.stop(KAFKA)
-        await asyncio.to_thread(self.publisher.flush, timeout_s)
-        await supervisor.stop(PUBLICATION)
+        await self._supervisor.stop(STORAGE)
+        await asyncio.to_thread(self.publisher.flush, self._around.settings.process.shutdown_timeout_s)
+        await self._supervisor.stop(PUBLICATION)
         if lost := await asyncio.to_thread(self.publisher.close, 0.0):
             log.warning("metadata_unpublished", records=lost)
-        await supervisor.stop(STORAGE_LOADING)
+        await self._supervisor.stop(STORAGE_LOADING)
 
     @property
     def incarnation(self) -> int:
@@ -102,7 +252,7 @@ class StorageSystem:
     @property
     def missing(self) -> list[str]:
         """What is missing for all of the agent's work, except parts that are down."""
-        reasons = [*(self.current.missing if self.current is not None else [STARTING]), *self.alarms.reasons]
+        reasons = self.current.missing if self.current is not None else [STARTING]
         if (stalled := self.publication.stalled_because) is not None:
             reasons = [*reasons, f"metadata is not published, so all goes inline: {stalled}"]
         storage = self.loading.missing if self._around.settings.has_store else None
@@ -119,55 +269,52 @@ class StorageSystem:
             watch.cancel()
 
     async def _run(self) -> None:
+        above = -1
         while True:
-            above = await self._run_until_fenced()
-            identity = replace(self._around.identity, incarnation=self._next_incarnation(above))
-            self._around.take_identity(identity)
-            log.warning("incarnation_taken", incarnation=identity.incarnation, above=above)
+            if self._is_restart:
+                identity = replace(self._around.identity, incarnation=self._next_incarnation(above))
+                self._around = replace(self._around, identity=identity)
+                log.warning("incarnation_taken", incarnation=identity.incarnation, above=above)
+            self._is_restart = True
+            above = await self._run_once()
 
-    async def _run_until_fenced(self) -> int:
-        """Run. Returns the incarnation above which another one must be taken."""
-        settings, cluster_id = self._around.settings, self._around.identity.cluster_id
-        file = StoreFile(settings.process.state_directory, cluster_id)
+    async def _run_once(self) -> int:
+        """Run until a defect. Returns the incarnation above which another one must be taken."""
+        settings, identity, above = self._around.settings, self._around.identity, -1
+        file = StoreFile(settings.process.state_directory, identity.cluster_id)
         known = await asyncio.to_thread(KnownMetadata, file)
         try:
-            return await self._run_with(known)
-        finally:
-            await asyncio.to_thread(known.store.close)
-
-    async def _run_with(self, known: KnownMetadata) -> int:
-        around, above = self._around, -1
-        registry = around.relaying.metrics.registry
-        run = StorageRun(around, self._usage, known)
-        collector = StateCollector(
-            around.relaying.storage,
-            run.write_path,
-            self.publisher,
-            (run.kafka.metadata.store, run.kafka.metadata.archive),
-            lambda: run.kafka.metadata_counters,
-            lambda: run.led_gaps.offsets,
-            lambda: run.led_gaps.held_offsets,
-        )
-        traffic = around.relaying.metrics.traffic
-        topics = TopicCollector(run.write_path.status, lambda: traffic.by_partition)
-        for one in (collector, topics):
-            registry.register(one)
-        self.current = run
-        try:
-            run.start()
-            await run.kafka.run()
+            self.current = run = StorageRun(self._around, self._usage, known)
+            with self._shown(run):
+                await run.run()
         except* IncarnationTakenError as taken:
-            above = max(leaf.above for leaf in _leaves(taken))
+            above = getattr(root_cause(taken), "above", above)
         finally:
-            await run.stop()
             self.current = None
-            for one in (collector, topics):
-                registry.unregister(one)
+            await asyncio.to_thread(known.store.close)
         return above
 
-
-def _leaves(group: ExceptionGroup[IncarnationTakenError]) -> list[IncarnationTakenError]:
-    found: list[IncarnationTakenError] = []
-    for one in group.exceptions:
-        found += _leaves(one) if isinstance(one, ExceptionGroup) else [one]
-    return found
+    @contextmanager
+    def _shown(self, run: StorageRun) -> Iterator[None]:
+        """Show the run's metrics."""
+        relaying, kafka = self._around.relaying, run.kafka
+        traffic, registry = relaying.metrics.traffic, relaying.metrics.registry
+        collectors = (
+            StateCollector(
+                relaying.storage,
+                run.write_path,
+                self.publisher,
+                (kafka.metadata.store, kafka.metadata.archive),
+                lambda: kafka.metadata_counters,
+                lambda: run.led_gaps.offsets,
+                lambda: run.led_gaps.held_offsets,
+            ),
+            TopicCollector(run.write_path.status, lambda: traffic.by_partition),
+        )
+        for one in collectors:
+            registry.register(one)
+        try:
+            yield
+        finally:
+            for one in collectors:
+                registry.unregister(one)

@@ -302,7 +302,7 @@ def _print_held(console: Any, answers: dict[int, dict[str, Any]]) -> None:
 
 
 def _store(answer: dict[str, Any]) -> str:
-    if (shadow := answer.get("shadow")) and not shadow["uploads"]:
+    if answer.get("shadow"):
         return "not used"
     return "ready" if answer["storage_ready"] else "does not answer"
 

@@ -68,6 +68,9 @@ class StoredLogs(Protocol):
     def awaited(self, partition: TopicIdPartition) -> None:
         """Note that somebody waits for this log to be stored."""
 
+    def is_same_log(self, log: TopicIdPartition) -> bool:
+        """Whether the broker still has that log under its name, not one of a topic that was created again."""
+
 
 class DurableLogs:
     """Knows up to where logs are stored and published, and wakes those that wait. Event loop only."""
@@ -75,8 +78,6 @@ class DurableLogs:
     def __init__(self, ask_anew: Callable[[], object] = lambda: None) -> None:
         """`ask_anew` makes the agent look again which topics there are, and who leads them."""
         self.ask_anew = ask_anew
-        self.is_same_log: Callable[[TopicIdPartition], bool] = lambda _log: True
-        """Whether the broker still has that log under its name, not one of a topic that was created again."""
         self._logs: StoredLogs | None = None
         self._durable: frozenset[str] | None = None
         """Topics; None: not read yet."""
@@ -149,9 +150,12 @@ class DurableLogs:
             return Verdict.TIMED_OUT
         name = held.topic if isinstance(held.topic, str) else self._names[held.topic]
         led = self._led.get((name, held.partition))
-        if led is not None and (held.topic not in (name, led.topic_id) or not self.is_same_log(led)):
+        if led is not None and (held.topic not in (name, led.topic_id) or self._is_other_log(led)):
             return None
         return led if led is None or not self._is_stored(led, held.end_offset) else Verdict.STORED
+
+    def _is_other_log(self, led: TopicIdPartition) -> bool:
+        return self._logs is not None and not self._logs.is_same_log(led)
 
     def _is_stored(self, log: TopicIdPartition, end_offset: int) -> bool:
         if any(begin < end_offset <= end for begin, end in self._unreadable.get(log, ())):

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.store.archive.archive_store import ArchiveStore
@@ -14,16 +13,6 @@ from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 
 _READ_TO_END_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """The agent that reads."""
-
-    cluster_id: str
-    broker_id: int
-    incarnation: int
-    rack: str | None
 
 
 class KnownMetadata:
@@ -43,20 +32,18 @@ class FollowedMetadata:
     def __init__(
         self,
         client: KafkaClientConfig,
-        reader: Reader,
+        rack: str | None,
+        keeper: SnapshotKeeper,
         storage: GuardedStorageManager,
         known: KnownMetadata,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Add to what is `known`. Snapshots are in `storage`."""
-        self.store, self.archive, directory = known.store, known.archive, known.file.directory
-        keeper = SnapshotKeeper(
-            storage.blobs, reader.cluster_id, reader.broker_id, reader.incarnation, spool_directory=directory
-        )
-        memory = TopicMemory(directory)
+        """Add to what is `known`. Snapshots are in `storage`, by `keeper`."""
+        self.store, self.archive = known.store, known.archive
+        memory = TopicMemory(known.file.directory)
         self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, wall_ms, memory)
         self.consumer = RemoteWalMetadataConsumer(
-            client, self.store, rack=reader.rack, load_snapshot=self._snapshots.load, archive=self.archive
+            client, self.store, rack=rack, load_snapshot=self._snapshots.load, archive=self.archive
         )
 
     @property

@@ -61,21 +61,22 @@ class MetadataTopics:
         plan: TopicPlan,
         broker_id: int,
         threads: Executor,
+        hold_publication: Callable[[str | None], object],
         make_admin: Callable[[], AdminLike] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`hold_publication` is called with why nothing may be published, or None; on any thread."""
         self._client = client
         self._plan = plan
         self._broker_id = broker_id
         self._threads = threads
+        self._hold_publication = hold_publication
         self._admin = cache(make_admin or (lambda: confluent_admin(client, _ADMIN_TIMEOUT_S)))
         self._clock = clock
         self._longest_retention_ms: int | None = None
         self._missing_since_s: float | None = None
         self.problems: tuple[TopicProblem, ...] = ()
         """Problems of the metadata topic, as of the last look; any thread may read."""
-        self.hold_publication: Callable[[str | None], None] = lambda _reason: None
-        """Called with why nothing may be published, or None; on any thread."""
 
     async def make(self) -> None:
         """Create the topics if they are missing; returns once both exist."""
@@ -141,7 +142,7 @@ class MetadataTopics:
         found = topic_problems(METADATA_TOPIC, config, layout.replicas, needs, self._client.bootstrap_servers)
         self._tell(tuple(found))
         fatal = [str(problem) for problem in found if problem.loses_records]
-        self.hold_publication("; ".join(fatal) or None)
+        self._hold_publication("; ".join(fatal) or None)
 
     def _tell(self, found: tuple[TopicProblem, ...]) -> None:
         for problem in found:

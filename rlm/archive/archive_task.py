@@ -162,11 +162,6 @@ class RLMArchiveTask:
             named for named in self._unsettled.copy() if self._sources.archive.state_of(named) in (None, STARTED)
         )
 
-    @property
-    def next_writer_id(self) -> CombinedSegmentId:
-        """The id of the next object; no higher one was ever used."""
-        return self._next_writer_id
-
     def assign(self, partitions: Iterable[tuple[TopicIdPartition, Callable[[], LogView | None]]]) -> None:
         """Set the led partitions to archive, each with a function that reads its log; that blocks, and runs in the
         pool.

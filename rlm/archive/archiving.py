@@ -75,11 +75,6 @@ class Archiving:
         self.missing: str | None = "no answer yet"
         """Why there is no storage; None when there is."""
 
-    @property
-    def next_writer_id(self) -> CombinedSegmentId:
-        """The id for the next object, if another run replaces this one."""
-        return self._first_writer_id if self._task is None else self._task.next_writer_id
-
     def assign(self, assignments: Iterable[Assignment]) -> None:
         """Set the partitions that are led here now; those with the archive on are archived."""
         self._assignments = [assignment for assignment in assignments if assignment.archive]

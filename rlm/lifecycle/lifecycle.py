@@ -37,50 +37,46 @@ class LifecycleIntervals:
     """Compares the store's listing with the metadata."""
 
 
-@dataclass(frozen=True, slots=True)
-class LifecycleTasks:
-    """The tasks to run."""
-
-    failover: FailoverTask
-    cluster: ClusterWatch
-    caretaking: Caretaking
-    expiration: RLMWalExpirationTask
-    orphans: OrphanRounds
-
-
 class Lifecycle:
     """Runs the tasks. Use it in the event loop."""
 
     def __init__(
         self,
-        tasks: LifecycleTasks,
-        intervals: LifecycleIntervals,
+        failover: FailoverTask,
+        cluster: ClusterWatch,
+        caretaking: Caretaking,
+        expiration: RLMWalExpirationTask,
+        orphans: OrphanRounds,
         metadata_was_read: Callable[[float], bool],
         threads: Executor,
         succeeded: Callable[[str], None] = lambda _loop: None,
     ) -> None:
         """`metadata_was_read` blocks for at most so many seconds; `threads` are shut down at the end of `run`.
 
-        `succeeded` is called with the name of a task of `LifecycleTasks` that did its work.
+        `succeeded` is called with the name of a task that did its work.
         """
-        self._succeeded = succeeded
-        self._tasks = tasks
-        self._intervals = intervals
+        self._failover = failover
+        self._cluster = cluster
+        self._caretaking = caretaking
+        self._expiration = expiration
+        self._orphans = orphans
+        self._intervals = LifecycleIntervals()
         self._metadata_was_read = metadata_was_read
         self._threads = threads
-        self.brokers_to_care_for = tasks.caretaking.brokers
+        self._succeeded = succeeded
+        self.brokers_to_care_for = caretaking.brokers
         """Returns the brokers whose objects this agent may delete now; any thread may ask."""
 
     def set_led(self, assignments: Sequence[Assignment]) -> None:
         """Set the partitions that are led here from now on."""
-        self._tasks.failover.set_led(assignments)
+        self._failover.set_led(assignments)
 
     async def run(self) -> None:
         """Run the tasks until cancelled; another object's next run continues what is half done."""
         try:
             await self.run_tasks()
         finally:
-            self._tasks.expiration.close()
+            self._expiration.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run_tasks(self) -> None:
@@ -88,18 +84,17 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         while not await loop.run_in_executor(self._threads, self._metadata_was_read, _METADATA_WAIT_S):
             log.info("lifecycle_waits", reason="the metadata topic is not read yet")
-        tasks, intervals = self._tasks, self._intervals
+        intervals, changed = self._intervals, self._failover.led_changed
         async with asyncio.TaskGroup() as group:
-            changed = tasks.failover.led_changed
-            group.create_task(self._repeat("failover", tasks.failover.run_once, intervals.failover_s, changed))
-            group.create_task(self._repeat("cluster", tasks.cluster.run_once, intervals.cluster_s))
-            group.create_task(self._repeat("expiration", tasks.expiration.run_once, intervals.expiration_s))
+            group.create_task(self._repeat("failover", self._failover.run_once, intervals.failover_s, changed))
+            group.create_task(self._repeat("cluster", self._cluster.run_once, intervals.cluster_s))
+            group.create_task(self._repeat("expiration", self._expiration.run_once, intervals.expiration_s))
             group.create_task(self._look_for_orphans())
 
     async def _look_for_orphans(self) -> None:
-        await self._tasks.caretaking.cluster_seen.wait()
+        await self._caretaking.cluster_seen.wait()
         while True:
-            searched = await self._tasks.orphans.run_once()
+            searched = await self._orphans.run_once()
             if searched:
                 self._succeeded("orphans")
             await asyncio.sleep(pause_s(searched, self._intervals.orphans_s))

@@ -27,7 +27,6 @@ from metadata_topic.records.offset_ranges import OffsetRange
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.errors import defect_site
 from plugin.inline_reason import InlineReason
-from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.backlog_uploads import BacklogUploads
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
@@ -486,6 +485,10 @@ class RemoteWalLogManager:
             await self._effects.close(self._core.led.values())
             self._combine_task.close()
 
+    def fail(self, defect: Exception) -> None:
+        """End the task of `start` with this defect, which a call met."""
+        self._loop.fail(defect)
+
     # Which partitions.
 
     def assign(self, assignments: Iterable[Assignment]) -> None:
@@ -570,10 +573,6 @@ class RemoteWalLogManager:
         """Return the offset below which everything is stored, also by earlier agents; None if it is not led here."""
         led = self._core.led.get(partition)
         return None if led is None else led.stored_offset
-
-    def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-        """Call `tell` once the segment's metadata is acknowledged, see RLMWalCombineTask."""
-        self._combine_task.when_published(segment_id, tell)
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
         """Return the partition, if it is led here with the feature on."""

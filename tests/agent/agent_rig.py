@@ -15,7 +15,7 @@ from agent.defects import BackOff
 from agent.identity import AgentLock
 from agent.process import Agent
 from agent.settings_file import agent_settings
-from agent.wiring.storage_run import StorageRun
+from agent.wiring.storage_system import StorageRun
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -98,7 +98,7 @@ class AgentRig:
 
     @property
     def uploaded_offset(self) -> int | None:
-        return self.storage_run.write_path.uploaded_offset(PARTITION) if self.storage_run is not None else None
+        return self.storage_run.write_path.manager.uploaded_offset(PARTITION) if self.storage_run is not None else None
 
     def lead(self, log: LogWriter) -> None:
         """As if Kafka had said so."""

@@ -24,7 +24,7 @@ class WritePath:
         self.uploaded: int | None = -1
         self.hurried: list[TopicIdPartition] = []
 
-    def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
+    def hurry(self, partition: TopicIdPartition) -> None:
         self.hurried.append(partition)
 
     def uploaded_offset(self, _partition: TopicIdPartition) -> int | None:
@@ -44,13 +44,13 @@ def led(directory: Path, log: TopicIdPartition = LOG) -> Assignment:
 
 def made(directory: Path) -> tuple[WritePath, DurableLogs, DurableUploads, Assignment]:
     path, logs, assignment = WritePath(), DurableLogs(), led(directory)
-    durable = DurableUploads(path, logs)
+    durable = DurableUploads(path, path, logs)
     durable.assigned([assignment], TOPICS)
     durable.arrived()
     return path, logs, durable, assignment
 
 
-def test_a_log_that_was_not_looked_at_yet_is_read_to_its_end_once_somebody_waits(tmp_path: Path) -> None:
+async def test_a_log_that_was_not_looked_at_yet_is_read_to_its_end_once_somebody_waits(tmp_path: Path) -> None:
     path, logs, durable, _ = made(tmp_path)
     held = logs.hold("orders", 0, 100, lambda: None)
     assert held is not None
@@ -60,7 +60,7 @@ def test_a_log_that_was_not_looked_at_yet_is_read_to_its_end_once_somebody_waits
     assert held.verdict is Verdict.STORED
 
 
-def test_when_the_write_path_ends_nobody_waits_for_it(tmp_path: Path) -> None:
+async def test_when_the_write_path_ends_nobody_waits_for_it(tmp_path: Path) -> None:
     path, logs, durable, assignment = made(tmp_path)
     path.uploaded = 50
     held = logs.hold(LOG.topic_id, 0, 100, lambda: None)
@@ -69,7 +69,7 @@ def test_when_the_write_path_ends_nobody_waits_for_it(tmp_path: Path) -> None:
     assert held.verdict is Verdict.NOT_LED
 
 
-def test_what_cannot_be_read_does_not_count_as_stored_and_what_retention_took_does(tmp_path: Path) -> None:
+async def test_what_cannot_be_read_does_not_count_as_stored_and_what_retention_took_does(tmp_path: Path) -> None:
     path, logs, durable, assignment = made(tmp_path)
     path.uploaded = 300
     durable.gaps_found(assignment, [Gap(0, 50), Gap(100, 200, is_unreadable=True)])
@@ -78,22 +78,24 @@ def test_what_cannot_be_read_does_not_count_as_stored_and_what_retention_took_do
     assert logs.hold("orders", 0, 201, lambda: None) is None
 
 
-def test_topics_that_are_known_before_what_is_led_keep_others_from_waiting() -> None:
+async def test_topics_that_are_known_before_what_is_led_keep_others_from_waiting() -> None:
     logs = DurableLogs()
-    durable = DurableUploads(WritePath(), logs)
+    durable = DurableUploads(WritePath(), WritePath(), logs)
     assert logs.hold("others", 0, 1, lambda: None) is not None
     durable.topics_known(TOPICS)
     assert logs.hold("others", 0, 1, lambda: None) is None
 
 
-def test_a_new_topic_is_durable_by_its_pattern_before_its_settings_are_a_record() -> None:
+async def test_a_new_topic_is_durable_by_its_pattern_before_its_settings_are_a_record() -> None:
     durable, old, new = TopicSettings(True, durable=True), TopicId(b"o" * 16), TopicId(b"n" * 16)
     on = TopicSettings(True, topic_id=old)
     table = SettingsTable(
         {"payments-old": on, "payments-on": replace(on, topic_id=None)}, {"pay.*": durable, "x.*": on}
     )
     logs = DurableLogs()
-    DurableUploads(WritePath(), logs).topics_known(known_topics(table, {new: "payments-new", old: "payments-old"}))
+    DurableUploads(WritePath(), WritePath(), logs).topics_known(
+        known_topics(table, {new: "payments-new", old: "payments-old"})
+    )
     for topic, waits in (
         (new, True), ("payments-new", True), ("payments-unseen", True), ("payments-on", False), (old, False),
         ("x-1", False), ("orders", False), (TopicId(b"?" * 16), True),
@@ -102,7 +104,9 @@ def test_a_new_topic_is_durable_by_its_pattern_before_its_settings_are_a_record(
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-def test_a_topic_made_anew_under_its_name_is_not_stored_because_the_old_one_was(tmp_path: Path, by_id: bool) -> None:
+async def test_a_topic_made_anew_under_its_name_is_not_stored_because_the_old_one_was(
+    tmp_path: Path, by_id: bool
+) -> None:
     path, logs, durable, old = made(tmp_path)
     path.uploaded = 3000
     assert logs.hold("orders", 0, 100, lambda: None) is None
@@ -121,7 +125,7 @@ def test_a_topic_made_anew_under_its_name_is_not_stored_because_the_old_one_was(
     assert told == [Verdict.STORED]
 
 
-def test_a_log_that_was_moved_to_another_directory_is_waited_for_until_it_is_found(tmp_path: Path) -> None:
+async def test_a_log_that_was_moved_to_another_directory_is_waited_for_until_it_is_found(tmp_path: Path) -> None:
     path, logs, durable, old = made(tmp_path)
     path.uploaded = 10
     moved = tmp_path / "disk2"

@@ -38,7 +38,7 @@ async def test_all_but_relaying_is_made_anew_under_the_number_that_was_taken(
         await rig.until(lambda: len(made) == 2 and rig.storage_run is not None)
         await rig.expect_relaying()
         assert incarnation_of(rig) == ahead + 1
-        assert rig.failures("kafka side") == 0
+        assert rig.failures("storage") == 0
         assert rig.agent.state.relaying is not None
         storage = rig.agent.state.relaying.storage
         await rig.until(lambda: storage.is_there and rig.storage_run is not None)

@@ -142,8 +142,8 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
             zones,
             lambda: False,
             threads,
+            told.put_nowait,
         )
-        watch.on_assignments = told.put_nowait
         running = asyncio.create_task(watch.run(cast(LeadershipReader, OneLeader()), interval_s=1000.0))
         async with asyncio.timeout(60):
             [before] = await told.get()

@@ -337,7 +337,6 @@ def test_in_shadow_no_peer_is_reached_so_nothing_of_that_is_asked_for() -> None:
     )
     assert found.is_shadow
     assert not found.has_store
-    assert parsed(**SHADOW, remote_wal_agent_shadow_upload_enable="true").has_store
     assert not parsed().is_shadow
 
 
@@ -353,7 +352,3 @@ def test_in_shadow_no_peer_is_reached_so_nothing_of_that_is_asked_for() -> None:
 )
 def test_what_an_agent_in_shadow_cannot_do_is_refused(keys: dict[str, str], told: str) -> None:
     assert refused(**SHADOW | keys).startswith(f"{FILE}: with remote.wal.agent.mode=shadow: {told}")
-
-
-def test_uploads_in_shadow_are_refused_where_the_agent_is_not_in_shadow() -> None:
-    assert "needs remote.wal.agent.mode=shadow" in refused(remote_wal_agent_shadow_upload_enable="true")

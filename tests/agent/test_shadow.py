@@ -1,4 +1,4 @@
-"""An agent in shadow: it counts what links would do, opens no port for replication, and by default stores nothing."""
+"""An agent in shadow: it counts what links would do, opens no port for replication, and stores nothing."""
 
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from tests.agent.agent_rig import PARTITION, AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 
 SHADOW = {"remote_wal_agent_mode": "shadow", "remote_wal_archive_enable": "false"}
-UPLOADS = SHADOW | {"remote_wal_agent_shadow_upload_enable": "true"}
 IDLE = "remote_wal_loop_idle_seconds"
 CLOCKS = Clocks(lambda: 1.0, lambda: 1)
 
@@ -44,16 +43,12 @@ def objects(directory: Path) -> list[Path]:
     return [path for path in (directory / "objects").rglob("*") if path.is_file()]
 
 
-async def test_without_uploads_links_are_counted_and_nothing_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_links_are_counted_and_nothing_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_agent(tmp_path, monkeypatch, None, **SHADOW) as rig:
         appended = await linked(rig)
         state = rig.agent.state
         told = state.describe()
         assert told["shadow"] == {
-            "uploads": False,
-            "upload_ms": None,
             "dollars": told["shadow"]["dollars"],
             "producers_slowed": "unknown: followers do not read through this agent",
         }
@@ -75,25 +70,9 @@ async def test_without_uploads_links_are_counted_and_nothing_is_stored(
         assert state.system.publisher.pending == 0
 
 
-async def test_with_uploads_objects_are_real_and_their_time_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with running_agent(tmp_path, monkeypatch, None, **UPLOADS) as rig:
-        await linked(rig)
-        told = rig.agent.state.describe()
-        assert told["shadow"]["uploads"]
-        assert told["shadow"]["upload_ms"] > 0
-        assert told["partitions"][0]["uploaded_offset"] == 8
-        assert rig.registry.get_sample_value("remote_wal_uploaded_segments_total") == 1
-        assert objects(tmp_path)
-
-
-@pytest.mark.parametrize("settings", [SHADOW, UPLOADS])
-async def test_nobody_can_replicate_through_it(
-    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nobody_can_replicate_through_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peers = {"remote_wal_agent_peers": "2@127.0.0.1:1", "remote_wal_agent_peer_listener": "192.0.2.1:1"}
-    async with running_agent(tmp_path, monkeypatch, None, **settings, **peers) as rig:
+    async with running_agent(tmp_path, monkeypatch, None, **SHADOW, **peers) as rig:
         relaying = rig.agent.state.relaying
         assert relaying is not None
         assert (relaying.leader.addresses, relaying.follower.addresses) == ([], {})

@@ -242,7 +242,7 @@ def test_figures_have_units_that_people_read() -> None:
 
 
 def test_in_shadow_all_is_told_as_what_would_be_and_what_is_unknown_as_unknown() -> None:
-    shadow = {"uploads": False, "upload_ms": None, "dollars": {"saved": 17.5}, "producers_slowed": "unknown: why"}
+    shadow = {"dollars": {"saved": 17.5}, "producers_slowed": "unknown: why"}
     page = Page(status(shadow=shadow))
     assert page.answer == "By links would be 98.7 %. $17.50 would be saved."
     for told in (
@@ -250,8 +250,6 @@ def test_in_shadow_all_is_told_as_what_would_be_and_what_is_unknown_as_unknown()
         "Saved, would be",
         "not used",
         "$0.50 with them",
-        "unknown, as nothing is uploaded",
         "unknown: why",
     ):
         assert told in page.text
-    assert "An upload takes: 12 ms." in Page(status(shadow=shadow | {"uploads": True, "upload_ms": 12.0})).text

@@ -186,7 +186,7 @@ def test_of_an_agent_that_answers_on_its_own_host_alone_the_key_is_named(form: s
 
 
 def test_an_agent_in_shadow_is_told_as_such_and_nothing_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    shadow = {"uploads": False, "upload_ms": None, "dollars": {"saved": 2.5}, "producers_slowed": "unknown: why"}
+    shadow = {"dollars": {"saved": 2.5}, "producers_slowed": "unknown: why"}
     told = shown(monkeypatch, WELL | {1: page(1, shadow=shadow, is_store_there=False)})
     assert told.exit_code == 0, told.output
     for text in ("ready, shadow", "broker 1 is in shadow", "$2.50 would be saved", "unknown: why", "not used"):

@@ -54,9 +54,7 @@ class Rig:
         pool = ThreadPoolExecutor(1)  # never used: looks are called by the test
         client = KafkaClientConfig("b:9092")
         plan = TopicPlan(MetadataTopicSettings(), GRACE_MS, lambda: self.longest_retention_ms)
-        made = MetadataTopics(client, plan, broker_id, pool, lambda: self.cluster, lambda: self.now_s)
-        made.hold_publication = self.held.append
-        return made
+        return MetadataTopics(client, plan, broker_id, pool, self.held.append, lambda: self.cluster, lambda: self.now_s)
 
 
 def test_the_agent_with_the_lowest_id_makes_the_topics_and_the_others_find_them() -> None:
@@ -149,5 +147,5 @@ async def test_after_a_cluster_did_not_answer_the_client_is_made_again(monkeypat
     clients = [Cluster(), Unheard()]
     plan = TopicPlan(MetadataTopicSettings(), GRACE_MS, lambda: None)
     with ThreadPoolExecutor(1) as threads:
-        await MetadataTopics(KafkaClientConfig("b:9092"), plan, 1, threads, clients.pop).make()
+        await MetadataTopics(KafkaClientConfig("b:9092"), plan, 1, threads, lambda _reason: None, clients.pop).make()
     assert not clients

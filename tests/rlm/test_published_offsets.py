@@ -22,16 +22,13 @@ class Rig:
         self.uploaded: dict[TopicIdPartition, int] = {LOG: 100}
         self.waiting: list[tuple[int, Callable[[], object]]] = []
         self.told: list[tuple[str, TopicIdPartition]] = []
-        self.offsets = PublishedOffsets(self, self)
+        self.offsets = PublishedOffsets(self.uploaded.get, self.when_published, self)
         self.offsets.assigned(
             [
                 Assignment(LOG, "t", Path("t-0"), LinkPolicy.COST, 20, is_durable=True),
                 Assignment(OTHER, "o", Path("o-0"), LinkPolicy.COST, 20),
             ]
         )
-
-    def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
-        return self.uploaded.get(partition)
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
         self.waiting.append((segment_id.sequence, tell))

@@ -274,9 +274,8 @@ class RLMWalCombineTask:
 
         The checks follow the segment's way, so that none is missed.
         """
-        if segment_id[:2] != self._next_segment_id[:2]:
-            return False
-        is_here = segment_id.sequence in self._uploading or self._finished.holds(segment_id)
+        is_own = segment_id[:2] == self._next_segment_id[:2]
+        is_here = is_own and (segment_id.sequence in self._uploading or self._finished.holds(segment_id))
         return is_here or self._publisher.is_pending(segment_id)
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
@@ -286,11 +285,6 @@ class RLMWalCombineTask:
         """
         if not self._finished.await_published(segment_id, tell):
             self._publisher.when_published(segment_id, tell)
-
-    @property
-    def next_segment_id(self) -> CombinedSegmentId:
-        """The id of the next object; no higher one was ever used."""
-        return self._next_segment_id
 
     @property
     def unpublished(self) -> int:
@@ -322,7 +316,7 @@ class PretendedUploads(RLMWalCombineTask):
         entries = tuple(item.metadata_entry() for item in items)
         size_bytes = sum(len(item.records) for item in items)
         stored_s = self._clocks.monotonic_s()
-        return UploadedSegment(self.next_segment_id, tuple(items), entries, size_bytes, stored_s)
+        return UploadedSegment(self._next_segment_id, tuple(items), entries, size_bytes, stored_s)
 
 
 def _failure_label(error: Exception) -> str:

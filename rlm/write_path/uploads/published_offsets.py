@@ -18,16 +18,6 @@ from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 
-class PublishingUploads(Protocol):
-    """The write path, as used here."""
-
-    def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
-        """Return the offset below which everything is stored; None if the log is not led here."""
-
-    def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-        """Call `tell` once the segment is published; it is called in the event loop."""
-
-
 class PublishedLogs(Protocol):
     """Notified of changes."""
 
@@ -57,8 +47,18 @@ class _Unpublished:
 class PublishedOffsets:
     """The published offsets of the durable logs. See the module's theory."""
 
-    def __init__(self, uploads: PublishingUploads, told: PublishedLogs) -> None:
-        self._uploads = uploads
+    def __init__(
+        self,
+        uploaded_offset: Callable[[TopicIdPartition], int | None],
+        when_published: Callable[[CombinedSegmentId, Callable[[], object]], object],
+        told: PublishedLogs,
+    ) -> None:
+        """`uploaded_offset` returns the offset below which everything is stored; None if the log is not led here.
+
+        `when_published` calls back in the event loop once the segment is published.
+        """
+        self._uploaded_offset = uploaded_offset
+        self._when_published = when_published
         self._told = told
         self._durable: frozenset[TopicIdPartition] = frozenset()
         self._unpublished: dict[TopicIdPartition, _Unpublished] = {}
@@ -70,7 +70,7 @@ class PublishedOffsets:
     def published_offset(self, partition: TopicIdPartition) -> int | None:
         """Return the offset below which everything is stored and published; None if unknown here."""
         unpublished = self._unpublished.get(partition)
-        return self._uploads.uploaded_offset(partition) if unpublished is None else unpublished.published_offset
+        return self._uploaded_offset(partition) if unpublished is None else unpublished.published_offset
 
     # UploadListener.
 
@@ -79,7 +79,7 @@ class PublishedOffsets:
         durable = {item.topic_id_partition for item in segment.items} & self._durable
         sequence = segment.combined_segment_id.sequence
         for partition in durable:
-            stored = self._uploads.uploaded_offset(partition)
+            stored = self._uploaded_offset(partition)
             if stored is None:
                 continue
             begin = min(item.first_offset for item in segment.items if item.topic_id_partition == partition)
@@ -87,7 +87,7 @@ class PublishedOffsets:
             unpublished.stored.append((sequence, stored))
         if durable:
             acknowledged = partial(self._acknowledged, segment.combined_segment_id, tuple(durable))
-            self._uploads.when_published(segment.combined_segment_id, acknowledged)
+            self._when_published(segment.combined_segment_id, acknowledged)
 
     def _acknowledged(self, segment_id: CombinedSegmentId, partitions: tuple[TopicIdPartition, ...]) -> None:
         for partition in partitions:

@@ -1,4 +1,4 @@
-"""The archive of one incarnation of an agent, put together as `agent.wiring.storage_run` does it.
+"""The archive of one incarnation of an agent, put together as `agent.wiring.storage_system` does it.
 
 The product's own are `Archiving` with its task, care and search for orphans, and what the life of combined segments
 asks the archive. Models are the archive's store, and the settings topic.
