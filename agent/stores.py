@@ -9,7 +9,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.storage_spec import storage_spec
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
-from plugin.loading import ARCHIVE_IMPL_PREFIX, WITHOUT_SELF_TEST, settings_under_prefix
+from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.zones.bucket_loading import load_storage
 from plugin.zones.buckets import StorageSpec
@@ -33,9 +33,9 @@ class StoreSettings:
             archive = (
                 settings.archive.storage_manager_class_name,
                 settings.storage.manager_class_path,
-                {**settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX), **WITHOUT_SELF_TEST},
+                settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX),
             )
-        context = StorageContext(cluster_id, broker.node_id, can_wait=True)
+        context = StorageContext(cluster_id, broker.node_id, can_wait=True, is_written=False)
         return cls(context, storage_spec(settings.storage, broker), archive)
 
     @contextmanager

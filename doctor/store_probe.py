@@ -1,13 +1,13 @@
 """Writes one small object into the store, and checks what the store does with it. It is deleted at the end."""
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from itertools import islice
 
 from doctor.facts import ClockReading, StepFailure, Store, Unknown
 from plugin.clients.object_store import VersionedStore
-from plugin.errors import RemoteSegmentConflictError, RemoteStorageConfigError, RemoteStorageError
-from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager
+from plugin.errors import RemoteSegmentConflictError, RemoteStorageError
+from plugin.loading import load_storage_manager
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.store_loop import ask, ask_each
@@ -24,15 +24,10 @@ def probe_store(
     spec: StorageSpec, context: StorageContext, probe_id: str, wall_ms: Callable[[], int]
 ) -> Store | Unknown:
     """Probe one bucket. Blocks, as long as `total.timeout.ms` allows each request."""
-    load = partial(load_storage_manager, spec.class_name, spec.class_path)
+    # The manager's own test would stop at its first failure; each of its steps is made here.
+    context = replace(context, is_written=False)
     try:
-        try:
-            # The self-test would stop at its first failure; each of its steps is made here.
-            manager = load({**spec.settings, **WITHOUT_SELF_TEST}, context, spec.impl_prefix)
-        except RemoteStorageConfigError as error:
-            if not error.key.endswith(tuple(WITHOUT_SELF_TEST)):
-                raise
-            manager = load(spec.settings, context, spec.impl_prefix)
+        manager = load_storage_manager(spec.class_name, spec.class_path, spec.settings, context, spec.impl_prefix)
     except RemoteStorageError as error:
         return unopened(error)
     try:

@@ -12,9 +12,6 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageCo
 
 CLASS_NAME_KEY: Final = "remote.log.wal.storage.manager.class.name"
 CLASS_PATH_KEY: Final = "remote.log.wal.storage.manager.class.path"
-
-WITHOUT_SELF_TEST: Final = {"startup.self.test": "false"}
-"""Without it, credentials for reading are enough."""
 DEFAULT_CLASS_NAME: Final = "plugin.local_directory.LocalWalStorageManager"
 IMPL_PREFIX: Final = "rsm.wal.config."
 ARCHIVE_CLASS_NAME_KEY: Final = "remote.wal.archive.storage.manager.class.name"

@@ -24,7 +24,6 @@ from pydantic import Field
 from kafka_log.crc32c import crc32c
 from plugin.clients.backend_settings import ObjectBackendSettings
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
-from plugin.durable_files import sync_directory
 from plugin.errors import (
     ObjectExistsError,
     RemoteResourceNotFoundError,
@@ -72,11 +71,6 @@ class LocalDirectorySettings(ObjectBackendSettings):
         default=0.0, ge=0, description="A write takes so long at least, to stand for an object store's latency."
     )
     get_latency_ms: float = Field(default=0.0, ge=0, description="A read takes so long at least.")
-    fsync: bool = Field(
-        default=False,
-        description="Flush file and directory before a write counts as done. Without it a write survives the "
-        "process, not a power cut.",
-    )
 
 
 class LocalWalStorageManager(ObjectWalStorageManager):
@@ -105,21 +99,19 @@ class LocalWalStorageManager(ObjectWalStorageManager):
             directory,
             settings.put_latency_ms / 1000,
             settings.get_latency_ms / 1000,
-            settings.fsync,
             self._sleep,
             self._clock,
         )
 
 
 class DirectoryStore:
-    """An ObjectStore whose keys are paths below one directory."""
+    """An ObjectStore whose keys are paths below one directory. A write survives the process, not a power cut."""
 
     def __init__(
         self,
         directory: Path,
         put_latency: float,
         get_latency: float,
-        fsync: bool,
         sleep: Callable[[float], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -127,7 +119,6 @@ class DirectoryStore:
         self._directory = str(directory)
         self._put_latency = put_latency
         self._get_latency = get_latency
-        self._fsync = fsync
         self._sleep = sleep
         self._clock = clock
         self._temporary_numbers = itertools.count()
@@ -170,15 +161,11 @@ class DirectoryStore:
         try:
             try:
                 _write_all(file, chunks)
-                if self._fsync:
-                    os.fsync(file)
             finally:
                 os.close(file)
             os.link(temporary, path)
         finally:
             os.unlink(temporary)  # noqa: PTH108
-        if self._fsync:
-            sync_directory(directory)
 
     def _get_range(self, key: str, start: int, end: int) -> bytes:
         file = os.open(self._path_of(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

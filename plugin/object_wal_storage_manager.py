@@ -99,7 +99,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         store = self.open_store(parsed)
         self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep)
         self._blobs = _ObjectBlobs(self._keys, self._requests)
-        if parsed.startup_self_test:
+        if context.is_written:
             ask(self._requests.check_conditional_writes(self._keys.probe_key(context.broker_id, self._new_probe_id())))
 
     async def copy_log_segment_data(

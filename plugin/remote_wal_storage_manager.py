@@ -40,6 +40,9 @@ class StorageContext:
     broker_id: int
     can_wait: bool = False
     """Whether no records wait for it, as for a command that a person runs: unset time-outs are then long."""
+    is_written: bool = True
+    """Whether its user writes. Then a write tests at once that the store keeps conditional writes; else credentials for
+    reading are enough."""
 
 
 @dataclass(slots=True)

@@ -73,13 +73,8 @@ class S3Settings(RemoteBackendSettings):
     """Connections that are kept open (guessed)."""
     credentials_file: Path | None = Field(
         default=None,
-        description="A file like ~/.aws/credentials, read anew when it changes. Default: the AWS credential chain.",
-    )
-    credentials_profile: str = Field(default="default", description="The profile in credentials.file.")
-    client: Literal["direct", "boto3"] = Field(
-        default="direct",
-        description="What sends PUTs and reads of up to 1 MiB. direct: connections of our own; boto3 takes twice the "
-        "CPU and more. Everything else goes by boto3.",
+        description="A file like ~/.aws/credentials, read anew when it changes; its profile default counts. "
+        "Default: the AWS credential chain.",
     )
 
 
@@ -138,17 +133,16 @@ def _follow_no_redirect(context: dict[str, dict[str, object]], **_: object) -> N
 
 
 class _FileCredentials(Credentials):
-    """The present keys of one profile in a file, which is checked for each signature.
+    """The present keys of the profile "default" in a file, which is checked for each signature.
 
     A file that cannot be read, for instance while it is replaced, leaves the last keys in use.
     """
 
-    def __init__(self, file: Path, profile: str) -> None:
+    def __init__(self, file: Path) -> None:
         """Read the file. Raises RemoteStorageConfigError."""
         self._file = file
-        self._profile = profile
         self._state = state_of(file)
-        self._frozen = _read_credentials(file, profile)
+        self._frozen = _read_credentials(file)
         first = self._frozen
         super().__init__(str(first.access_key), str(first.secret_key), first.token, method="credentials.file")
 
@@ -157,7 +151,7 @@ class _FileCredentials(Credentials):
         state = state_of(self._file)
         if state != self._state:
             try:
-                self._frozen = _read_credentials(self._file, self._profile)
+                self._frozen = _read_credentials(self._file)
                 log.info("credentials_read_anew", file=str(self._file))
             except RemoteStorageConfigError as error:
                 log.warning("credentials_unreadable", error=str(error), consequence="the last ones stay in use")
@@ -165,15 +159,15 @@ class _FileCredentials(Credentials):
         return self._frozen
 
 
-def _read_credentials(file: Path, profile: str) -> ReadOnlyCredentials:
+def _read_credentials(file: Path) -> ReadOnlyCredentials:
     try:
-        credentials = SharedCredentialProvider(str(file), profile).load()
+        credentials = SharedCredentialProvider(str(file), "default").load()
     except BotoCoreError as error:
         raise RemoteStorageConfigError(
             "configure", "credentials.file", f"cannot be read: {type(error).__name__}"
         ) from None
     if credentials is None:
-        raise RemoteStorageConfigError("configure", "credentials.file", f"has no profile {profile}, or is not there")
+        raise RemoteStorageConfigError("configure", "credentials.file", "has no profile default, or is not there")
     return credentials.get_frozen_credentials()
 
 
@@ -192,7 +186,7 @@ def _session(settings: S3Settings) -> boto3.session.Session:
     """Return a session. Raises RemoteStorageConfigError."""
     if settings.credentials_file is None:
         return boto3.session.Session(region_name=settings.region)
-    provider = _FileProvider(_FileCredentials(settings.credentials_file, settings.credentials_profile))
+    provider = _FileProvider(_FileCredentials(settings.credentials_file))
     session = botocore.session.get_session()
     session.register_component("credential_provider", CredentialResolver([provider]))
     return boto3.session.Session(region_name=settings.region, botocore_session=session)
@@ -214,7 +208,7 @@ class S3ObjectStore:
         self._permissions = permissions
         self._clock = clock
         self._threads = ThreadPoolExecutor(settings.max_pool_connections, "store")
-        self._direct = _direct(client, settings, clock) if settings.client == "direct" else None
+        self._direct = _direct(client, settings, clock)
 
     async def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         direct = self.direct_for(sum(map(len, chunks)))
@@ -270,7 +264,7 @@ class S3ObjectStore:
 
     def direct_for(self, size_bytes: int) -> S3Direct | None:
         """Return what sends a request of so many bytes on the event loop; None: boto3 sends it, in a thread."""
-        return self._direct if self._direct is not None and self._direct.admits(size_bytes) else None
+        return self._direct if self._direct.admits(size_bytes) else None
 
     async def _by_boto3(self, operation: str, key: str, ask: Callable[[], T]) -> T:
         with self._as_storage_errors(operation, key):
@@ -301,18 +295,16 @@ class S3ObjectStore:
         return data
 
     def close(self) -> None:
-        if self._direct is not None:
-            self._direct.close()
+        self._direct.close()
         self._threads.shutdown(wait=False)
         self._client.close()
 
     def renew_direct(self) -> None:
         """Let the event loop's requests go where this request went, and be signed as it was."""
-        if self._direct is not None:
-            try:
-                self._direct.renew()
-            except Exception as error:
-                log.warning("direct_client_off", error=str(error), consequence="boto3 sends the requests, more slowly")
+        try:
+            self._direct.renew()
+        except Exception as error:
+            log.warning("direct_client_off", error=str(error), consequence="boto3 sends the requests, more slowly")
 
     def storage_error(self, operation: str, key: str, error: Exception) -> RemoteStorageError:
         """Return our error, which names the bucket. A client's parser may raise anything on an odd answer."""

@@ -19,10 +19,10 @@ from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
 HIDDEN: Final = "(hidden)"
 _STORE_KEYS: Final = frozenset(
     {
-        "account", "addressing.style", "allow.http", "attempt.timeout.ms", "bucket", "client",
-        "container", "credentials.file", "credentials.profile", "account.key.file", "sas.token.file", "directory",
-        "endpoint.url", "fsync", "get.latency.ms", "prefix", "put.latency.ms",
-        "region", "startup.self.test", "tls.ca.file", "total.timeout.ms",
+        "account", "addressing.style", "allow.http", "attempt.timeout.ms", "bucket",
+        "container", "credentials.file", "account.key.file", "sas.token.file", "directory",
+        "endpoint.url", "get.latency.ms", "prefix", "put.latency.ms",
+        "region", "tls.ca.file", "total.timeout.ms",
     }
 )  # fmt: skip
 """Keys of our own storage managers; also valid after `zone.<zone>.`."""

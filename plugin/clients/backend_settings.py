@@ -31,11 +31,6 @@ class ObjectBackendSettings(BaseModel):
         description="How long a call may take with all its retries. Unless it is set, commands that can wait take up "
         "to 60000.",
     )
-    startup_self_test: bool = Field(
-        default=True,
-        description="Whether the agent checks at its start that the store keeps conditional writes. Turn it off only "
-        "for tools with read-only credentials.",
-    )
 
     @model_validator(mode="after")
     def _an_attempt_fits(self) -> "ObjectBackendSettings":

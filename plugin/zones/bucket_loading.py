@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from plugin.errors import RemoteStorageError
-from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager, storage_manager_class
-from plugin.object_wal_storage_manager import ObjectWalStorageManager
+from plugin.loading import load_storage_manager, storage_manager_class
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from plugin.wrappers.guarded_storage import GuardedStorageManager
@@ -20,10 +20,8 @@ def load_bucket(
 
     Raises like `load_storage_manager`.
     """
-    settings = dict(bucket.settings)
-    if not is_written and issubclass(storage_manager_class(spec.class_name, spec.class_path), ObjectWalStorageManager):
-        settings |= WITHOUT_SELF_TEST
-    return load_storage_manager(spec.class_name, spec.class_path, settings, context, spec.impl_prefix)
+    context = replace(context, is_written=is_written)
+    return load_storage_manager(spec.class_name, spec.class_path, bucket.settings, context, spec.impl_prefix)
 
 
 def bucket_plan(spec: StorageSpec) -> BucketPlan:

@@ -20,7 +20,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from plugin.archive_storage import StoredArchiveObject, load_archive_storage
 from plugin.errors import RemoteStorageError
 from plugin.format.object_keys import ObjectKeyFactory
-from plugin.loading import WITHOUT_SELF_TEST
 from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
 from plugin.store_loop import ask_each
 from plugin.zones.bucket_loading import load_storage
@@ -81,9 +80,8 @@ def _segments(listing: StoreListing, broker_id: int | None) -> Generator[Stored,
 
 
 def _archived(listing: StoreListing) -> Generator[Stored, None, None]:
-    settings = {**listing.settings, **WITHOUT_SELF_TEST}
-    context = StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True)
-    with closing(load_archive_storage(listing.class_name, listing.class_path, settings, context)) as archive:
+    context = StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True, is_written=False)
+    with closing(load_archive_storage(listing.class_name, listing.class_path, listing.settings, context)) as archive:
         yield from ask_each(archive.list())
 
 

@@ -458,7 +458,8 @@ def test_missing_credentials_are_one_clear_line_and_nothing_is_written(
         assert sorted(ruins.directory.rglob("*")) == before
 
         # It is the credentials, and nothing else, that was missing.
-        ruins.write(backend=backend, more=f"{in_file}rsm.wal.config.credentials.profile=other\n")
+        credentials.write_text(credentials.read_text().replace("other", "default"))
+        ruins.write(backend=backend, more=in_file)
         assert _told(ruins.run("recover", "--dry-run", "--json"))["objects"] == 0
 
 

@@ -18,7 +18,7 @@ from local_cluster.workload.ledger import LedgerReport, LedgerWorkload, Producer
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.errors import RemoteResourceNotFoundError
-from plugin.loading import IMPL_PREFIX, load_storage_manager, settings_under_prefix
+from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.store_loop import ask, ask_each
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
@@ -291,18 +291,11 @@ class Script:
 
 def expect_whole_objects(cluster: LocalCluster) -> int:
     """Every object that can be seen is whole and describes itself; how many there are."""
-    properties = {
-        f"{IMPL_PREFIX}{key}": value
-        for key, value in {
-            "directory": str(cluster.layout.object_store_directory),
-            "startup.self.test": "false",
-        }.items()
-    }
     storage = load_storage_manager(
         "plugin.local_directory.LocalWalStorageManager",
         None,
-        settings_under_prefix(properties),
-        StorageContext(cluster.layout.cluster_id, 0),
+        {"directory": str(cluster.layout.object_store_directory)},
+        StorageContext(cluster.layout.cluster_id, 0, is_written=False),
     )
     whole = 0
     try:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from local_cluster.broker_config import BACKEND_PREFIX, ClusterSettings
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
@@ -77,7 +77,6 @@ def _agents(archive_directory: Path, archive_switches: Path) -> Mapping[str, str
     archive = {
         "directory": str(archive_directory),
         "switches": str(archive_switches),
-        "startup.self.test": "false",
     }
     return {
         **HASTY_AGENTS,
@@ -85,7 +84,6 @@ def _agents(archive_directory: Path, archive_switches: Path) -> Mapping[str, str
         "remote.wal.uncommitted.ttl.ms": "12000",
         **quick(expiration_interval_s=0.5),
         "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
-        f"{BACKEND_PREFIX}startup.self.test": "false",
         "remote.wal.archive.enable": "true",
         "remote.wal.archive.storage.manager.class.name": BreakableStore().class_name,
         **{ARCHIVE_IMPL_PREFIX + key: value for key, value in archive.items()},

@@ -39,8 +39,8 @@ CONTEXT = StorageContext("cluster-A", 1)
 
 def manager_on(directory: Path, prefix: str = "", cluster_id: str = "cluster-A") -> LocalWalStorageManager:
     manager = LocalWalStorageManager()
-    settings = {"directory": str(directory), "prefix": prefix, "startup.self.test": "false"}
-    manager.configure(settings, StorageContext(cluster_id, 1))
+    settings = {"directory": str(directory), "prefix": prefix}
+    manager.configure(settings, StorageContext(cluster_id, 1, is_written=False))
     return manager
 
 

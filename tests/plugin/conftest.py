@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 sys.path.insert(0, str(Path(__file__).parent))
 
 from plugin.azure_blob import AzureBlobWalStorageManager
+from plugin.clients.s3_direct import S3Direct
 from plugin.gcs import GcsWalStorageManager
 from plugin.local_directory import LocalWalStorageManager
 from plugin.s3 import S3WalStorageManager
@@ -124,19 +125,21 @@ def by_obstore(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 
 @pytest.fixture(params=OF_S3)
-def cloud(request: pytest.FixtureRequest, cloud_settings: dict[str, str]) -> Iterator[Backend]:
+def cloud(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """S3's two, by both clients."""
-    yield from _closing(_cloud_backend(request.param, cloud_settings))
+    yield from _closing(_http_backend(request))
 
 
 @pytest.fixture(params=EXPRESS)
-def express(request: pytest.FixtureRequest, cloud_settings: dict[str, str]) -> Iterator[Backend]:
-    yield from _closing(_cloud_backend(request.param, cloud_settings))
+def express(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    yield from _closing(_http_backend(request))
 
 
-def _cloud_backend(kind: str, settings: dict[str, str]) -> Backend:
-    cluster_id = f"cluster-{next(_numbers)}"
-    settings = {**settings, "client": "boto3" if kind.endswith("_by_boto3") else "direct"}
+def _cloud_backend(request: pytest.FixtureRequest) -> Backend:
+    kind, settings, cluster_id = request.param, request.getfixturevalue("cloud_settings"), f"cluster-{next(_numbers)}"
+    if kind.endswith("_by_boto3"):
+        patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+        patch.setattr(S3Direct, "admits", lambda *_: False)
     if "express" in kind:
         return Backend(S3ExpressWalStorageManager, {**settings, "bucket": DEFAULT_DIRECTORY_BUCKET}, cluster_id, [])
     return Backend(S3WalStorageManager, {**settings, "bucket": DEFAULT_BUCKET}, cluster_id, [])
@@ -144,8 +147,8 @@ def _cloud_backend(kind: str, settings: dict[str, str]) -> Backend:
 
 def _http_backend(request: pytest.FixtureRequest) -> Backend:
     kind: str = request.param
-    if kind in OF_S3:
-        return _cloud_backend(kind, request.getfixturevalue("cloud_settings"))
+    if kind.startswith("s3"):
+        return _cloud_backend(request)
     server: FaultyServer = request.getfixturevalue("server")
     cluster_id = f"cluster-{next(_numbers)}"
     settings = {"endpoint.url": server.endpoint_url, "allow.http": "true"}

@@ -91,7 +91,7 @@ Blobs = LocalWalStorageManager | AdoptingStorage
 
 def local(directory: Path) -> LocalWalStorageManager:
     storage = LocalWalStorageManager()
-    storage.configure({"directory": str(directory), "startup.self.test": "false"}, StorageContext("cluster", 1))
+    storage.configure({"directory": str(directory)}, StorageContext("cluster", 1))
     return storage
 
 

@@ -11,17 +11,17 @@ from plugin.store_loop import ask
 from tests.plugin.storage_backends import VirtualTime, segment
 
 
-def store_in(directory: Path, time: VirtualTime | None = None, fsync: bool = False) -> DirectoryStore:
+def store_in(directory: Path, time: VirtualTime | None = None) -> DirectoryStore:
     time = time or VirtualTime()
-    return DirectoryStore(directory, 0.005, 0.003, fsync, time.sleep, time.clock)
+    return DirectoryStore(directory, 0.005, 0.003, time.sleep, time.clock)
 
 
 def test_writes_and_reads_take_the_simulated_latencies(tmp_path: Path) -> None:
     time = VirtualTime()
     manager = LocalWalStorageManager(clock=time.clock, sleep=time.sleep)
     manager.configure(
-        {"directory": str(tmp_path), "put.latency.ms": "5", "get.latency.ms": "2.5", "startup.self.test": "false"},
-        StorageContext("cluster", 1),
+        {"directory": str(tmp_path), "put.latency.ms": "5", "get.latency.ms": "2.5"},
+        StorageContext("cluster", 1, is_written=False),
     )
     update = ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert time.slept == pytest.approx([0.005])
@@ -94,12 +94,6 @@ def test_the_file_of_an_interrupted_write_is_no_object(tmp_path: Path, monkeypat
             ask(store.put_if_absent("a/key", [b"x"]))
     assert list((tmp_path / "a").iterdir()) != []
     assert list(ask(store.list_page("a/", None)).objects) == []
-
-
-def test_a_flushed_write_reads_back(tmp_path: Path) -> None:
-    store = store_in(tmp_path, fsync=True)
-    ask(store.put_if_absent("a/key", [b"abc"]))
-    assert ask(store.get_range("a/key", 1, 3)) == b"bc"
 
 
 MOUNTS = """\

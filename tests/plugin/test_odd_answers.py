@@ -9,6 +9,7 @@ import pytest
 from plugin.azure_blob import AzureBlobWalStorageManager
 from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import ObjectStore
+from plugin.clients.s3_direct import S3Direct
 from plugin.errors import RemoteSegmentCorruptError, RemoteStorageError
 from plugin.gcs import GcsWalStorageManager
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
@@ -122,7 +123,6 @@ def opened(
     if issubclass(MANAGERS[kind], S3WalStorageManager):
         secret.write_text("[default]\naws_access_key_id = planted-key\naws_secret_access_key = planted-secret\n")
         own |= {"bucket": "bucket", "region": "us-east-1", "addressing.style": "path"}
-        own["client"] = "boto3" if kind == "s3_by_boto3" else "direct"
     elif kind == "gcs":
         own = {"bucket": "bucket", "credentials.file": str(service_account)}
     else:
@@ -134,12 +134,14 @@ def opened(
         **own,
         "endpoint.url": store.endpoint,
         "allow.http": "true",
-        "startup.self.test": "false",
         "attempt.timeout.ms": "1500",
         "total.timeout.ms": "1500",
     }
-    manager.configure(settings, StorageContext("cluster", 1))
-    yield Opened(kind, manager, manager.open_store(parse_settings(manager.settings_model, settings)))
+    manager.configure(settings, StorageContext("cluster", 1, is_written=False))
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "s3_by_boto3":
+            patch.setattr(S3Direct, "admits", lambda *_: False)
+        yield Opened(kind, manager, manager.open_store(parse_settings(manager.settings_model, settings)))
     manager.close()
 
 

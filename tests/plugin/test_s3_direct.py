@@ -11,8 +11,8 @@ from botocore.credentials import ReadOnlyCredentials
 
 from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import VersionedStore
+from plugin.clients.s3_direct import S3Direct
 from plugin.errors import RemoteStorageError
-from plugin.loading import WITHOUT_SELF_TEST
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3ObjectStore, S3Settings, S3WalStorageManager, read_in_time
 from plugin.segment_metadata import CombinedSegmentId
@@ -75,12 +75,13 @@ def headers(head: str) -> Mapping[str, str]:
     return {name.lower(): value for name, _, value in lines}
 
 
-def test_both_clients_ask_for_the_same(store: Asked, credentials_file: Path) -> None:
+def test_both_clients_ask_for_the_same(store: Asked, credentials_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = admitted(store, credentials_file)
     ask(one.put_if_absent("a b/c~d", [b"ab", memoryview(b"c")]))
     assert ask(one.get_range("a b/c~d", 3, 8)) == b"01234"
     one.close()
-    by_boto3 = opened(store.endpoint, credentials_file, client="boto3")
+    by_boto3 = opened(store.endpoint, credentials_file)
+    monkeypatch.setattr(S3Direct, "admits", lambda *_: False)
     ask(by_boto3.put_if_absent("a b/c~d", [b"ab", memoryview(b"c")]))
     assert ask(by_boto3.get_range("a b/c~d", 3, 8)) == b"01234"
     by_boto3.close()
@@ -153,8 +154,8 @@ def test_a_listing_whose_continuation_token_repeats_ends_with_an_error(store: As
     store.respond = lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
     manager = S3WalStorageManager()
     manager.configure(
-        {**SETTINGS, "endpoint.url": store.endpoint, "credentials.file": str(credentials_file), **WITHOUT_SELF_TEST},
-        StorageContext("cluster", 1),
+        {**SETTINGS, "endpoint.url": store.endpoint, "credentials.file": str(credentials_file)},
+        StorageContext("cluster", 1, is_written=False),
     )
     with pytest.raises(RemoteStorageError, match="continuation token twice"):
         list(ask_each(manager.list_log_segments(1)))
@@ -165,8 +166,8 @@ def test_a_command_reads_small_ranges_by_the_direct_client_and_is_led_elsewhere_
     store: Asked, credentials_file: Path
 ) -> None:
     manager = S3WalStorageManager(sleep=no_time)
-    told = {"endpoint.url": store.endpoint, "credentials.file": str(credentials_file), **WITHOUT_SELF_TEST}
-    manager.configure({**SETTINGS, **told}, StorageContext("cluster", 1, can_wait=True))
+    told = {"endpoint.url": store.endpoint, "credentials.file": str(credentials_file)}
+    manager.configure({**SETTINGS, **told}, StorageContext("cluster", 1, can_wait=True, is_written=False))
 
     def read() -> str:
         store.heads.clear()

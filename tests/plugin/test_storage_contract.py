@@ -235,12 +235,12 @@ def test_the_start_up_self_test_leaves_nothing_behind(backend: Backend) -> None:
 
 
 def test_the_self_test_can_be_left_out_where_nothing_is_written(backend: Backend) -> None:
-    manager = backend.manager(startup_self_test="false")
+    manager = backend.manager(is_written=False)
     assert (manager.request_counts.put, manager.request_counts.delete) == (0, 0)
 
 
 def test_requests_and_bytes_are_counted(backend: Backend) -> None:
-    manager = backend.manager(startup_self_test="false")
+    manager = backend.manager(is_written=False)
     update = ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     ask(manager.fetch_log_segment(update.combined_segment_id, 112, 115))
     list(ask_each(manager.list_log_segments()))

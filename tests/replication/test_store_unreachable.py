@@ -36,11 +36,10 @@ def manager_at(tmp_path: Path) -> Iterator[Callable[[str], ObjectWalStorageManag
                 "allow.http": "true",
                 "addressing.style": "path",
                 "credentials.file": str(credentials),
-                "startup.self.test": "false",
                 "attempt.timeout.ms": "2000",
                 "total.timeout.ms": "2000",
             }
-            manager.configure(settings, StorageContext("cluster", 2))
+            manager.configure(settings, StorageContext("cluster", 2, is_written=False))
             made.enter_context(closing(manager))
             return manager
 

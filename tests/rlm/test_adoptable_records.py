@@ -208,7 +208,7 @@ class Uploads:
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[LocalWalStorageManager]:
     storage = LocalWalStorageManager()
-    storage.configure({"directory": str(tmp_path), "startup.self.test": "false"}, StorageContext("cluster", 1))
+    storage.configure({"directory": str(tmp_path)}, StorageContext("cluster", 1))
     yield storage
     storage.close()
 

@@ -57,7 +57,7 @@ class Rig:
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     storage = LocalWalStorageManager()
-    storage.configure({"directory": str(tmp_path), "startup.self.test": "false"}, StorageContext("cluster", 1))
+    storage.configure({"directory": str(tmp_path)}, StorageContext("cluster", 1))
     yield Rig(storage)
     storage.close()
 
