@@ -1,14 +1,24 @@
 """The agent's configuration from files, read once."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.kafka_client import client_config
+from agent.settings.setting_types import milliseconds
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.prices import DEFAULT_PRICES_FILE, EXPRESS, Prices, StorePrices
 from rlm.write_path.commit.link_costs import FOLLOWERS_UNKNOWN, LinkCosts
+
+GRACE_TIMES: Final = 2
+"""How many of the longest time-out of those who read objects stay that are to be deleted."""
+
+
+def delete_grace_ms(broker: BrokerProperties, settings: AgentSettings) -> int:
+    """Return how long an object stays after DELETE_SEGMENT_STARTED: a follower that lags may hold links to it."""
+    followers = (int(broker.raw.get(key, "30000")) for key in ("replica.lag.time.max.ms", "replica.socket.timeout.ms"))
+    return round(GRACE_TIMES * max(*followers, milliseconds(settings.hydration.timeout_s)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,11 @@ class Configuration:
         file = settings.link.prices_file or DEFAULT_PRICES_FILE
         prices = Prices.load(file, settings.price_network)
         return cls(broker, settings, client_config(broker, settings.client), prices)
+
+    @property
+    def delete_grace_ms(self) -> int:
+        """How long an object stays after DELETE_SEGMENT_STARTED, for links given before."""
+        return delete_grace_ms(self.broker, self.settings)
 
     @property
     def store_prices(self) -> StorePrices:

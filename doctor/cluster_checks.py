@@ -1,6 +1,6 @@
 """Checks the metadata topic, the topics' tiers, related times, and the brokers' clocks."""
 
-from agent.configuration import Configuration
+from agent.configuration import Configuration, delete_grace_ms
 from agent.settings.setting_types import milliseconds
 from doctor.facts import AgentAnswer, ClockReading, Facts, StoredObjects, Unknown, UnknownFactError, known
 from doctor.findings import Level, Verdict, some_of
@@ -51,10 +51,10 @@ def metadata_topic_retention(facts: Facts) -> Verdict:
     """Check whether metadata outlives its objects."""
     config = _metadata_topic_config(facts)
     topics = known(facts.topics)
-    grace_ms = milliseconds(facts.settings.lifecycle.expiration_delete_grace_s)
     kept_ms = [topic.metadata_ms for topic in topics.values() if topic.metadata_ms is not None]
     longest_ms = UNLIMITED if any(retention_ms < 0 for retention_ms in kept_ms) else max(kept_ms, default=0)
-    problems = retention_problems(METADATA_TOPIC, config, retention_needed_ms(longest_ms, grace_ms), _servers(facts))
+    needed_ms = retention_needed_ms(longest_ms, delete_grace_ms(facts.broker, facts.settings))
+    problems = retention_problems(METADATA_TOPIC, config, needed_ms, _servers(facts))
     if problems:
         return _refused(problems, "; or shorten the topics' remote.wal.retention.ms")
     silent = sorted(name for name, topic in topics.items() if topic.metadata_ms is None)
@@ -114,26 +114,6 @@ def long_term_tier(facts: Facts) -> Verdict:
         Level.INFORMATION,
         f"{some_of(without)}: neither tiered storage nor archive; what the WAL does not keep is on the brokers alone",
         "remote.storage.enable=true (KIP-405), or remote-wal topics enable --archive, where they are to be kept",
-    )
-
-
-def deletion_grace(facts: Facts) -> Verdict:
-    """Check whether an object outlives the links to it that a slow follower still holds."""
-    key = "remote.wal.expiration.delete.grace.ms"
-    settings, raw = facts.settings, facts.broker.raw
-    bounds = {
-        "replica.lag.time.max.ms": int(raw.get("replica.lag.time.max.ms", "30000")),
-        "replica.socket.timeout.ms": int(raw.get("replica.socket.timeout.ms", "30000")),
-        "remote.wal.hydration.timeout.ms": milliseconds(settings.hydration.timeout_s),
-    }
-    bound, needed_ms = max(bounds.items(), key=lambda item: item[1])
-    grace_ms = milliseconds(settings.lifecycle.expiration_delete_grace_s)
-    if grace_ms > needed_ms:
-        return Verdict(Level.OK, f"{key} {grace_ms} is above {bound} {needed_ms}")
-    return Verdict(
-        Level.WARNING,
-        f"{key} is {grace_ms}, not above {bound} {needed_ms}: a follower that lags finds its objects deleted",
-        f"set {key}={2 * needed_ms} or more",
     )
 
 

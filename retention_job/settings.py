@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from metadata_topic.settings.wal_retention import ARCHIVE_DELETE_GRACE_MS
 from plugin.loading import DEFAULT_CLASS_NAME
 from plugin.prices import EXPRESS, NETWORK, STANDARD
 
@@ -50,14 +51,13 @@ class InventoryFile:
 
 @dataclass(frozen=True, slots=True)
 class LifeTimes:
-    """The agents' settings that the findings are compared with."""
+    """How long agents leave objects alone, in milliseconds; the findings are compared with it."""
 
     delete_grace_ms: int = 60_000
-    """`remote.wal.expiration.delete.grace.ms`"""
+    """Time from DELETE_SEGMENT_STARTED on; by the brokers' time-outs."""
     uncommitted_ttl_ms: int = 600_000
     """`remote.wal.uncommitted.ttl.ms`"""
-    archive_delete_grace_ms: int = 600_000
-    """`remote.wal.archive.delete.grace.ms`"""
+    archive_delete_grace_ms: int = ARCHIVE_DELETE_GRACE_MS
     slack_ms: int = 3_600_000
     """The delay of an agent that is not yet a finding."""
 

@@ -82,11 +82,10 @@ def bypass(
     if not settings.bypass.brokers:
         return None
     brokers = {one: where for one, where in settings.bypass.brokers.items() if one != broker.node_id}
-    limits = RouteLimits(settings.bypass.after_s)
     wants_login = settings.bypass.security_protocol.startswith("SASL") and not _broker_logs_in(broker)
     login = client_login(client, f"{_KEY}.security.protocol").log_in if wants_login else None
     has_tls = settings.bypass.security_protocol.endswith("SSL")
-    return Bypass(brokers, limits, lambda: tls_context(settings), clock, login, takes_registered=has_tls)
+    return Bypass(brokers, RouteLimits(), lambda: tls_context(settings), clock, login, takes_registered=has_tls)
 
 
 def _broker_logs_in(broker: BrokerProperties) -> bool:

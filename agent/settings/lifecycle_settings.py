@@ -14,7 +14,7 @@ class MetadataSettings(Section, alias_generator=keyed("remote.wal.log.metadata."
 
 
 class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
-    """Settings of expiration, orphans, failover and care."""
+    """Settings of the life of stored objects."""
 
     retention_s: Seconds = Field(
         3_600_000,
@@ -22,26 +22,9 @@ class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
         description="How long a combined segment is kept. -2: as long as brokers keep the log, the default of topics "
         "with one or two replicas; -1: no limit of its own. What is below a log's start goes.",
     )
-    retention_lagging_max_s: Seconds = Field(
-        86_400_000,
-        ge=0,
-        description="How long it is kept at most while a replica is not in sync.",
-    )
-    expiration_delete_grace_s: Seconds = Field(
-        60_000,
-        ge=0,
-        description="How long an object stays after DELETE_SEGMENT_STARTED, for links given before. Keep it above "
-        "replica.socket.timeout.ms.",
-    )
     uncommitted_ttl_s: Seconds = Field(
         600_000,
         ge=1000,
         description="Age at which an object goes that was never finished or has no metadata. Far above "
         "total.timeout.ms and any difference of clocks.",
-    )
-    node_takeover_s: Seconds = Field(
-        3_600_000,
-        ge=1000,
-        description="How long a broker must be missing before another agent cares for its objects. Longer than any "
-        "maintenance.",
     )

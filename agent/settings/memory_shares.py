@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from agent.settings.agent_settings import AgentSettings
-from agent.settings.upload_settings import ARCHIVE_OBJECT_MAX_BYTES
 
 MIB = 1024 * 1024
 PROCESS_BYTES = 160 * MIB
@@ -25,6 +24,8 @@ routed, as they pass. A larger answer of a consumer passes alone: it waits for o
 seconds."""
 HELD_ANSWERS_BYTES = 8 * MIB
 """Answers that wait for records to be stored: those to producers, and those behind them on a connection."""
+ARCHIVE_OBJECT_MAX_BYTES = 64 * MIB
+"""The largest archive object, which is held twice. At most 4096 runs fit in an object's record (guessed)."""
 SERVED_BYTES = 64 * MIB
 """Record bytes that the gateway holds, of all brokers together, to answer consumers."""
 MIN_FRAME_BYTES = 64 * MIB

@@ -161,9 +161,6 @@ class BypassSettings(Section, alias_generator=keyed("remote.wal.agent.bypass."))
         description="Accepts that records cross the network unencrypted there, and that without SASL whoever reaches "
         "a listener may act as a broker.",
     )
-    after_s: Seconds = Field(
-        3000, ge=100, description="How long an agent must not have answered before it is bypassed."
-    )
 
 
 class BrokerTlsSettings(Section, alias_generator=keyed("remote.wal.agent.broker.ssl.")):

@@ -11,9 +11,6 @@ from plugin.loading import (
 from plugin.prices import section_of
 from plugin.zones.buckets import BUCKETS_KEY
 
-ARCHIVE_OBJECT_MAX_BYTES = 64 * 1024 * 1024
-"""The largest archive object, which is held in memory twice. At most 4096 runs fit in an object's record (guessed)."""
-
 
 class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage.")):
     """Whether there is object storage, and which storage manager."""
@@ -133,22 +130,13 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
         "the same name.",
     )
     storage_manager_class_name: str = Field(DEFAULT_ARCHIVE_CLASS_NAME, description="The archive's storage manager.")
-    object_min_bytes: int = Field(
-        16 * 1024 * 1024,
-        ge=1,
-        le=ARCHIVE_OBJECT_MAX_BYTES,
-        description="From how many bytes a partition's records become an archive object.",
-    )
     object_max_age_s: Seconds = Field(
-        3_600_000, ge=1000, description="The age at which records are archived although they are few."
+        3_600_000, ge=1000, description="The age at which records are archived although they are below 16 MiB."
     )
     bytes_per_second: int = Field(
         32 * 1024 * 1024,
         ge=1024,
         description="What the archive reads and writes together at most.",
-    )
-    delete_grace_s: Seconds = Field(
-        600_000, ge=1000, description="How long an archive object stays after it was marked for deletion."
     )
 
     @property

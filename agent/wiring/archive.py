@@ -5,10 +5,12 @@ from collections.abc import Callable
 import structlog
 
 from agent.settings.agent_settings import AgentSettings
+from agent.settings.memory_shares import ARCHIVE_OBJECT_MAX_BYTES
 from agent.settings.setting_types import milliseconds
-from agent.settings.upload_settings import ARCHIVE_OBJECT_MAX_BYTES, ArchiveSettings
+from agent.settings.upload_settings import ArchiveSettings
 from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing
+from metadata_topic.settings.wal_retention import ARCHIVE_DELETE_GRACE_MS
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.topic.topic import MetadataTopicSettings
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
@@ -27,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 60.0
 """How often a partition's archive is looked at when there was nothing to do (guessed)."""
+OBJECT_MIN_BYTES = 16 * 1024 * 1024
+"""From how many bytes a partition's records become an archive object (guessed)."""
 _READERS = 2
 """Combined segments that the archive reads at a time."""
 _RETRY_S, _RETRY_MAX_S = 1.0, 300.0
@@ -52,13 +56,13 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
     archive = settings.archive
     return ArchivingLimits(
         ArchiveTaskLimits(
-            ArchiveLimits(archive.object_min_bytes, ARCHIVE_OBJECT_MAX_BYTES, milliseconds(archive.object_max_age_s)),
+            ArchiveLimits(OBJECT_MIN_BYTES, ARCHIVE_OBJECT_MAX_BYTES, milliseconds(archive.object_max_age_s)),
             ScheduleIntervals(LOOK_S, _RETRY_S, _RETRY_MAX_S),
             archive.bytes_per_second,
             _READERS,
             digests=settings.link.takes_digests,
         ),
-        CareLimits(milliseconds(archive.delete_grace_s), MetadataTopicSettings().retention_ms // 3),
+        CareLimits(ARCHIVE_DELETE_GRACE_MS, MetadataTopicSettings().retention_ms // 3),
     )
 
 

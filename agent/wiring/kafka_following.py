@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from agent.configuration import Configuration
 from agent.found_peers import gateway_parts, own_address, own_bypass
 from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, TopicDefaults
@@ -87,7 +88,7 @@ class KafkaFollowing:
         self._leaders = partial(LeadershipReader, client, broker_id)
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
-        plan = _topic_plan(settings, identity, client)
+        plan = _topic_plan(around.configuration, broker_id)
         self.topics = MetadataTopics(client, plan, broker_id, self._pool, around.publisher.hold)
         self.replicas = LocalReplicas(log_directories)
         keeper = SnapshotKeeper(
@@ -239,7 +240,6 @@ def _registration(
         settings.archive.enable,
         directory_ids({directory.path for directory in log_directories}),
         retention.default_ms,
-        retention.lagging_max_ms,
         None if settings.is_shadow else own_address(identity.broker_id, settings.peers),
         own_bypass(identity.broker_id, settings.bypass),
         gateway_parts(settings),
@@ -256,12 +256,13 @@ def _write_settings(client: KafkaClientConfig, records: Mapping[bytes, bytes | N
 
 def wal_retention(settings: LifecycleSettings) -> WalRetention:
     """Return how long this agent keeps combined segments."""
-    return WalRetention(milliseconds(settings.retention_s), milliseconds(settings.retention_lagging_max_s))
+    return WalRetention(milliseconds(settings.retention_s))
 
 
-def _topic_plan(settings: AgentSettings, identity: AgentIdentity, client: KafkaClientConfig) -> TopicPlan:
+def _topic_plan(configuration: Configuration, broker_id: int) -> TopicPlan:
+    client = configuration.client
     return TopicPlan(
-        MetadataTopicSettings(replication_factor=settings.metadata.topic_replication_factor),
-        milliseconds(settings.lifecycle.expiration_delete_grace_s),
-        lambda: longest_enabled_retention_ms(client, identity.broker_id),
+        MetadataTopicSettings(replication_factor=configuration.settings.metadata.topic_replication_factor),
+        configuration.delete_grace_ms,
+        lambda: longest_enabled_retention_ms(client, broker_id),
     )

@@ -60,14 +60,13 @@ def build_lifecycle(
     ttl_ms = milliseconds(settings.uncommitted_ttl_s)
 
     registrations = StoreRegistrations(store, lambda: frozenset(kafka.topic_settings.agents) | {identity.broker_id})
-    takeover_ms = milliseconds(settings.node_takeover_s)
-    ownership = ObjectOwnership(identity.broker_id, identity.incarnation, registrations, takeover_ms)
+    ownership = ObjectOwnership(identity.broker_id, identity.incarnation, registrations)
     unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
     caretaking = Caretaking(
         ownership, publisher, unpublished_max_s, lambda: lease.may_delete and lease.clock_is_off is None
     )
 
-    limits = ExpirationLimits(milliseconds(settings.expiration_delete_grace_s), ttl_ms)
+    limits = ExpirationLimits(around.configuration.delete_grace_ms, ttl_ms)
     planner = ExpirationPlanner(store, tier, limits, random.Random())  # noqa: S311 - it spreads retries
     on_started = around.relaying.leader.segment_deletion_started
     responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)

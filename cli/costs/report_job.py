@@ -162,6 +162,7 @@ def report_sources(
     `broker_config` is a broker's server.properties, with its agent's stores and life times. Without it, the agents'
     defaults count, and only an inventory shows the store's objects. Raises AgentSettingsError, BrokerPropertiesError.
     """
+    from agent.configuration import delete_grace_ms
     from agent.settings.setting_types import milliseconds
     from agent.settings_file import read_settings_file
     from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
@@ -170,11 +171,7 @@ def report_sources(
     if broker_config is None:
         return Sources(kafka, state_path, inventory, is_incremental, archive=archive_inventory), StoreSections()
     broker, settings = read_settings_file(broker_config)
-    life_times = LifeTimes(
-        milliseconds(settings.lifecycle.expiration_delete_grace_s),
-        milliseconds(settings.lifecycle.uncommitted_ttl_s),
-        milliseconds(settings.archive.delete_grace_s),
-    )
+    life_times = LifeTimes(delete_grace_ms(broker, settings), milliseconds(settings.lifecycle.uncommitted_ttl_s))
     sections = StoreSections(settings.storage.price_section, settings.archive.price_section, settings.price_network)
     listing = inventory or StoreListing(
         settings_under_prefix(broker.raw),

@@ -91,10 +91,7 @@ def _check_topic(topic: str, known: list[str], client: "KafkaClientConfig") -> N
 def _retention(topics: "Mapping[str, TopicSettings]", agents: "Mapping[int, AgentRegistration]") -> dict[str, Any]:
     """Return how long objects are kept: the agents' defaults, and the topics' own settings."""
     return {
-        "agents": {
-            broker_id: {"ms": agent.wal_retention_ms, "lagging_max_ms": agent.wal_retention_lagging_max_ms}
-            for broker_id, agent in sorted(agents.items())
-        },
+        "agents": {broker_id: {"ms": agent.wal_retention_ms} for broker_id, agent in sorted(agents.items())},
         "topics": {name: topic.wal_retention_ms for name, topic in sorted(topics.items()) if topic.enable},
     }
 
@@ -126,12 +123,11 @@ def _print_origins(origins: dict[str, dict[str, dict[str, str]]]) -> None:
 
 def _print_retention(retention: dict[str, Any]) -> None:
     """Print agents with equal settings in one line."""
-    alike: dict[tuple[int | None, int | None], list[int]] = {}
+    alike: dict[int | None, list[int]] = {}
     for broker_id, kept in retention["agents"].items():
-        alike.setdefault((kept["ms"], kept["lagging_max_ms"]), []).append(broker_id)
-    for (kept_ms, lagging_ms), broker_ids in alike.items():
-        told = _kept(kept_ms) + ("" if lagging_ms is None else f", {lagging_ms:,} ms while a replica is out of sync")
-        show(f"Agents {', '.join(map(str, broker_ids))} keep objects for {told}.")
+        alike.setdefault(kept["ms"], []).append(broker_id)
+    for kept_ms, broker_ids in alike.items():
+        show(f"Agents {', '.join(map(str, broker_ids))} keep objects for {_kept(kept_ms)}.")
     for name, kept_ms in retention["topics"].items():
         if kept_ms is not None:
             show(f"Of {name}, for {_kept(kept_ms)}.")

@@ -29,9 +29,9 @@ def decommission(
     """Give the objects of a broker that is gone to another broker's agent, which deletes them when their time
     comes, and have the other agents forget where its own was.
 
-    Without it, the living broker with the lowest id takes over after remote.wal.node.takeover.ms. The broker must not
-    be in the cluster any more; should it come back, its agent takes its care back. Use the settings of a broker that
-    stays: they name the store with the agents' snapshots.
+    Without it, the living broker with the lowest id takes over after an hour. The broker must not be in the cluster any
+    more; should it come back, its agent takes its care back. Use the settings of a broker that stays: they name the
+    store with the agents' snapshots.
     """
     from dataclasses import replace
 

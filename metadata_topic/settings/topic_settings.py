@@ -157,8 +157,6 @@ class AgentRegistration:
     """The ids of its broker's log directories, by path: a rebuilt directory gets its old id."""
     wal_retention_ms: _RetentionMs | None = None
     """The agent's `remote.wal.retention.ms`; None if it keeps objects for the local retention."""
-    wal_retention_lagging_max_ms: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """The agent's `remote.wal.retention.lagging.max.ms`; None if it keeps objects for the local retention."""
     peer_address: str | None = None
     """Address for other agents, host:port; None: only by their own lists, or not any more."""
     bypass_address: str | None = None

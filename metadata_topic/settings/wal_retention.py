@@ -25,7 +25,10 @@ NO_LIMIT: Final = -1
 _FEW_REPLICAS: Final = 2
 """With so many replicas, objects may be the only other copy. A single replica that moves counts as two."""
 DEFAULT_MS: Final = 3_600_000
-DEFAULT_LAGGING_MAX_MS: Final = 86_400_000
+LAGGING_MAX_MS: Final = 86_400_000
+"""How long objects are kept at most while a replica is not in sync: then links cost less than bytes (guessed)."""
+ARCHIVE_DELETE_GRACE_MS: Final = 600_000
+"""The time from an archive object's mark until it is deleted: longer than any read (guessed)."""
 
 
 _CLEANUP: Final = "cleanup.policy"
@@ -112,8 +115,7 @@ class WalRetention:
 
     default_ms: int = DEFAULT_MS
     """`remote.wal.retention.ms`; AS_LOCAL, NO_LIMIT"""
-    lagging_max_ms: int = DEFAULT_LAGGING_MAX_MS
-    """`remote.wal.retention.lagging.max.ms`"""
+    lagging_max_ms: int = LAGGING_MAX_MS
 
     def of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
         """Return how long a topic's entries are kept; `local_ms` may be NO_LIMIT.
@@ -155,10 +157,7 @@ class AgentsRetention:
     def registered(cls, agents: Iterable[AgentRegistration]) -> Self:
         """Return these agents' settings; without any, objects are kept as long as the brokers keep the log."""
         told = {
-            AS_BEFORE
-            if agent.wal_retention_ms is None or agent.wal_retention_lagging_max_ms is None
-            else WalRetention(agent.wal_retention_ms, agent.wal_retention_lagging_max_ms)
-            for agent in agents
+            AS_BEFORE if agent.wal_retention_ms is None else WalRetention(agent.wal_retention_ms) for agent in agents
         }
         return cls(tuple(told) or (AS_BEFORE,))
 

@@ -37,8 +37,8 @@ _MAX_DOUBLINGS = 5
 class RouteLimits:
     """Limits in seconds."""
 
-    after_s: float
-    """How long the agent must fail to answer."""
+    after_s: float = 3.0
+    """How long the agent must fail to answer: longer than it takes to restart (guessed)."""
     return_after_s: float = 10.0
     """How long it must answer until it is used again; each change costs the local broker's fetcher a back-off
     (guessed)."""

@@ -13,7 +13,7 @@ judged by the same metadata.
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -44,10 +44,16 @@ class Registrations(Protocol):
         """Return every broker that has segments or a registration."""
 
 
+TAKEOVER_MS: Final = 3_600_000
+"""How long a broker must be missing before another agent cares for its objects: longer than a restart (guessed)."""
+
+
 class ObjectOwnership:
     """Decides about registrations. One thread at a time."""
 
-    def __init__(self, broker_id: int, incarnation: int, registrations: Registrations, takeover_ms: int) -> None:
+    def __init__(
+        self, broker_id: int, incarnation: int, registrations: Registrations, takeover_ms: int = TAKEOVER_MS
+    ) -> None:
         self._own = NodeRegistration(broker_id, incarnation, broker_id)
         self._registrations = registrations
         self._takeover_ms = takeover_ms

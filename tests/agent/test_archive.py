@@ -64,7 +64,6 @@ def _settings(**changes: object) -> AgentSettings:
     return AgentSettings.model_validate(
         {
             "remote.wal.archive.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
-            "remote.wal.archive.object.min.bytes": "1",
             **changes,
         }
     )
@@ -73,6 +72,11 @@ def _settings(**changes: object) -> AgentSettings:
 def _load(tmp_path: Path) -> ObjectArchiveStorage:
     where = {"directory": str(tmp_path / "archive")}
     return load_archive_storage("plugin.local_directory.LocalWalStorageManager", None, where, CONTEXT)
+
+
+@pytest.fixture(autouse=True)
+def _whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.wiring.archive.OBJECT_MIN_BYTES", 1)
 
 
 def _uploaded(tmp_path: Path) -> tuple[LocalWalStorageManager, RemoteWalMetadataStore, bytes]:

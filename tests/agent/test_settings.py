@@ -102,7 +102,6 @@ WRONG = [
     ("remote_wal_log_manager_copy_max_bytes_per_second", "0"),
     ("remote_wal_catch_up_fetch_max_bytes_per_second", "0"),
     ("remote_wal_archive_bytes_per_second", "0"),
-    ("remote_wal_archive_object_min_bytes", "9999999999"),
     ("remote_wal_log_manager_combiner_thread_pool_size", "0"),
     ("remote_wal_log_manager_combiner_thread_pool_size", "many"),
     ("remote_wal_log_manager_combiner_task_upload_bytes", "99999999999"),
@@ -128,15 +127,15 @@ def test_each_wrong_key_is_named_with_its_file(key: str, value: str) -> None:
 
 
 def test_times_are_milliseconds_in_the_file_and_seconds_inside() -> None:
-    found = parsed(remote_wal_log_manager_combiner_task_interval_ms="100", remote_wal_node_takeover_ms="1500")
-    assert (found.log_manager.combiner_task_interval_s, found.lifecycle.node_takeover_s) == (0.1, 1.5)
+    found = parsed(remote_wal_log_manager_combiner_task_interval_ms="100", remote_wal_uncommitted_ttl_ms="1500")
+    assert (found.log_manager.combiner_task_interval_s, found.lifecycle.uncommitted_ttl_s) == (0.1, 1.5)
     assert (AgentSettings().link.latency_bound_s, AgentSettings().lifecycle.retention_s) == (0.25, 3600.0)
 
 
 def test_how_long_the_wal_keeps_objects_is_told_as_kafka_tells_it() -> None:
-    assert wal_retention(parsed().lifecycle) == WalRetention(3_600_000, 86_400_000)
-    as_local = parsed(remote_wal_retention_ms="-2", remote_wal_retention_lagging_max_ms="0")
-    assert wal_retention(as_local.lifecycle) == WalRetention(AS_LOCAL, 0)
+    assert wal_retention(parsed().lifecycle) == WalRetention(3_600_000)
+    as_local = parsed(remote_wal_retention_ms="-2")
+    assert wal_retention(as_local.lifecycle) == WalRetention(AS_LOCAL)
     assert "remote.wal.retention.ms" in refused(remote_wal_retention_ms="-3")
 
 
@@ -269,7 +268,7 @@ def test_every_setting_is_described_with_its_key_type_and_default() -> None:
         assert document.count(f"\n| `{key}` | ") == 1
     assert "\n| `remote.wal.agent.peer.listener` | host:port | `127.0.0.1:19090` | " in document
     assert "\n| `remote.wal.agent.plaintext.enable` | bool | `false` | " in document
-    assert "\n| `remote.wal.node.takeover.ms` | int, 1000 or more | `3600000` | " in document
+    assert "\n| `remote.wal.uncommitted.ttl.ms` | int, 1000 or more | `600000` | " in document
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 NOWHERE = "127.0.0.1:1"
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+HOUR_MS = 3_600_000
 TOPICS = {
     "orders": TopicSettings(enable=True, wal_retention_ms=-2),
     "clicks": TopicSettings(enable=True),
@@ -30,9 +30,8 @@ TOPICS = {
 }
 
 
-def agent(broker_id: int, *retention: int) -> AgentRegistration:
-    default_ms, lagging_ms = retention or (None, None)
-    return AgentRegistration(broker_id, 1, NOWHERE, NOWHERE, "1", 0, False, {}, default_ms, lagging_ms)
+def agent(broker_id: int, retention_ms: int | None = None) -> AgentRegistration:
+    return AgentRegistration(broker_id, 1, NOWHERE, NOWHERE, "1", 0, False, {}, retention_ms)
 
 
 def described(monkeypatch: pytest.MonkeyPatch, agents: Mapping[int, AgentRegistration], *options: str) -> Result:
@@ -49,9 +48,9 @@ def test_a_topic_that_is_not_there_is_a_wrong_word(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_topics_and_agents_say_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = json.loads(described(monkeypatch, {1: agent(1, HOUR_MS, DAY_MS), 2: agent(2)}, "--json").stdout)
+    told = json.loads(described(monkeypatch, {1: agent(1, HOUR_MS), 2: agent(2)}, "--json").stdout)
     assert told["wal_retention"] == {
-        "agents": {"1": {"ms": HOUR_MS, "lagging_max_ms": DAY_MS}, "2": {"ms": None, "lagging_max_ms": None}},
+        "agents": {"1": {"ms": HOUR_MS}, "2": {"ms": None}},
         "topics": {"clicks": None, "orders": -2, "sales": None},
     }
     assert told["orphaned_settings"] == ["gone"]
@@ -67,11 +66,11 @@ def test_what_topics_and_agents_say_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_agents_that_go_by_the_same_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents = {number: agent(number, HOUR_MS, DAY_MS) for number in (1, 2)} | {3: agent(3)}
+    agents = {number: agent(number, HOUR_MS) for number in (1, 2)} | {3: agent(3)}
     monkeypatch.setenv("COLUMNS", "200")
     told = described(monkeypatch, agents).stdout.splitlines()
     assert told[-8:] == [
-        "Agents 1, 2 keep objects for 3,600,000 ms, 86,400,000 ms while a replica is out of sync.",
+        "Agents 1, 2 keep objects for 3,600,000 ms.",
         "Agents 3 keep objects for the local retention.",
         "Of orders, for the local retention.",
         "clicks: remote.wal.storage.enable=true (topic)",
@@ -148,7 +147,7 @@ def test_the_agent_of_a_decommissioned_broker_is_neither_asked_nor_missed(
     monkeypatch.setattr(agents_module, "ask_agent", answer)
     monkeypatch.setattr(describe_module, "ask_agent", answer)
     agents = {
-        0: replace(agent(0, HOUR_MS, DAY_MS), is_gone=True),
+        0: replace(agent(0, HOUR_MS), is_gone=True),
         1: replace(agent(1), http_endpoint="kafka-1:19095"),
     }
     shown = described(monkeypatch, agents, *options)

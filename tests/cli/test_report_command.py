@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cli.costs.report_job import report_sources, run_id_of
 from cli.main import OWN_ROOMS, build_app
-from retention_job.settings import InventoryFile, KafkaSource, StoreListing, StoreSections
+from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, StoreListing, StoreSections
 
 
 def test_without_a_cluster_the_command_is_wrong() -> None:
@@ -62,12 +62,12 @@ def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, 
     broker_config = tmp_path / "server.properties"
     broker_config.write_text(
         f"node.id=1\nprocess.roles=broker\nlog.dirs={tmp_path / 'log'}\nlisteners=PLAINTEXT://:9092\n"
-        f"remote.wal.archive.enable={str(archives).lower()}\nremote.wal.archive.delete.grace.ms=5000\n"
+        f"remote.wal.archive.enable={str(archives).lower()}\nremote.wal.uncommitted.ttl.ms=5000\nreplica.lag.time.max.ms=45000\n"
         "rsm.wal.archive.config.bucket=cold\n"
     )
     sources, sections = report_sources(KafkaSource("b:1"), "cluster", broker_config, "state", False)
     assert sections == StoreSections("s3_express", "s3_standard")
-    assert sources.life_times.archive_delete_grace_ms == 5000
+    assert sources.life_times == LifeTimes(90_000, 5000)
     listing = StoreListing({"bucket": "cold"}, "cluster", "plugin.s3.S3WalStorageManager")
     assert sources.archive == (listing if archives else None)
     cold = (InventoryFile("s3a://cold-inventory", "cluster"),)

@@ -85,10 +85,10 @@ def test_objects_lose_no_figure(columns: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_findings_are_told_whole(columns: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    key = "remote.wal.expiration.delete.grace.ms"
+    key = "remote.wal.hydration.timeout.ms"
     findings = [
         Finding("metadata-topic-replication", Level.INFORMATION, "two replicas [of three]", ""),
-        Finding("deletion-grace", Level.WARNING, f"{key} is 1000", f"set {key} above replica.lag.time.max.ms"),
+        Finding("fetch-delay", Level.WARNING, f"{key} is 1000", f"set {key} above replica.lag.time.max.ms"),
     ]
     monkeypatch.setattr(settings_file, "agent_settings", lambda *_: None)
     monkeypatch.setattr(doctor.gathering, "gather", lambda *_: None)

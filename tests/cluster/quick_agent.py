@@ -14,6 +14,9 @@ from kafka_log.broker_files.java_properties import parse_properties
 from local_cluster.broker_config import AgentsMode
 
 _PLACES: Final = {
+    "archive.delete.grace.ms": ("metadata_topic.settings.wal_retention", "ARCHIVE_DELETE_GRACE_MS"),
+    "lagging.max.ms": ("metadata_topic.settings.wal_retention", "WalRetention.lagging_max_ms"),
+    "bypass.after.s": ("replication.follower.leader_bypass", "RouteLimits.after_s"),
     "bypass.return.s": ("replication.follower.leader_bypass", "RouteLimits.return_after_s"),
     "queue.bytes": ("agent.settings.memory_shares", "QUEUE_BYTES"),
     "unpublished.max.ms": ("metadata_topic.topic.publication_queue", "PublisherSettings.unpublished_max_ms"),
@@ -25,12 +28,15 @@ _PLACES: Final = {
     "cluster.interval.s": ("rlm.lifecycle.lifecycle", "LifecycleIntervals.cluster_s"),
     "expiration.interval.s": ("rlm.lifecycle.lifecycle", "LifecycleIntervals.expiration_s"),
     "topic.gone.ms": ("rlm.lifecycle.release", "TOPIC_GONE_MS"),
-    "archive.object.max.bytes": ("agent.settings.upload_settings", "ARCHIVE_OBJECT_MAX_BYTES"),
+    "archive.object.max.bytes": ("agent.settings.memory_shares", "ARCHIVE_OBJECT_MAX_BYTES"),
+    "takeover.ms": ("rlm.lifecycle.object_ownership", "ObjectOwnership.takeover_ms"),
     "archive.run.bytes": ("plugin.format.archive_object", "RUN_BYTES"),
     "archive.prepared.ttl.ms": ("rlm.archive.archive_plan", "PREPARED_TTL_MS"),
     "archive.care.s": ("rlm.archive.archiving", "ArchivingLimits.care_interval_s"),
     "snapshot.interval.s": ("agent.wiring.kafka_following", "SNAPSHOT_INTERVAL_S"),
     "archive.look.s": ("agent.wiring.archive", "LOOK_S"),
+    "archive.object.min.bytes": ("agent.wiring.archive", "OBJECT_MIN_BYTES"),
+    "delete.grace.times": ("agent.configuration", "GRACE_TIMES"),
 }  # in the order of imports: a default that comes from another constant takes the changed one
 _PREFIX: Final = "quick."
 
@@ -63,7 +69,7 @@ def _main() -> None:
     given = parse_properties(Path(sys.argv[sys.argv.index("--broker-config") + 1]).read_bytes())
     for name, (module, place) in _PLACES.items():
         if (value := given.get(_PREFIX + name)) is not None:
-            _change(module, place, float(value) if name.endswith(".s") else int(value))
+            _change(module, place, float(value) if name.endswith((".s", ".times")) else int(value))
     from cli.start import main
 
     main()

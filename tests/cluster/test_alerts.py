@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 VICTIM = 2
-BYPASS = {"remote.wal.agent.bypass.after.ms": "1000", **quick(bypass_return_s=2)}
+BYPASS = quick(bypass_after_s=1, bypass_return_s=2)
 EMPTY_WHEN_WELL = {
     "Faults survived": "shows what was counted within the interval alone",
     "Failures": "counters with labels are not there before they count",

@@ -68,12 +68,9 @@ def cluster(tmp_path: Path, archive_settings: dict[str, str]) -> Iterator[LocalC
         "remote.wal.archive.enable": "true",
         "remote.wal.archive.storage.manager.class.name": ARCHIVE_CLASS,
         **{ARCHIVE_IMPL_PREFIX + key: value for key, value in archive_settings.items()},
-        "remote.wal.archive.object.min.bytes": "50000",
-        **quick(archive_object_max_bytes=100000, archive_run_bytes=20000),
+        **quick(archive_object_min_bytes=50000, archive_object_max_bytes=100000, archive_run_bytes=20000),
         "remote.wal.archive.object.max.age.ms": "1000",
-        **quick(archive_look_s=0.2),
-        "remote.wal.archive.delete.grace.ms": "1000",
-        **quick(archive_care_s=0.5, snapshot_interval_s=1),
+        **quick(archive_look_s=0.2, archive_delete_grace_ms=1000, archive_care_s=0.5, snapshot_interval_s=1),
     }
     settings = ClusterSettings(QuickAgents(overrides={**HASTY_AGENTS, **PATIENT_AGENTS, **archive}))
     with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:

@@ -20,7 +20,7 @@ from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 OLD, MOVES, NEW = (1, 2, 3), 3, 4
 FOLLOW_IT = (2, 3)
 BYPASS = "remote.wal.agent.bypass"
-AGENTS = QuickAgents(bypass=True, overrides={f"{BYPASS}.after.ms": "1000", **quick(bypass_return_s=2)})
+AGENTS = QuickAgents(bypass=True, overrides=quick(bypass_after_s=1, bypass_return_s=2))
 
 
 def settings_of(layout: ClusterLayout, moved: dict[str, str]) -> ClusterSettings:

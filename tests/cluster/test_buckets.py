@@ -32,9 +32,8 @@ BAD = {"lost_object", "unreachable_bucket", "unreadable_object", "wrong_bytes", 
 """Of what `verify` may find."""
 AGENTS = {
     "remote.wal.buckets": ",".join(f"{zone}={name}" for zone, name in BUCKETS.items()),
-    **quick(orphans_interval_s=2),
     "remote.wal.uncommitted.ttl.ms": "20000",
-    "remote.wal.node.takeover.ms": "3000",
+    **quick(orphans_interval_s=2, takeover_ms=3000),
     "remote.wal.hydration.timeout.ms": "10000",  # a look-alike store in Python, on a machine with other work
 }
 

@@ -18,7 +18,7 @@ from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 SETTINGS = ClusterSettings(
     QuickAgents(
         bypass=True,
-        overrides={"remote.wal.agent.bypass.after.ms": "1000", **quick(bypass_return_s=2)},
+        overrides=quick(bypass_after_s=1, bypass_return_s=2),
     ),
     {
         **IMPATIENT,

@@ -19,10 +19,8 @@ from tests.cluster.test_local_loss import produce, values
 
 TOPIC = "orders"
 HASTY = {
-    **quick(orphans_interval_s=1),
     "remote.wal.uncommitted.ttl.ms": "5000",
-    "remote.wal.expiration.delete.grace.ms": "1000",
-    **quick(expiration_interval_s=0.5),
+    **quick(orphans_interval_s=1, delete_grace_times=0.03, expiration_interval_s=0.5),
 }
 
 

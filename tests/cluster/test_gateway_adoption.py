@@ -51,14 +51,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     agents = {
         **BY_OBJECTS,
         "remote.wal.gateway.produce.adopt.enable": "true",
-        **quick(expiration_interval_s=0.5),
-        "remote.wal.expiration.delete.grace.ms": "1000",
-        **quick(cluster_interval_s=0.5),
+        **quick(expiration_interval_s=0.5, delete_grace_times=0.03, cluster_interval_s=0.5),
         "remote.wal.archive.enable": "true",
         "remote.wal.archive.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
         f"{ARCHIVE_IMPL_PREFIX}directory": str(tmp_path_factory.mktemp("archive")),
-        "remote.wal.archive.object.min.bytes": "1000000",
-        **quick(archive_object_max_bytes=4000000, archive_run_bytes=1000000),
+        **quick(archive_object_min_bytes=1000000, archive_object_max_bytes=4000000, archive_run_bytes=1000000),
         "remote.wal.archive.object.max.age.ms": "1000",
         **quick(archive_look_s=0.5),
     }

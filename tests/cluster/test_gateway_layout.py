@@ -28,8 +28,7 @@ GATEWAYS = ZoneGateways(THREE_ZONES, durable=True)
 LEADER, DEAD, OTHER = 1, 2, 3
 PARTITIONS = 12
 IMPATIENT = {
-    "remote.wal.agent.bypass.after.ms": "1000",
-    **quick(bypass_return_s=2),
+    **quick(bypass_after_s=1, bypass_return_s=2),
 }
 RUN = (sys.executable, "-c", "import remote_wal; remote_wal.main()")
 

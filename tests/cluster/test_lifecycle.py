@@ -22,10 +22,9 @@ from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.cluster.stored_log import followed_metadata
 
 HASTY_AGENTS = {
-    **quick(expiration_interval_s=0.2),
-    "remote.wal.expiration.delete.grace.ms": "1000",
-    **quick(topic_gone_ms=2000, cluster_interval_s=0.5),
+    **quick(expiration_interval_s=0.2, delete_grace_times=0.03),
     "remote.wal.uncommitted.ttl.ms": "20000",
+    **quick(topic_gone_ms=2000, cluster_interval_s=0.5),
     **quick(orphans_interval_s=2, failover_interval_s=0.5),
     **quick(metadata_memory_bytes=0),  # all that is known of entries lies on disk
 }

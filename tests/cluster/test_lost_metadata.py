@@ -25,8 +25,7 @@ HASTY = {
     # What nobody knows goes within seconds, if anything lets it.
     "remote.wal.uncommitted.ttl.ms": "1000",
     **quick(orphans_interval_s=1),
-    "remote.wal.expiration.delete.grace.ms": "0",
-    **quick(expiration_interval_s=0.5, cluster_interval_s=1, snapshot_interval_s=2),
+    **quick(delete_grace_times=0, expiration_interval_s=0.5, cluster_interval_s=1, snapshot_interval_s=2),
 }
 
 

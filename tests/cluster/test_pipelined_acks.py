@@ -29,6 +29,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
+from tests.cluster.quick_agent import quick
 from tests.cluster.replica_moves import delete_topic, leader_of, move_leader, reassign, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_gateway_durable import NumberedProducer, read
@@ -50,7 +51,7 @@ pytestmark = pytest.mark.timeout(600)
 
 # librdkafka's producers would make a deleted topic again.
 BROKERS = {**IMPATIENT, "min.insync.replicas": "2", "auto.create.topics.enable": "false"}
-cluster = with_gateways(GATEWAYS, {"remote.wal.agent.bypass.after.ms": "1000"}, BROKERS, bypass=True)
+cluster = with_gateways(GATEWAYS, quick(bypass_after_s=1), BROKERS, bypass=True)
 
 
 def make_topic(

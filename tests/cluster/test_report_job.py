@@ -29,8 +29,7 @@ pytestmark = pytest.mark.whole_machine
 
 __all__ = ["spark"]
 AGENTS = {
-    **quick(expiration_interval_s=0.2),
-    "remote.wal.expiration.delete.grace.ms": "1000",
+    **quick(expiration_interval_s=0.2, delete_grace_times=0.03),
     # The job is to find what agents would find in time.
     **quick(orphans_interval_s=3600),
 }

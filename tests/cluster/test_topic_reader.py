@@ -30,13 +30,9 @@ LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
 ARCHIVING = {
     "remote.wal.archive.enable": "true",
     "remote.wal.archive.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
-    "remote.wal.archive.object.min.bytes": "20000",
-    **quick(archive_object_max_bytes=50000, archive_run_bytes=10000),
+    **quick(archive_object_min_bytes=20000, archive_object_max_bytes=50000, archive_run_bytes=10000),
     "remote.wal.archive.object.max.age.ms": "1000",
-    **quick(archive_look_s=0.2),
-    "remote.wal.archive.delete.grace.ms": "1000",
-    **quick(expiration_interval_s=0.2),
-    "remote.wal.expiration.delete.grace.ms": "1000",
+    **quick(archive_look_s=0.2, archive_delete_grace_ms=1000, expiration_interval_s=0.2, delete_grace_times=0.03),
     **quick(snapshot_interval_s=1),
     "remote.wal.log.metadata.topic.replication.factor": "1",
 }

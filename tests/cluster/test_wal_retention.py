@@ -23,10 +23,8 @@ LEADER, OTHER, FOLLOWER = 1, 2, 3
 RETENTION_MS, LAGGING_MAX_MS = 5_000, 30_000
 AGENTS = {
     "remote.wal.retention.ms": str(RETENTION_MS),
-    "remote.wal.retention.lagging.max.ms": str(LAGGING_MAX_MS),
-    **quick(expiration_interval_s=0.2),
-    "remote.wal.expiration.delete.grace.ms": "1000",
-    **quick(cluster_interval_s=0.5),
+    **quick(lagging_max_ms=LAGGING_MAX_MS, expiration_interval_s=0.2),
+    **quick(delete_grace_times=0.03, cluster_interval_s=0.5),
 }
 
 

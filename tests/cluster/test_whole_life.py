@@ -80,18 +80,15 @@ def _agents(archive_directory: Path, archive_switches: Path) -> Mapping[str, str
     }
     return {
         **HASTY_AGENTS,
-        "remote.wal.node.takeover.ms": str(GONE_FOR_GOOD_MS),
         "remote.wal.uncommitted.ttl.ms": "12000",
-        **quick(expiration_interval_s=0.5),
+        **quick(takeover_ms=GONE_FOR_GOOD_MS, expiration_interval_s=0.5),
         "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
         "remote.wal.archive.enable": "true",
         "remote.wal.archive.storage.manager.class.name": BreakableStore().class_name,
         **{ARCHIVE_IMPL_PREFIX + key: value for key, value in archive.items()},
-        "remote.wal.archive.object.min.bytes": "20000",
-        **quick(archive_object_max_bytes=100000, archive_run_bytes=20000),
+        **quick(archive_object_min_bytes=20000, archive_object_max_bytes=100000, archive_run_bytes=20000),
         "remote.wal.archive.object.max.age.ms": "1000",
-        **quick(archive_look_s=0.2, archive_prepared_ttl_ms=5000),
-        "remote.wal.archive.delete.grace.ms": "1000",
+        **quick(archive_look_s=0.2, archive_prepared_ttl_ms=5000, archive_delete_grace_ms=1000),
         **quick(archive_care_s=0.5),
     }
 

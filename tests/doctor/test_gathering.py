@@ -327,9 +327,8 @@ def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
     def registered(broker_id: int, retention_ms: int, *, is_gone: bool = False) -> AgentRegistration:
         where = f"agent-{broker_id}"
         return AgentRegistration(
-            broker_id, 1, where, where, "1", 0, is_gone=is_gone, zone="az1",
-            wal_retention_ms=retention_ms, wal_retention_lagging_max_ms=retention_ms,
-        )  # fmt: skip
+            broker_id, 1, where, where, "1", 0, is_gone=is_gone, zone="az1", wal_retention_ms=retention_ms
+        )
 
     asked: list[str] = []
     kept_for: list[AgentsRetention] = []
@@ -358,4 +357,4 @@ def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
     assert asked == ["agent-1"]
     assert facts.agents == {1: Unknown("")}
     assert facts.registered.keys() == {1}
-    assert kept_for == [AgentsRetention((WalRetention(2000, 2000),))]
+    assert kept_for == [AgentsRetention((WalRetention(2000),))]

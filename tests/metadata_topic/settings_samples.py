@@ -24,7 +24,7 @@ from metadata_topic.topic.topic_follower import TopicRecord
 ORDERS_ID = TopicId(bytes(range(240, 256)))
 DURABLE = TopicSettings(True, LinkPolicy.ALWAYS, 40, True, -2, durable=True, topic_id=ORDERS_ID)
 AGENT = AgentRegistration(
-    3, 77, "127.0.0.1:1", "127.0.0.1:2", "1.0", 1_700_000_000_000, False, {"/data": "an-id"}, -2, 5,
+    3, 77, "127.0.0.1:1", "127.0.0.1:2", "1.0", 1_700_000_000_000, False, {"/data": "an-id"}, -2,
     gateway=("clients", "durable"), bypass_address="10.0.0.1:19096", zone="az-1",
 )  # fmt: skip
 PAUSE = Pause("anna@ops-1", 1_700_000_000_000, "store is slow")

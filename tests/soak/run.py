@@ -45,10 +45,8 @@ _AGENTS = {
     # So that one machine bears it: some ten objects a second and agent.
     "remote.wal.log.manager.combiner.task.interval.ms": "100",
     # What takes hours elsewhere comes often enough to be struck.
-    **quick(expiration_interval_s=5),
-    "remote.wal.expiration.delete.grace.ms": "15000",
-    **quick(cluster_interval_s=5),
     "remote.wal.uncommitted.ttl.ms": "60000",
+    **quick(expiration_interval_s=5, delete_grace_times=0.5, cluster_interval_s=5),
     **quick(orphans_interval_s=30, failover_interval_s=5),
 }
 
