@@ -189,7 +189,7 @@ def test_every_plan_covers_both_acks_all_codecs_and_transactions() -> None:
 def test_a_directory_store_fails_while_it_is_away_and_has_everything_when_it_is_back(tmp_path: Path) -> None:
     directory = tmp_path / "store"
     directory.mkdir()
-    store = DirectoryStore(directory, 0.0, 0.0, False, asyncio.sleep)
+    store = DirectoryStore(directory, 0.0, 0.0, asyncio.sleep)
     ask(store.put_if_absent("a/1", [b"before"]))
     with directory_away(directory):
         with pytest.raises(RemoteStorageError):

@@ -57,17 +57,17 @@ class Backend:
         return manager
 
     def manager(
-        self,
-        time: VirtualTime | None = None,
-        cluster_id: str | None = None,
-        *,
-        is_written: bool = True,
-        **changes: str,
+        self, time: VirtualTime | None = None, cluster_id: str | None = None, **changes: str
     ) -> ObjectWalStorageManager:
         """`changes` in Python's spelling: attempt_timeout_ms."""
         manager = self.unconfigured(time)
-        context = StorageContext(cluster_id or self.cluster_id, 1, is_written=is_written)
-        manager.configure(self.changed(**changes), context)
+        manager.configure(self.changed(**changes), StorageContext(cluster_id or self.cluster_id, 1))
+        return manager
+
+    def unwritten(self, time: VirtualTime | None = None, **changes: str) -> ObjectWalStorageManager:
+        """A manager whose user writes nothing, so no write tests the store."""
+        manager = self.unconfigured(time)
+        manager.configure(self.changed(**changes), StorageContext(self.cluster_id, 1, is_written=False))
         return manager
 
     def changed(self, **changes: str) -> dict[str, str]:

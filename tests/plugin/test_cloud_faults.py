@@ -32,7 +32,7 @@ QUICK = {"attempt_timeout_ms": "400", "total_timeout_ms": "10000"}
 
 def test_a_throttled_put_is_sent_again_with_growing_waits(remote: Backend, server: FaultyServer) -> None:
     time = VirtualTime()
-    manager = remote.manager(time, is_written=False)
+    manager = remote.unwritten(time)
     server.faults.add(remote.its(Fault("error", ("PUT",), times=3)))
     ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert manager.request_counts.put == 4
@@ -42,7 +42,7 @@ def test_a_throttled_put_is_sent_again_with_growing_waits(remote: Backend, serve
 
 def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(remote: Backend, server: FaultyServer) -> None:
     time = VirtualTime()
-    manager = remote.manager(time, is_written=False)
+    manager = remote.unwritten(time)
     server.faults.add(remote.its(Fault("error", ("PUT",))))
     begun = time.now
     with pytest.raises(RemoteStorageThrottledError):
@@ -60,7 +60,7 @@ def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(remote: Ba
     ids=["500-after-effect", "lost-response"],
 )
 def test_a_put_that_took_effect_without_saying_so_succeeds(remote: Backend, server: FaultyServer, fault: Fault) -> None:
-    manager = remote.manager(VirtualTime(), is_written=False, **PATIENT)
+    manager = remote.unwritten(VirtualTime(), **PATIENT)
     server.faults.add(remote.its(fault))
     update = ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert ask(manager.fetch_log_segment(update.combined_segment_id, 112, 115)) == b"abc"
@@ -68,7 +68,7 @@ def test_a_put_that_took_effect_without_saying_so_succeeds(remote: Backend, serv
 
 
 def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, server: FaultyServer) -> None:
-    manager = remote.manager(VirtualTime(), is_written=False, **PATIENT)
+    manager = remote.unwritten(VirtualTime(), **PATIENT)
     server.faults.add(remote.its(Fault("error", ("PUT",), times=1, status=500, code="InternalError")))
     ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert (manager.request_counts.put, manager.request_counts.head) == (2, 0)
@@ -76,7 +76,7 @@ def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, serve
 
 
 def test_a_put_that_hangs_is_given_up_and_sent_again(remote: Backend, server: FaultyServer) -> None:
-    manager = remote.manager(VirtualTime(), is_written=False, **QUICK)
+    manager = remote.unwritten(VirtualTime(), **QUICK)
     server.faults.add(remote.its(Fault("hang", ("PUT",), times=1)))
     update = ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     assert manager.request_counts.failures["timeout"] >= 1, "a busy machine may miss the short time once more"
@@ -84,14 +84,14 @@ def test_a_put_that_hangs_is_given_up_and_sent_again(remote: Backend, server: Fa
 
 
 def test_a_store_that_hangs_for_ever_is_a_time_out(remote: Backend, server: FaultyServer) -> None:
-    manager = remote.manager(None, is_written=False, **{**QUICK, "total_timeout_ms": "500"})
+    manager = remote.unwritten(None, **{**QUICK, "total_timeout_ms": "500"})
     server.faults.add(remote.its(Fault("hang")))
     with pytest.raises(RemoteStorageTimeoutError):
         ask(manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10))
 
 
 def test_closing_ends_the_wait_between_attempts(remote: Backend, server: FaultyServer) -> None:
-    manager = remote.manager(is_written=False, total_timeout_ms="600000")
+    manager = remote.unwritten(total_timeout_ms="600000")
     server.faults.add(remote.its(Fault("error", ("GET",))))
     ended = threading.Event()
 
@@ -120,7 +120,7 @@ def test_a_cut_body_is_fetched_once_more(remote: Backend, server: FaultyServer) 
 
 
 def test_bytes_altered_on_their_way_to_the_store_are_sent_again(cloud: Backend, server: FaultyServer) -> None:
-    manager = cloud.manager(VirtualTime(), is_written=False)
+    manager = cloud.unwritten(VirtualTime())
     server.faults.add(cloud.its(Fault("alter_body", ("PUT",), times=1)))
     update = ask(manager.copy_log_segment_data(*segment(0, [b"abcdef"])))
     assert manager.request_counts.failures == {"bad_digest": 1}
@@ -245,7 +245,7 @@ def test_an_expired_session_is_replaced_and_the_request_sent_once_more(express: 
 
 
 def test_a_store_that_expires_every_session_gets_one_more_request(express: Backend, server: FaultyServer) -> None:
-    manager = express.manager(VirtualTime(), is_written=False)
+    manager = express.unwritten(VirtualTime())
     server.faults.add(express.its(Fault("error", ("PUT",), status=400, code="ExpiredToken")))
     with pytest.raises(RemoteStorageAccessError):
         ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
@@ -254,7 +254,7 @@ def test_a_store_that_expires_every_session_gets_one_more_request(express: Backe
 
 def test_a_session_is_replaced_before_it_ends(express: Backend, server: FaultyServer) -> None:
     time = VirtualTime()
-    manager = express.manager(time, is_written=False)
+    manager = express.unwritten(time)
     sessions = server.front.sessions
 
     def sessions_for(sequence: int) -> int:
@@ -272,7 +272,7 @@ def test_a_session_is_replaced_before_it_ends(express: Backend, server: FaultySe
 
 def test_a_session_that_is_not_renewed_in_time_is_used_to_its_end(express: Backend, server: FaultyServer) -> None:
     time = VirtualTime()
-    manager = express.manager(time, is_written=False)
+    manager = express.unwritten(time)
     sessions = server.front.sessions
 
     def sessions_for(sequence: int) -> int:

@@ -11,7 +11,7 @@ from tests.plugin.storage_backends import Backend
 def test_the_probe_passes_sees_the_other_cluster_and_leaves_nothing(backend: Backend) -> None:
     there = "shared/another-cluster/1/0000000000aa/000000000000.rwal"
     ask(backend.store().put_if_absent(there, [b"x"]))
-    manager = backend.manager(is_written=False, prefix="shared")
+    manager = backend.unwritten(prefix="shared")
     store = probe(manager, StorageContext(backend.cluster_id, 1), "1f", wall_ms)
     assert isinstance(store, Store)
     assert (store.failures, store.refuses_overwriting) == ({}, True)

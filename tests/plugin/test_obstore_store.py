@@ -126,7 +126,7 @@ def test_a_listing_whose_continuation_token_repeats_is_an_error(is_kept: bool) -
 
 
 def test_an_empty_listing_of_a_store_is_believed(by_obstore: Backend) -> None:
-    manager = by_obstore.manager(is_written=False)
+    manager = by_obstore.unwritten()
     assert list(ask_each(manager.list_log_segments())) == []
     assert (manager.request_counts.list, manager.request_counts.failures) == (1, {})
 
@@ -167,9 +167,9 @@ def test_a_certificate_is_trusted_by_its_authoritys_file_alone(
     backend = Backend(GcsWalStorageManager, settings, "cluster", [])
     wanted = segment(0, [])[0].combined_segment_id
     with pytest.raises(RemoteStorageUnreachableError, match="certificate") as caught:
-        ask(backend.manager(VirtualTime(), is_written=False).fetch_log_segment(wanted, 0, 1))
+        ask(backend.unwritten(VirtualTime()).fetch_log_segment(wanted, 0, 1))
     assert caught.value.label == "tls"
-    trusting = backend.manager(is_written=False, tls_ca_file=str(authority_file))
+    trusting = backend.unwritten(tls_ca_file=str(authority_file))
     with pytest.raises(RemoteResourceNotFoundError):
         ask(trusting.fetch_log_segment(wanted, 0, 1))
 
@@ -178,7 +178,7 @@ def test_nothing_that_is_secret_is_in_errors_or_logs(
     by_obstore: Backend, server: FaultyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    manager = by_obstore.manager(VirtualTime(), is_written=False, total_timeout_ms="2500")
+    manager = by_obstore.unwritten(VirtualTime(), total_timeout_ms="2500")
     for fault in (Fault("error", status=403, code="AccessDenied"), Fault("error"), Fault("lose_response")):
         server.faults.clear()
         server.faults.add(by_obstore.its(fault))
@@ -190,7 +190,7 @@ def test_nothing_that_is_secret_is_in_errors_or_logs(
 
 
 def test_a_store_that_hangs_is_a_time_out_after_one_attempt(by_obstore: Backend, server: FaultyServer) -> None:
-    store = by_obstore.manager(is_written=False, attempt_timeout_ms="300", total_timeout_ms="300")
+    store = by_obstore.unwritten(attempt_timeout_ms="300", total_timeout_ms="300")
     server.faults.add(by_obstore.its(Fault("hang", ("GET",))))
     with pytest.raises(RemoteStorageTimeoutError):
         ask(store.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10))
@@ -268,9 +268,7 @@ def test_trusted_certificates_may_stand_below_comments_in_any_language(
     commented = tmp_path / "ca.pem"
     commented.write_bytes("# Főtanúsítvány\n".encode() + authority_file.read_bytes())
     settings = {"bucket": "bucket", "endpoint.url": url, "credentials.file": str(service_account)}
-    trusting = Backend(GcsWalStorageManager, settings, "cluster", []).manager(
-        is_written=False, tls_ca_file=str(commented)
-    )
+    trusting = Backend(GcsWalStorageManager, settings, "cluster", []).unwritten(tls_ca_file=str(commented))
     with pytest.raises(RemoteResourceNotFoundError):
         ask(trusting.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 1))
 
