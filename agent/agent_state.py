@@ -110,18 +110,6 @@ class AgentState:
         spent = self.savings.dollars()
         return {"dollars": asdict(spent) | {"saved": spent.saved}, "producers_slowed": PRODUCERS_SLOWED}
 
-    def _buckets_away(self) -> list[str]:
-        """Return why buckets of a list fail: data that only they have goes inline, and its deletion waits."""
-        loading = self.system.loading.away if self.system is not None else {}
-        given_up = self.relaying.hydration.tiers.given_up if self.relaying is not None else []
-        told = {place: "it fails on reads, which go inline" for place in given_up if place != WHOLE_STORE}
-        return [f"bucket {place}: {why}" for place, why in {**told, **loading}.items()]
-
-    def _broker_away(self) -> str | None:
-        """Return why other agents' connections do not reach the local broker."""
-        away = self.relaying.leader.broker_unreachable if self.relaying is not None else None
-        return away and f"the local broker does not take connections: {away}"
-
     def objects(self) -> dict[str, Any]:
         """Return what `remote-wal describe --objects` shows."""
         run = self.storage_run
@@ -140,27 +128,26 @@ class AgentState:
 
     def degraded(self) -> list[str]:
         """Return problems, here or elsewhere, that leave the agent ready."""
-        run = self.storage_run
-        bypassed = self.relaying.follower.bypasses.bypassed if self.relaying is not None else []
-        versions = self.relaying.metrics.held.versions.others if self.relaying is not None else {}
-        gateway = self.relaying.gateway if self.relaying is not None else None
-        silent = self.relaying.peer_watch.silent if self.relaying is not None else {}
-        told = [
-            self._broker_away(),
-            *(self.relaying.pauses.told if self.relaying is not None else ()),
-            *(run.degraded if run is not None else ()),
-            *self._buckets_away(),
-            self.descriptors.shortage,
-        ]
-        told += gateway.degraded if gateway is not None else []
+        own = [*([self.descriptors.shortage] if self.descriptors.shortage else ()), *self.certificates.soon]
+        relaying, run = self.relaying, self.storage_run
+        if relaying is None:
+            return own
+        loading = self.system.loading.away if self.system is not None else {}
+        reading = dict.fromkeys(relaying.hydration.tiers.given_up, "it fails on reads, which go inline")
+        reading.pop(WHOLE_STORE, None)
+        away, versions = relaying.leader.broker_unreachable, relaying.metrics.held.versions.others
         return [
-            *(f"the agent of broker {one} is dead, and bypassed inline" for one in bypassed),
-            *(f"the agent of broker {one} {presence_text(found)}" for one, found in silent.items()),
+            *(f"the agent of broker {one} is dead, and bypassed inline" for one in relaying.follower.bypasses.bypassed),
+            *(f"the agent of broker {one} {presence_text(found)}" for one, found in relaying.peer_watch.silent.items()),
             *(
                 f"the agent of broker {one} has protocol version {version}, another one: all goes inline between the "
                 "two until both are of one release"
                 for one, version in versions.items()
             ),
-            *(reason for reason in told if reason),
-            *self.certificates.soon,
+            *([f"the local broker does not take connections: {away}"] if away else ()),
+            *relaying.pauses.told,
+            *(run.degraded if run is not None else ()),
+            *(f"bucket {place}: {why}" for place, why in {**reading, **loading}.items()),
+            *(relaying.gateway.degraded if relaying.gateway is not None else ()),
+            *own,
         ]

@@ -80,6 +80,11 @@ class Supervisor:
         if isinstance(ended, Exception):
             self._tell(part, ended, "it was being ended")
 
+    async def stop_all(self, but: str) -> None:
+        """End all parts but one, the last begun first."""
+        for part in reversed([one for one in self._tasks if one != but]):
+            await self.stop(part)
+
     async def _keep(self, part: str, run: Run) -> None:
         pause_s = self._back_off.first_s
         while True:

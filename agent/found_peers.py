@@ -58,15 +58,12 @@ def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
 
 
 def registered_addresses(agents: Mapping[int, AgentRegistration], own_id: int) -> dict[int, Address]:
-    """Return the registered addresses of the other agents."""
-    told = {one: agent.peer_address for one, agent in agents.items() if one != own_id}
-    return _parsed({one: address for one, address in told.items() if address is not None})
+    return _parsed({one: agent.peer_address for one, agent in agents.items() if one != own_id})
 
 
 def registered_bypasses(agents: Mapping[int, AgentRegistration], own_id: int) -> dict[int, Address]:
     """Return the bypass addresses of the other agents' brokers."""
-    told = {one: agent.bypass_address for one, agent in agents.items() if one != own_id}
-    return _parsed({one: address for one, address in told.items() if address is not None})
+    return _parsed({one: agent.bypass_address for one, agent in agents.items() if one != own_id})
 
 
 def serving_clients(agents: Mapping[int, AgentRegistration], zone: str) -> frozenset[int]:
@@ -97,29 +94,27 @@ class FoundPeers:
         self._listen_at = listen_at
         self._gateway = gateway
         self._changed = asyncio.Event()
-        self._addresses = registered_addresses(remembered, own_id)
-        self._bypasses = registered_bypasses(remembered, own_id)
+        self._registered: Mapping[int, AgentRegistration] = {}
+        self._addresses: Mapping[int, Address] = {}
         self.agents: Mapping[int, AgentRegistration] = {}
         """The other agents, as they were registered when the settings topic was read last; any thread may read it."""
-        peers.learned(self._addresses)
-        follower.bypasses.learned(self._bypasses)
+        self._learn(remembered)
+
+    def _learn(self, agents: Mapping[int, AgentRegistration]) -> None:
+        self._registered, self._addresses = agents, registered_addresses(agents, self._own_id)
+        self._peers.learned(self._addresses)
+        self._follower.bypasses.learned(registered_bypasses(agents, self._own_id))
 
     def registered(self, agents: Mapping[int, AgentRegistration]) -> None:
         """Set all registrations, as the settings topic has them now."""
         there = {one: agent for one, agent in agents.items() if one != self._own_id and not agent.is_gone}
-        if there != self.agents:
-            self.agents = there
-            self._changed.set()
-        found, past = registered_addresses(agents, self._own_id), registered_bypasses(agents, self._own_id)
-        if found != self._addresses:
-            log.info("peers_registered", peers={one: str(address) for one, address in sorted(found.items())})
-            self._addresses = found
-            self._peers.learned(found)
-            self._changed.set()
-        if past != self._bypasses:
-            self._bypasses = past
-            self._follower.bypasses.learned(past)
-            self._changed.set()
+        if (there, agents) == (self.agents, self._registered):
+            return
+        before, self.agents = self._addresses, there
+        self._learn(agents)
+        if self._addresses != before:
+            log.info("peers_registered", peers={one: str(at) for one, at in sorted(self._addresses.items())})
+        self._changed.set()
 
     def look_again(self) -> None:
         """Apply what has changed elsewhere, such as whether an agent is there."""
@@ -159,9 +154,11 @@ class FoundPeers:
         return is_done
 
 
-def _parsed(told: Mapping[int, str]) -> dict[int, Address]:
+def _parsed(told: Mapping[int, str | None]) -> dict[int, Address]:
     found = {}
     for broker_id, text in told.items():
+        if text is None:
+            continue
         try:
             found[broker_id] = cast(Address, parse_address(text))
         except ValueError as error:

@@ -39,7 +39,6 @@ from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_pro
 from kafka_log.broker_files.server_properties import BrokerProperties
 from kafka_log.errors import BrokerPropertiesError
 from plugin.errors import StoreError
-from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.store_loop import use_loop
 from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.tiers import ArchiveReads
@@ -55,9 +54,7 @@ _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may hold the interpreter while another waits; the default of 5 ms is too long for the event
 loop.
 """
-_HTTP_ENDPOINT, _DESCRIPTORS, _STORAGE_SYSTEM, _WATCHDOG = "http endpoint", "descriptors", "storage system", "watchdog"
-_CERTIFICATES, _RELEASE, _PEERS = "certificates", "release", "peers"
-_PEER_WATCH, _BROKER_WATCH, _PAUSES = "peer watch", "broker watch", "link pauses"
+_STORAGE_SYSTEM, _WATCHDOG = "storage system", "watchdog"
 _LOOK_AGAIN_S = 0.2
 CLOSING_S = 5.0
 """Time for the rest of a stop, besides uploading and publishing."""
@@ -115,25 +112,15 @@ class Agent:
         """
         supervisor, timeout_s = self.state.supervisor, self._configuration.settings.process.watchdog_timeout_s
         supervisor.start(_WATCHDOG, Watchdog(timeout_s, self._manager, sys.stderr).run)
-        supervisor.start(_DESCRIPTORS, self.state.descriptors.run)
-        supervisor.start(_CERTIFICATES, self.state.certificates.run)
-        supervisor.start(_RELEASE, partial(tell_release, self.registry))
+        supervisor.start("descriptors", self.state.descriptors.run)
+        supervisor.start("certificates", self.state.certificates.run)
+        supervisor.start("release", partial(tell_release, self.registry))
         formatted = formatted_directory(self._configuration.broker.log_dirs)
         if formatted is not None:
             await self._relay(formatted, stop, waited=False)
         elif (formatted := await self._wait_for_format(stop)) is not None:
             await self._relay(formatted, stop, waited=True)
-        for part in (
-            _PAUSES,
-            _BROKER_WATCH,
-            _PEER_WATCH,
-            _PEERS,
-            _RELEASE,
-            _CERTIFICATES,
-            _DESCRIPTORS,
-            _HTTP_ENDPOINT,
-        ):
-            await supervisor.stop(part)
+        await supervisor.stop_all(but=_WATCHDOG)
         if self.state.relaying is not None:
             await self.state.relaying.stop()
         await supervisor.stop(_WATCHDOG)
@@ -161,10 +148,10 @@ class Agent:
         relaying = build_relaying(self._configuration, identity, self.registry, self._archive_storage, time.monotonic)
         await relaying.start(self._configuration, self._sockets)
         if relaying.shadow is None:
-            state.supervisor.start(_PEERS, relaying.found_peers.run)
-            state.supervisor.start(_PEER_WATCH, relaying.peer_watch.run)
-            state.supervisor.start(_BROKER_WATCH, relaying.leader.watch_broker)
-        state.supervisor.start(_PAUSES, relaying.pauses.run)
+            state.supervisor.start("peers", relaying.found_peers.run)
+            state.supervisor.start("peer watch", relaying.peer_watch.run)
+            state.supervisor.start("broker watch", relaying.leader.watch_broker)
+        state.supervisor.start("link pauses", relaying.pauses.run)
         state.identity, state.relaying = identity, relaying
         state.savings = self._savings(relaying)
         self.registry.register(SavingsCollector(state.savings.dollars, is_shadow=relaying.shadow is not None))
@@ -186,7 +173,7 @@ class Agent:
         await self._drain()
 
     def _serve_http(self) -> None:
-        self.state.supervisor.start(_HTTP_ENDPOINT, lambda: self.http.run(self._http_listener))
+        self.state.supervisor.start("http endpoint", lambda: self.http.run(self._http_listener))
 
     async def _begin_storage_system(self, identity: AgentIdentity, relaying: Relaying) -> None:
         """Begin it. Its slow imports run while replication is relayed already."""
@@ -208,14 +195,10 @@ class Agent:
             log.error("stopped_halfway", error=str(error) or type(error).__name__, exc_info=error)
 
     def _savings(self, relaying: Relaying) -> Savings:
-        configuration, followers, shadow = self._configuration, relaying.traffic.by_follower, relaying.shadow
-        section = configuration.settings.storage.price_section
-        counts, clients = relaying.storage, relaying.gateway.traffic if relaying.gateway is not None else None
-
-        def requests() -> RequestCounts:
-            return counts.request_counts if shadow is None else shadow.requests
-
-        return Savings(configuration.prices, section, requests, followers, relaying.zones.is_own, clients)
+        configuration, gateway = self._configuration, relaying.gateway
+        section, clients = configuration.settings.storage.price_section, gateway.traffic if gateway else None
+        followers, is_own = relaying.traffic.by_follower, relaying.zones.is_own
+        return Savings(configuration.prices, section, lambda: relaying.requests, followers, is_own, clients)
 
     def _archive_storage(self) -> ArchiveReads | None:
         run = self.state.storage_run

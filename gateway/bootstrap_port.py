@@ -32,39 +32,39 @@ class ZoneListener:
     """The listener of the own zone speaks the same protocol as clients."""
 
 
-@dataclass(frozen=True, slots=True)
-class BootstrapContext:
-    """Shared state of all its connections."""
-
-    broker_id: int
-    rules: ZoneRules
-    listeners: Mapping[str, ZoneListener]
-    """By zone, for all zones of `rules.zones`."""
-    client_tls: Callable[[], ssl.SSLContext | None]
-    limits: ClientLimits
-    metrics: GatewayMetrics
-
-
 class BootstrapPort(ClientPort):
     """Listens for clients of all zones from `start` until `stop`."""
 
-    def __init__(self, context: BootstrapContext) -> None:
-        super().__init__(context.client_tls, context.limits, context.metrics)
-        self._context = context
+    def __init__(
+        self,
+        broker_id: int,
+        rules: ZoneRules,
+        listeners: Mapping[str, ZoneListener],
+        client_tls: Callable[[], ssl.SSLContext | None],
+        limits: ClientLimits,
+        metrics: GatewayMetrics,
+    ) -> None:
+        """`listeners` are by zone, for all zones of `rules.zones`."""
+        super().__init__(client_tls, limits, metrics)
+        self._broker_id = broker_id
+        self._rules = rules
+        self._listeners = listeners
+        self._timeout_s = limits.connect_timeout_s
+        self._metrics = metrics
 
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
         client = _AskingEnd()
         try:
             await self._clients.shake_hands(accepted, client)
-            client_id = await client.client_id(self._context.limits.connect_timeout_s)
+            client_id = await client.client_id(self._timeout_s)
             if client_id is None:
                 return
-            zone = self._context.rules.zone_of(client_id, address)
+            zone = self._rules.zone_of(client_id, address)
             broker = RelayEnd()
-            listener = self._context.listeners[zone]
-            timeout_s, where = self._context.limits.connect_timeout_s, listener.where
-            await connect(lambda: broker, where.host, where.port, timeout_s, listener.tls)
-            connections = self._context.metrics.connections.labels(BOOTSTRAP_SIDE, zone, str(self._context.broker_id))
+            listener = self._listeners[zone]
+            where = listener.where
+            await connect(lambda: broker, where.host, where.port, self._timeout_s, listener.tls)
+            connections = self._metrics.connections.labels(BOOTSTRAP_SIDE, zone, str(self._broker_id))
             with connections.track_inprogress():
                 await self._clients.relay(ByteRelay(client, broker))
         except TimeoutError:

@@ -33,7 +33,6 @@ class ClientPort(ABC):
 
     @property
     def address(self) -> Address:
-        """The address on which it listens."""
         return self._clients.addresses[_PORT]
 
     @property

@@ -59,7 +59,7 @@ class RouterUploads:
         metrics: ProduceMetrics,
         wanted: WantedObjects,
     ) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         self._channel = channel
         self._store = store
         self._clocks = clocks
@@ -191,6 +191,6 @@ class RouterUploads:
             async for part in self._store.list_blobs(ROUTER_KIND):
                 listed += part
         dead_ones = self._sweep.dead(listed, self._clocks.monotonic_s())
-        for dead in await asyncio.to_thread(self._wanted.find_unwanted, dead_ones):
+        for dead in await asyncio.to_thread(self.wanted.find_unwanted, dead_ones):
             await self._store.delete_blob(dead)
             self._metrics.objects.labels("swept").inc()

@@ -10,17 +10,13 @@ because nothing would hold those answers. If a topic becomes durable while it le
 import asyncio
 import functools
 import socket
-import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from gateway.client_handler import ClientLimits
 from gateway.client_port import PassingPort
-from gateway.metrics import GatewayMetrics
 from replication.wire.peer_connection import Address
 from replication.wire.peer_listener import News
 
@@ -33,31 +29,17 @@ _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS: Final = "0A"
 
 
-@dataclass(frozen=True, slots=True)
-class StandbyContext:
-    """The address where it listens, and the address it leads to."""
+async def stand_by(listener: Address, port: PassingPort, is_any_durable: Callable[[], bool]) -> None:
+    """Lead clients that come to `listener` by `port`, while no agent listens and no topic is durable, until cancelled.
 
-    listener: Address
-    broker: Address
-    client_tls: Callable[[], ssl.SSLContext | None]
-    limits: ClientLimits
-    metrics: GatewayMetrics
-    is_any_durable: Callable[[], bool]
-    """Tells whether a topic is durable. Blocks. Raises Exception if that is not known."""
-
-
-async def stand_by(context: StandbyContext) -> None:
-    """Lead clients while no agent listens and no topic is durable, until cancelled.
-
-    Raises OSError if it may not listen, ssl.SSLError.
+    `is_any_durable` blocks, and raises if that is not known. Raises OSError if it may not listen, ssl.SSLError.
     """
-    port = PassingPort(context.broker, context.client_tls, context.limits, context.metrics)
     unable, clock = News(), asyncio.get_running_loop().time
     leads, ask_s = False, 0.0
     asking: asyncio.Future[bool] | None = None
     try:
         while True:
-            if listeners_at(context.listener) > (port.socket_count if leads else 0):
+            if listeners_at(listener) > (port.socket_count if leads else 0):
                 if leads:
                     await port.stop()
                     log.warning("standby_rests", reason="the agent listens again")
@@ -65,23 +47,23 @@ async def stand_by(context: StandbyContext) -> None:
             elif asking is not None and asking.done():
                 may, asking, ask_s = asking.result(), None, clock() + ASK_S
                 if may and not leads:
-                    await port.start(context.listener)
-                    log.warning("standby_leads_clients", address=str(context.listener), reason="no agent listens there")
+                    await port.start(listener)
+                    log.warning("standby_leads_clients", address=str(listener), reason="no agent listens there")
                 elif leads and not may:
                     await port.stop()
                 leads = may
             elif asking is None and clock() >= ask_s:
-                asking = asyncio.ensure_future(asyncio.to_thread(_may_lead, context, unable, leads))
+                asking = asyncio.ensure_future(asyncio.to_thread(_may_lead, is_any_durable, unable, leads))
             await (asyncio.wait((asking,), timeout=LOOK_S) if asking is not None else asyncio.sleep(LOOK_S))
     finally:
         await port.stop()
 
 
-def _may_lead(context: StandbyContext, unable: News, leads: bool) -> bool:
+def _may_lead(is_any_durable: Callable[[], bool], unable: News, leads: bool) -> bool:
     """Find out whether the standby may lead clients; if that is not known, it goes on as before."""
     may, why = False, "a topic is durable, and nothing here holds answers"
     try:
-        may = not context.is_any_durable()
+        may = not is_any_durable()
     except Exception as error:  # whatever the error is, the answer is not known
         may, why = leads, f"whether a topic is durable is not known: {error}"
     if may:

@@ -26,14 +26,15 @@ def ranked(broker_id: int, agents: Iterable[int]) -> list[int]:
 class ZoneProxies:
     """Says for which brokers this agent is the proxy of its zone now."""
 
-    def __init__(self, own_id: int) -> None:
+    def __init__(self, own_id: int, others: Callable[[], frozenset[int]], serves: Callable[[int, int], bool]) -> None:
+        """`others` returns the zone's other agents that serve clients; none as long as they are not known: then all
+        serve all. `serves` says whether an agent is alive, and does not say that it cannot serve clients of a broker.
+        """
         self._own_id = own_id
-        self.others: Callable[[], frozenset[int]] = frozenset
-        """The zone's other agents that serve clients; none as long as they are not known: then all serve all."""
-        self.serves: Callable[[int, int], bool] = lambda _agent, _broker: True
-        """Whether another agent is alive, and does not say that it cannot serve clients of that broker."""
+        self._others = others
+        self._serves = serves
 
     def is_proxy(self, broker_id: int) -> bool:
         """Whether no agent that comes first for this broker serves its clients."""
-        order = ranked(broker_id, self.others() | {self._own_id})
-        return not any(self.serves(one, broker_id) for one in order[: order.index(self._own_id)])
+        order = ranked(broker_id, self._others() | {self._own_id})
+        return not any(self._serves(one, broker_id) for one in order[: order.index(self._own_id)])

@@ -41,7 +41,6 @@ class Alarms:
             await asyncio.sleep(_INTERVAL_S)
 
     def look(self) -> None:
-        """Check once."""
         for name, watch in self._watches.items():
             try:
                 wrong = watch()

@@ -38,7 +38,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.wall_clock import wall_ms
 from plugin.wrappers.guarded_storage import GuardedStorageManager
-from replication.leader.shadow import Shadow, ShadowRules
+from replication.leader.shadow import Shadow
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, StageTimes, WriteMetrics
@@ -98,7 +98,7 @@ def _collectors() -> list[Collector]:
     ArchiveMetrics(registry)
     LifecycleMetrics(registry)
     ReplicationMetrics(registry)
-    Shadow(registry, ShadowRules(0.0, lambda _brokers: {}), time.monotonic)
+    Shadow(registry, 0.0, lambda _brokers: {}, time.monotonic)
     GatewayMetrics(registry)
     ProduceMetrics(registry)
     DurableMetrics(registry, DurableLogs())

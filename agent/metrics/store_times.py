@@ -48,7 +48,6 @@ class StoreTimes:
 
     @contextmanager
     def time_call(self, operation: str) -> Iterator[None]:
-        """Time one call."""
         begun_s, result = self._clock(), "ok"
         try:
             yield

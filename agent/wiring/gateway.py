@@ -1,66 +1,77 @@
-"""Puts the zone gateway together from the settings: listeners for this zone's clients, and the handler for this
-broker's clients."""
+"""Builds the zone gateway from the settings: ports for this zone's clients, and handlers for those of other zones.
+
+A part that is off is None. `ClientGateway` starts and stops the parts, and keeps to the brokers that there are.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, partial
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
-from agent.found_peers import FoundPeers, serving_clients
+from agent.lease_watch import LeaseWatch
 from agent.service_manager import ListeningSockets
+from agent.settings.bypass import client_login
 from agent.settings.gateway_settings import ALL, GatewaySettings
-from agent.settings.memory_shares import CLIENT_FRAMES_BYTES
+from agent.settings.memory_shares import CLIENT_FRAMES_BYTES, HELD_ANSWERS_BYTES, HELD_FRAMES_BYTES, SERVED_BYTES
 from agent.settings.setting_types import MAX_PORT
-from agent.wiring.gateway_durable import build_durable, durable_degraded
-from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, client_limits, client_tls, local_address
-from agent.wiring.gateway_serving import GatewayServing, build_serving
-from agent.wiring.lease_watch import LeaseWatch
 from agent.wiring.peering import gateway_tls
+from agent.wiring.standby import client_limits, client_tls, local_address, own_zone_address
 from gateway.adoption_offers import tell_outcomes
-from gateway.broker_pipe import RouterReads, SplicingContext
+from gateway.bootstrap_port import BootstrapPort, ZoneListener
+from gateway.broker_pipe import HoldingContext, RouterReads, SplicingContext
 from gateway.client_handler import ClientHandler
+from gateway.client_port import ClientPort
 from gateway.client_traffic import ClientTraffic
+from gateway.client_zone import ZoneRules
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.consumer_answers import ConsumerContext
 from gateway.consume.read_worth import ReadCosts
+from gateway.durable.durable_logs import DurableLogs
+from gateway.durable.durable_metrics import DurableMetrics
+from gateway.durable.own_zone_port import OwnZonePort
+from gateway.durable.pipelined_acks import ReplicationLimits
 from gateway.gateway_pipe import LinkReading, RoutingContext
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import ClientCount, GatewayMetrics
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
 from gateway.router_uploads import RouterUploads
+from gateway.serve.serve_metrics import ServeMetrics
+from gateway.serve.serve_permission import ClusterAnswer, ClusterClearance
+from gateway.serve.served_client import ServingParts
+from gateway.serve.tail_handler import TailHandler
+from gateway.serve.tails import TailContext, Tails
 from gateway.wanted_objects import KnownNames, WantedObjects
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from gateway.zone_proxies import ZoneProxies
+from kafka_cluster.answers import ClientQuota
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
+from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from plugin.blob_storage import BlobStorage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
-from plugin.wall_clock import Clocks
+from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.follower_context import FollowerContext
-from replication.follower.peer_watch import PeerWatch
-from replication.leader.leader_context import LeaderContext
+from replication.leader.leader_context import LeaderContext, PeerHandler
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
-from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.peer_connection import Address, KnownPeers, Listener
-from replication.wire.peer_protocol import MESSAGES, NO_BROKER_SERVED, Hello, PeerCapabilities
+from replication.wire.peer_connection import Address, Listener, connect_framed
+from replication.wire.peer_protocol import MESSAGES, NO_BROKER_SERVED, PeerCapabilities
 from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
-
-if TYPE_CHECKING:
-    from gateway.broker_pipe import HoldingContext
-    from gateway.durable.durable_logs import DurableLogs
 
 log = structlog.get_logger(__name__)
 
@@ -75,110 +86,69 @@ _UPLOAD_BYTES = 4 * 1024 * 1024
 """An object is uploaded sooner when it has so many bytes."""
 _UPLOADS = 4
 """Uploads at once (guessed)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProduceRouting:
-    """The parts for Produce requests."""
-
-    routing: RoutingContext
-    splicing: SplicingContext
-    uploads: RouterUploads
-    wanted: WantedObjects
-
-
-def build_produce_routing(
-    configuration: Configuration, hello: Hello, store: BlobStorage, clocks: Clocks, metrics: ProduceMetrics
-) -> ProduceRouting:
-    """Build it. `hello` names the gateway: its broker and incarnation. `store` may be away."""
-    settings, prices = configuration.settings.gateway_produce, configuration.prices
-    costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
-    decider = RouteDecider(LinkPolicy(settings.policy), costs, _GATHERED_S, CircuitBreaker(BreakerLimits()))
-    limits = CommitLimits(
-        _GATHERED_S,
-        _LEFT_INLINE_S,
-        _UPLOAD_BYTES,
-        _UPLOADS,
-        _RETRY_S,
-        _RETRY_MAX_S,
-    )
-    channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, _WAIT_MAX_S)
-    wanted = WantedObjects()
-    uploads = RouterUploads(channel, store, clocks, metrics, wanted)
-    budgets = [MemoryBudget(CLIENT_FRAMES_BYTES) for _ in range(3)]
-    routing = RoutingContext(RouteLimits(_WAIT_MAX_S), uploads, decider, metrics, budgets[0], budgets[1])
-    reads = RouterReads(store, CircuitBreaker(BreakerLimits()))
-    splicing = SplicingContext(
-        SpliceLimits(_WAIT_MAX_S, DEFAULT_MAX_FRAME_BYTES),
-        reads,
-        metrics,
-        budgets[2],
-        AdoptableRecords(AdoptionLimits(CLIENT_FRAMES_BYTES)) if settings.adopt_enable else None,
-    )
-    return ProduceRouting(routing, splicing, uploads, wanted)
-
-
+_AUTHORISED_S = 60.0
+"""How long the broker's answer to a consumer's Fetch says that it may read (guessed)."""
+_ASK_TIMEOUT_S = 5.0
+CALLBACK_KEY = "client.quota.callback.class"
+"""A broker with its own quotas, of which the cluster cannot be asked."""
 _OF_LINKS = PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientGateway:
     """The parts of the gateway. Use it in the event loop."""
 
+    settings: GatewaySettings
     clients: ZoneGateway
-    ports: BrokerPorts
-    handler: ClientHandler
+    ports: Mapping[str, tuple[ClientPort, Address]]
+    """Ports of the broker beside this agent, by the names of their sockets."""
+    handlers: Mapping[PeerCapabilities, PeerHandler]
+    """Who serves other agents' connections, by what they are for."""
     capabilities: PeerCapabilities
-    """The capabilities that the gateway asks for, and the handler grants."""
+    """What the gateway asks for, and the handlers grant."""
     traffic: ClientTraffic
     """The traffic of both sides."""
     peers: Mapping[int, Address]
     """The agents of other brokers; some may come later."""
     proxies: ZoneProxies
-    produce: ProduceRouting | None = None
-    holding: "HoldingContext | None" = None
-    """The part that holds answers; None if none are held."""
-    serving: GatewayServing | None = None
-    """The part that answers consumers; None if brokers answer them all."""
+    routing: RoutingContext | None
+    splicing: SplicingContext | None
+    holding: HoldingContext | None
+    serving: ServingParts | None
+    runs: Sequence[Callable[[], Coroutine[None, None, None]]]
+    """What runs beside the listeners."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     unbound: set[int] = field(default_factory=set)
     """Brokers whose ports could not be bound."""
 
-    async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
+    async def start(self, handed: ListeningSockets) -> None:
         """Listen for clients, at handed-over sockets where there are any.
 
         Raises OSError naming the address or file, ssl.SSLError.
         """
-        if self.produce is not None and PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
-            self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
-        if self.produce is not None and (adoptable := self.adoptable) is not None:
-            telling = tell_outcomes(adoptable, self.produce.splicing.metrics)
-            self.tasks.append(asyncio.get_running_loop().create_task(telling))
-        if self.serving is not None:
-            self.tasks.append(self.serving.run())
-        self.tasks.append(asyncio.get_running_loop().create_task(self.clients.probe()))
-        where = {one: client_address(settings, one) for one in sorted(self._reached(settings))}
-        listeners = {one: handed.take(f"client-{one}", address) for one, address in where.items()}
-        await self.clients.start({} if settings.brokers == ALL else listeners)
-        if settings.brokers == ALL:  # a neighbour serves whom this agent cannot listen for
-            for broker_id, listener in listeners.items():
+        self.tasks += [asyncio.get_running_loop().create_task(run()) for run in self.runs]
+        await self.clients.start({})
+        for broker_id in sorted(self._reached()):
+            listener = handed.take(f"client-{broker_id}", self.client_address(broker_id))
+            if self.settings.brokers == ALL:  # a neighbour serves whom this agent cannot listen for
                 await self._listen(broker_id, listener)
-        await self.ports.start(settings, handed)
+            else:
+                await self.clients.listen(broker_id, listener)
+        for name, (port, address) in self.ports.items():
+            await port.start(handed.take(name, address))
 
-    async def keep_to_peers(self, settings: GatewaySettings) -> bool:
+    async def keep_to_peers(self) -> bool:
         """Listen for the brokers that clients reach here now and for no others; after the start.
 
         Returns whether all are served.
         """
-        wanted, listening = self._reached(settings), self.clients.addresses.keys()
+        wanted, listening = self._reached(), self.clients.addresses.keys()
         for broker_id in listening - wanted:
             await self.clients.leave(broker_id)
             log.info("gateway_left", broker=broker_id)
-        is_done = True
         self.unbound.intersection_update(wanted)
-        for broker_id in sorted(wanted - listening):
-            is_done &= await self._listen(broker_id, client_address(settings, broker_id))
-        return is_done
+        served = [await self._listen(one, self.client_address(one)) for one in sorted(wanted - listening)]
+        return all(served)
 
     async def _listen(self, broker_id: int, listener: Listener) -> bool:
         """Listen for a broker's clients. Returns whether the port could be bound."""
@@ -194,44 +164,29 @@ class ClientGateway:
         log.info("gateway_joined", broker=broker_id)
         return True
 
-    def _reached(self, settings: GatewaySettings) -> set[int]:
+    def _reached(self) -> set[int]:
         """Return the brokers that clients reach here now; those that the settings name, whoever is their proxy."""
-        reached = settings.reached(self.peers)
-        return {one for one in reached if settings.brokers != ALL or self.proxies.is_proxy(one)}
+        reached = self.settings.reached(self.peers)
+        return {one for one in reached if self.settings.brokers != ALL or self.proxies.is_proxy(one)}
 
-    def with_doors(self, context: LeaderContext) -> LeaderContext:
-        """Return a context by which other agents' clients are served, too."""
-        context = replace(context, unserved=self.unserved)
-        context = context.with_handler(PeerCapabilities.CLIENTS, self.handler, self.capabilities)
-        if self.serving is not None:
-            context = context.with_handler(PeerCapabilities.VISIBLE, self.serving.handler)
-        return context
+    def client_address(self, broker_id: int) -> Address:
+        """Return the address at which clients connect for that broker."""
+        return Address(self.settings.listen_host, self.settings.port_base + broker_id)
 
     def unserved(self) -> tuple[int, ...]:
         """Return the brokers whose clients this agent cannot serve now; see `Hello.unserved`."""
         told = self.clients.unserved()
         return told if told == NO_BROKER_SERVED else (*sorted({*told, *self.unbound}),)
 
-    def watch(self, peers: KnownPeers, found_peers: FoundPeers, peer_watch: PeerWatch, rack: str) -> None:
-        """Be the proxy only for what the other agents of the zone are not."""
-        self.proxies.others = lambda: serving_clients(found_peers.agents, rack)
-        self.proxies.serves = lambda one, broker_id: one in peers and peer_watch.serves(one, broker_id)
-        peer_watch.on_change = found_peers.look_again
-
     async def stop(self) -> None:
         """Close all listeners and clients' connections."""
-        await self.ports.stop()
+        await asyncio.gather(*(port.stop() for port, _ in self.ports.values()))
         await self.clients.stop()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         if self.serving is not None:
             await self.serving.tails.close()
-
-    @property
-    def adoptable(self) -> AdoptableRecords | None:
-        """The records that the write path need not upload; None if it uploads all."""
-        return self.produce.splicing.adoptable if self.produce is not None else None
 
     def kafka_is_followed(
         self,
@@ -250,28 +205,32 @@ class ClientGateway:
 
         if self.durable is not None:
             self.durable.ask_anew = ask_anew
-        if self.produce is not None:
+        if self.routing is not None:
             unpublished = UnpublishedSegments(storage, metadata.store, lambda: self.peers)
-            names = KnownNames(metadata.store.find_adopters, unpublished.stored_ms, metadata.read_to_end, doubt)
-            self.produce.wanted.arrived(names)
-            self.produce.uploads.is_stopped = lambda: lease.lost_because is not None
+            uploads = self.routing.uploads
+            uploads.wanted.arrived(
+                KnownNames(metadata.store.find_adopters, unpublished.stored_ms, metadata.read_to_end, doubt)
+            )
+            uploads.is_stopped = lambda: lease.lost_because is not None
+
+    @property
+    def adoptable(self) -> AdoptableRecords | None:
+        """The records that the write path need not upload; None if it uploads all."""
+        return self.splicing.adoptable if self.splicing is not None else None
+
+    @property
+    def durable(self) -> DurableLogs | None:
+        """The logs whose answers are held; None if none are."""
+        return self.holding.logs if self.holding is not None else None
 
     @property
     def degraded(self) -> list[str]:
         """What does not work for clients."""
         away = self.clients.unreached
         told = [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
-        return told + (durable_degraded(self.holding) if self.holding is not None else [])
-
-    @property
-    def durable(self) -> "DurableLogs | None":
-        """The logs whose answers are held; None if none are."""
-        return self.holding.logs if self.holding is not None else None
-
-
-def client_address(settings: GatewaySettings, broker_id: int) -> Address:
-    """Return the address at which clients connect for that broker."""
-    return Address(settings.listen_host, settings.port_base + broker_id)
+        if self.holding is not None and self.holding.metrics.are_refused_late:
+            told.append("producers are told to try again: what they sent was not stored or replicated in time")
+        return told
 
 
 def build_gateway(
@@ -279,79 +238,214 @@ def build_gateway(
     leader: LeaderContext,
     follower: FollowerContext,
     store: BlobStorage,
-    clocks: Clocks,
     peers: Mapping[int, Address],
+    proxies: ZoneProxies,
 ) -> ClientGateway:
     """Build the gateway. `peers` are the known agents, at least of all brokers that are reached here.
 
     `leader` and `follower` are those of replication; `store` may be away.
     """
-    broker, settings = configuration.broker, configuration.settings.gateway
-    hello, registry = follower.hello, follower.metrics.registry
-    traffic = ClientTraffic(broker.rack or "")
-    produce, consumers, capabilities = None, None, PeerCapabilities.CLIENTS
-    if configuration.settings.gateway_produce.enable:
-        capabilities |= PeerCapabilities.ROUTED_PRODUCE
-        if configuration.settings.gateway_produce.adopt_enable:
-            capabilities |= PeerCapabilities.ADOPTED_RECORDS
-    if settings.fetch_links_enable:
-        capabilities |= PeerCapabilities.LINKED_FETCH | hello.capabilities & _OF_LINKS
-    capabilities |= hello.capabilities & PeerCapabilities.PACKED
+    broker, settings, registry = configuration.broker, configuration.settings.gateway, leader.metrics.registry
+    traffic, capabilities = ClientTraffic(broker.rack or ""), _capabilities(configuration, follower)
+    metrics, limits, of_clients = GatewayMetrics(registry, traffic), client_limits(settings), client_tls(settings)
+    holding = _holding(configuration, leader)
+    runs: list[Callable[[], Coroutine[None, None, None]]] = []
+    routing = splicing = consumers = serving = None
     if capabilities & MESSAGES:
-        produce = build_produce_routing(configuration, hello, store, clocks, ProduceMetrics(registry, traffic))
-        produce.routing.decider.is_paused = follower.is_paused
-        consumers = _consumers(produce, leader, configuration, traffic)
-        produce = _with_channels(produce, leader, follower, is_linked=settings.fetch_links_enable)
-    metrics = GatewayMetrics(registry, traffic)
-    limits = client_limits(settings)
-    handlers = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
+        produced = ProduceMetrics(registry, traffic)
+        routing = _routing(configuration, follower, store, produced, capabilities)
+        splicing = _splicing(configuration, leader, store, produced)
+        consumers = _consumers(configuration, leader, splicing.answers_budget, traffic)
+        if PeerCapabilities.ROUTED_PRODUCE in capabilities:
+            runs.append(routing.uploads.run)
+        if splicing.adoptable is not None:
+            runs.append(partial(tell_outcomes, splicing.adoptable, produced))
+    zone_listeners = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
+    handlers: dict[PeerCapabilities, PeerHandler] = {
+        PeerCapabilities.CLIENTS: ClientHandler(
+            broker.node_id, zone_listeners, limits, metrics, splicing, consumers, holding
+        )
+    }
+    if settings.fetch_serve_enable and consumers is not None and routing is not None and routing.links is not None:
+        permission = ClusterClearance(_asker(configuration), leader.clock)
+        runs.append(permission.run)
+        tails = _tails(routing.links, peers, metrics)
+        told = ServeMetrics(registry)
+        told.set_held(tails.held_bytes)
+        serving = ServingParts(tails, permission, told, _AUTHORISED_S)
+        dial = _dialler(configuration, leader)
+        handlers[PeerCapabilities.VISIBLE] = TailHandler(consumers, leader.zones, dial, leader.limits.idle_timeout_s)
     tls = gateway_tls(configuration.settings.tls, settings)
-    serving = None
-    if settings.fetch_serve_enable and consumers is not None and produce is not None and produce.routing.links:
-        serving = build_serving(configuration, leader, consumers, produce.routing.links, peers, metrics)
-    context = GatewayContext(
-        traffic.zone,
-        replace(hello, capabilities=capabilities),
-        peers,
-        tls.client_context if tls else lambda: None,
-        client_tls(settings),
-        limits,
-        metrics,
-        produce.routing if produce is not None else None,
-        serving.parts if serving is not None else None,
-        settings.fetch_rack_enable,
+    clients = ZoneGateway(
+        GatewayContext(
+            traffic.zone,
+            replace(follower.hello, capabilities=capabilities),
+            peers,
+            tls.client_context if tls else lambda: None,
+            of_clients,
+            limits,
+            metrics,
+            routing,
+            serving,
+            settings.fetch_rack_enable,
+        )
     )
-    splicing = produce.splicing if produce is not None else None
-    holding = build_durable(configuration, leader)
-    handler = ClientHandler(broker.node_id, handlers, limits, metrics, splicing, consumers, holding)
-    ports = build_broker_ports(configuration, limits, metrics, holding)
-    proxies = ZoneProxies(broker.node_id)
-    clients = ZoneGateway(context)
-    return ClientGateway(clients, ports, handler, capabilities, traffic, peers, proxies, produce, holding, serving)
+    ports: dict[str, tuple[ClientPort, Address]] = {}
+    if settings.bootstrap_listener:
+        shared = Address(settings.listen_host, settings.bootstrap_port)
+        ports["bootstrap"] = _bootstrap_port(configuration, metrics), shared
+    if holding is not None:
+        where = local_address(broker, settings.durable_listener)
+        port = OwnZonePort(broker.node_id, traffic.zone, where, holding, of_clients, limits, metrics)
+        ports["own-zone"] = port, own_zone_address(settings)
+    return ClientGateway(
+        settings,
+        clients,
+        ports,
+        handlers,
+        capabilities,
+        traffic,
+        peers,
+        proxies,
+        routing,
+        splicing,
+        holding,
+        serving,
+        [*runs, clients.probe],
+    )
 
 
-def _with_channels(
-    produce: ProduceRouting, leader: LeaderContext, follower: FollowerContext, *, is_linked: bool
-) -> ProduceRouting:
-    """Add how other agents are spoken to, and how links in consumers' answers are read.
+def _capabilities(configuration: Configuration, follower: FollowerContext) -> PeerCapabilities:
+    settings, produce, own = (
+        configuration.settings.gateway,
+        configuration.settings.gateway_produce,
+        follower.hello.capabilities,
+    )
+    found = PeerCapabilities.CLIENTS | own & PeerCapabilities.PACKED
+    if produce.enable:
+        found |= PeerCapabilities.ROUTED_PRODUCE
+    if produce.enable and produce.adopt_enable:
+        found |= PeerCapabilities.ADOPTED_RECORDS
+    if settings.fetch_links_enable:
+        found |= PeerCapabilities.LINKED_FETCH | own & _OF_LINKS
+    return found
 
-    Stage times are replication's, so consumers get separate ones that are not shown.
-    """
-    routing = replace(produce.routing, channel=follower.channel)
-    if is_linked:
+
+def _routing(
+    configuration: Configuration,
+    follower: FollowerContext,
+    store: BlobStorage,
+    metrics: ProduceMetrics,
+    capabilities: PeerCapabilities,
+) -> RoutingContext:
+    """Stage times are replication's, so consumers get separate ones that are not shown."""
+    hello, prices = follower.hello, configuration.prices
+    costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
+    policy, breaker = LinkPolicy(configuration.settings.gateway_produce.policy), CircuitBreaker(BreakerLimits())
+    decider = RouteDecider(policy, costs, _GATHERED_S, breaker, follower.is_paused)
+    limits = CommitLimits(_GATHERED_S, _LEFT_INLINE_S, _UPLOAD_BYTES, _UPLOADS, _RETRY_S, _RETRY_MAX_S)
+    channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, _WAIT_MAX_S)
+    uploads = RouterUploads(channel, store, Clocks(follower.clock, wall_ms), metrics, WantedObjects())
+    requests, answers = MemoryBudget(CLIENT_FRAMES_BYTES), MemoryBudget(CLIENT_FRAMES_BYTES)
+    links = None
+    if PeerCapabilities.LINKED_FETCH in capabilities:
         defects = cache(lambda one: LinkDefects(follower.metrics, follower.clock, leader=one))
-        untold = StageTimes(CollectorRegistry())
-        reading = replace(follower, stage_times=untold, budget=produce.routing.answers_budget)
-        routing = replace(routing, links=LinkReading(reading, defects))
-    return replace(produce, routing=routing, splicing=replace(produce.splicing, channel=leader.channel))
+        links = LinkReading(replace(follower, stage_times=StageTimes(CollectorRegistry()), budget=answers), defects)
+    return RoutingContext(
+        RouteLimits(_WAIT_MAX_S), uploads, decider, metrics, requests, answers, links, follower.channel
+    )
+
+
+def _splicing(
+    configuration: Configuration, leader: LeaderContext, store: BlobStorage, metrics: ProduceMetrics
+) -> SplicingContext:
+    adopts = configuration.settings.gateway_produce.adopt_enable
+    return SplicingContext(
+        SpliceLimits(_WAIT_MAX_S, DEFAULT_MAX_FRAME_BYTES),
+        RouterReads(store, CircuitBreaker(BreakerLimits())),
+        metrics,
+        MemoryBudget(CLIENT_FRAMES_BYTES),
+        AdoptableRecords(AdoptionLimits(CLIENT_FRAMES_BYTES)) if adopts else None,
+        leader.channel,
+    )
 
 
 def _consumers(
-    produce: ProduceRouting, leader: LeaderContext, configuration: Configuration, traffic: ClientTraffic
+    configuration: Configuration, leader: LeaderContext, budget: MemoryBudget, traffic: ClientTraffic
 ) -> ConsumerContext:
-    settings, untold = configuration.settings, StageTimes(CollectorRegistry())
-    metrics = ConsumeMetrics(leader.metrics.registry, traffic)
-    giving = replace(leader, stage_times=untold, budget=produce.splicing.answers_budget)
+    giving = replace(leader, stage_times=StageTimes(CollectorRegistry()), budget=budget)
     read_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
-    costs = ReadCosts(read_bytes, settings.log_manager.combiner_task_interval_s)
-    return ConsumerContext(giving, metrics, costs)
+    costs = ReadCosts(read_bytes, configuration.settings.log_manager.combiner_task_interval_s)
+    return ConsumerContext(giving, ConsumeMetrics(leader.metrics.registry, traffic), costs)
+
+
+def _holding(configuration: Configuration, leader: LeaderContext) -> HoldingContext | None:
+    if not configuration.settings.gateway.durable_listener:
+        return None
+    logs = DurableLogs()
+    metrics = DurableMetrics(leader.metrics.registry, logs)
+    replication = None
+    if configuration.settings.gateway.acks_pipelined_enable:
+        replication = ReplicationLimits(leader.follower_offsets, metrics.pipelined)
+    passing = MemoryBudget(HELD_FRAMES_BYTES), MemoryBudget(HELD_FRAMES_BYTES)
+    return HoldingContext(logs, metrics, *passing, MemoryBudget(HELD_ANSWERS_BYTES), replication)
+
+
+def _tails(links: LinkReading, peers: Mapping[int, Address], metrics: GatewayMetrics) -> Tails:
+    hello = links.context.hello
+    visible = PeerCapabilities.VISIBLE | hello.capabilities & (_OF_LINKS | PeerCapabilities.PACKED)
+    reading = replace(links.context, hello=replace(hello, capabilities=visible))
+
+    def crossed(broker_id: int) -> tuple[Callable[[int], object], Callable[[int], object]]:
+        count = ClientCount(metrics, metrics.traffic.zone, broker_id)
+        return count.given_crossed, count.sent_crossed
+
+    return Tails(TailContext(reading, peers, links.defects, crossed, SERVED_BYTES))
+
+
+def _dialler(configuration: Configuration, leader: LeaderContext) -> Callable[[FramedConnection], Awaitable[None]]:
+    """Return what connects to the local broker's inter-broker listener as the agent itself."""
+    broker = configuration.broker
+    logs_in = broker.security_protocols[broker.inter_broker_listener_name].startswith("SASL")
+    login = client_login(configuration.client, "remote.wal.gateway.fetch.serve.enable") if logs_in else None
+
+    async def dial(connection: FramedConnection) -> None:
+        await connect_framed(leader.broker, connection, leader.broker_tls(), server_name=leader.broker_name)
+        if login is not None:
+            await login.log_in(connection)
+
+    return dial
+
+
+def _asker(configuration: Configuration) -> Callable[[Collection[TopicId]], ClusterAnswer]:
+    broker = configuration.broker
+    cluster = KafkaCluster(configuration.client, f"remote-wal-agent-{broker.node_id}-quotas", _ASK_TIMEOUT_S)
+    any_client = [ClientQuota({}, frozenset({"consumer_byte_rate"}))] if CALLBACK_KEY in broker.raw else []
+
+    def ask(topics: Collection[TopicId]) -> ClusterAnswer:
+        quotas = [*any_client, *cluster.client_quotas()]
+        described = cluster.topics_by_id(list(topics))
+        names = {one.name: one.topic_id for one in described if not one.error_code and one.name}
+        kept_whole = [
+            names[name]
+            for name, values in cluster.topic_configurations(names).each()
+            if not isinstance(values, KafkaClusterError) and "compact" not in values.get("cleanup.policy", "compact")
+        ]
+        return ClusterAnswer(quotas, kept_whole)
+
+    return ask
+
+
+def _bootstrap_port(configuration: Configuration, metrics: GatewayMetrics) -> BootstrapPort:
+    broker, settings = configuration.broker, configuration.settings.gateway
+    others = settings.zone_listeners.items()
+    listeners = {zone: ZoneListener(local_address(broker, name)) for zone, name in others}
+    own, name = broker.rack or "", settings.bootstrap_listener
+    tls = None
+    if broker.security_protocols[name].endswith("SSL"):
+        tls = ssl.create_default_context()  # to an address of this host that the broker's certificate may not name
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
+    listeners[own] = ZoneListener(local_address(broker, name), tls)
+    rules = ZoneRules(own, frozenset(listeners), settings.bootstrap_zones)
+    return BootstrapPort(broker.node_id, rules, listeners, client_tls(settings), client_limits(settings), metrics)

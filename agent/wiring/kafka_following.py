@@ -19,13 +19,13 @@ from agent.configuration import Configuration
 from agent.found_peers import gateway_parts, own_address, own_bypass
 from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, TopicDefaults
+from agent.lease_watch import LeasesInTopic, LeaseWatch, make_lease
 from agent.metrics.loop_times import Loop
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
+from agent.settings_keeping import SettingsKeeping
 from agent.wiring.agent_resources import AgentResources
-from agent.wiring.lease_watch import LeasesInTopic, LeaseWatch, make_lease
-from agent.wiring.settings_keeping import SettingsKeeping
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.meta_properties import directory_ids
 from kafka_log.log_directory import LogDirectory
@@ -35,8 +35,7 @@ from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import WalRetention
-from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.topic.followed_metadata import FollowedMetadata, KnownMetadata
+from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
 from metadata_topic.topic.topic_follower import TopicReader
@@ -79,7 +78,7 @@ class KafkaListener(Protocol):
 class KafkaFollowing:
     """Keeps the assignments up to date. Create and use it in the event loop; blocking calls run in its own threads."""
 
-    def __init__(self, around: AgentResources, known: KnownMetadata, listener: KafkaListener) -> None:
+    def __init__(self, around: AgentResources, metadata: FollowedMetadata, listener: KafkaListener) -> None:
         settings, identity, client = around.settings, around.identity, around.configuration.client
         broker_id, storage = identity.broker_id, around.relaying.storage
         log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
@@ -91,10 +90,7 @@ class KafkaFollowing:
         plan = _topic_plan(around.configuration, broker_id)
         self.topics = MetadataTopics(client, plan, broker_id, self._pool, around.publisher.hold)
         self.replicas = LocalReplicas(log_directories)
-        keeper = SnapshotKeeper(
-            storage.blobs, identity.cluster_id, broker_id, identity.incarnation, spool_directory=known.file.directory
-        )
-        self.metadata = FollowedMetadata(client, identity.rack, keeper, storage, known, wall_ms)
+        self.metadata = metadata
         memory = SettingsMemory(settings.process.state_directory)
         self.topic_settings = SettingsReader(client, self._settings_changed, rack=identity.rack, memory=memory)
         recorded = LeasesInTopic(client, self.topic_settings, broker_id)
@@ -108,7 +104,7 @@ class KafkaFollowing:
         self.incarnation = IncarnationWatch(
             broker_id,
             identity.incarnation,
-            self.metadata.store,
+            metadata.store,
             listener.register,
             lambda: self._in_thread(self.metadata.read_to_end),
         )

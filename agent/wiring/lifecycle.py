@@ -21,7 +21,6 @@ from rlm.lifecycle.cluster_observer import (
     topics_of,
 )
 from rlm.lifecycle.expiration import (
-    DeletionPolicy,
     ExpirationLimits,
     ExpirationPlanner,
     Responsibility,
@@ -30,15 +29,12 @@ from rlm.lifecycle.expiration import (
 from rlm.lifecycle.failover import FailoverTask
 from rlm.lifecycle.lifecycle import Lifecycle
 from rlm.lifecycle.object_ownership import Caretaking, ObjectOwnership, StoreRegistrations
-from rlm.lifecycle.orphans import OrphanRounds, OrphanTask, OwnWork
+from rlm.lifecycle.orphans import OrphanRounds, OrphanTask
 from rlm.lifecycle.release import TOPIC_GONE_MS, LongTermTier, TopicWatch
 
 _UNPUBLISHED_MAX_S = 10.0
 """Nothing is deleted while metadata waits longer than this for publication. It may include the end of an upload, so
 this is far below the time-to-live of uploads with an unknown end."""
-_DELETE_THREADS = 4
-_DELETES_PER_S = 200
-"""More than an agent uploads."""
 
 
 def build_lifecycle(
@@ -70,8 +66,7 @@ def build_lifecycle(
     planner = ExpirationPlanner(store, tier, limits, random.Random())  # noqa: S311 - it spreads retries
     on_started = around.relaying.leader.segment_deletion_started
     responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
-    policy = DeletionPolicy(_DELETES_PER_S, _DELETE_THREADS, store.published_segment, metrics, store.find_adopters)
-    expiration = RLMWalExpirationTask(storage, publisher, planner, responsibility, around.clocks, policy)
+    expiration = RLMWalExpirationTask(storage, publisher, planner, responsibility, around.clocks, store, metrics)
 
     def observed(observation: Observation, now_ms: int) -> None:
         metrics.hidden_topics.set(len(observation.hidden))
@@ -89,8 +84,16 @@ def build_lifecycle(
     retention = wal_retention(settings)
     watch = ClusterWatch(observer, wanted, kafka.topic_settings, retention, observed, wall_ms, threads)
     leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
-    own = OwnWork(planner.is_being_deleted, is_under_way)
-    orphans = OrphanTask(storage, store, metadata.read_to_end, ttl_ms, wall_ms, own, topic_doubt=metadata.doubt)
+    orphans = OrphanTask(
+        storage,
+        store,
+        metadata.read_to_end,
+        ttl_ms,
+        wall_ms,
+        planner.is_being_deleted,
+        is_under_way,
+        topic_doubt=metadata.doubt,
+    )
     metrics.host_clock_ahead.set_function(lambda: lease.host_is_ahead_ms / 1000)
     metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
     return Lifecycle(

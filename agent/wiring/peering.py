@@ -1,8 +1,11 @@
 """Derives from the settings the addresses and the identity of this agent, its broker and the other agents."""
 
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 from agent.identity import AgentIdentity
+from agent.settings.agent_settings import AgentSettings
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.process_settings import AccessSettings, PeerSettings, TlsSettings
 from kafka_log.broker_files.server_properties import BrokerProperties
@@ -79,16 +82,17 @@ def max_request_bytes(broker: BrokerProperties) -> int:
     return max(int(broker.raw.get("socket.request.max.bytes", "0")), DEFAULT_MAX_FRAME_BYTES)
 
 
-def own_hello(
-    identity: AgentIdentity, *, archives: bool, takes_digests: bool = False, shares: bool = False, packs: bool = False
-) -> Hello:
+def own_hello(identity: AgentIdentity, settings: AgentSettings) -> Hello:
     """Return this agent's hello. Without an archive of its own it cannot read archive objects, and so excludes them.
 
-    Otherwise a leader's agent would have to send each such response again, inline. `shares`: it reads objects for
-    others of its zone. `packs`: messages to and from it may be packed.
+    Otherwise a leader's agent would have to send each such response again, inline.
     """
-    unread = PeerCapabilities.NONE if archives else PeerCapabilities.ARCHIVE_LINKS
-    wanted = PeerCapabilities.LINK_DIGESTS if takes_digests else PeerCapabilities.NONE
-    wanted |= PeerCapabilities.SHARED_READS if shares else PeerCapabilities.NONE
-    wanted |= PeerCapabilities.PACKED if packs else PeerCapabilities.NONE
-    return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, CAPABILITIES & ~unread | wanted)
+    wanted = {
+        PeerCapabilities.LINK_DIGESTS: settings.link.takes_digests,
+        PeerCapabilities.SHARED_READS: settings.hydration.share_min_readers > 0,
+        PeerCapabilities.PACKED: settings.link.pack_enable,
+    }
+    capabilities = reduce(or_, (one for one, is_wanted in wanted.items() if is_wanted), CAPABILITIES)
+    if not settings.archive.enable:
+        capabilities &= ~PeerCapabilities.ARCHIVE_LINKS
+    return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, capabilities)

@@ -5,13 +5,14 @@ It depends on nothing that may fail beside it: the write path and object storage
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
-from agent.found_peers import FoundPeers
+from agent.found_peers import FoundPeers, serving_clients
 from agent.identity import AgentIdentity
 from agent.link_pauses import LinkPauses
 from agent.metrics.store_times import StoreTimes
@@ -23,7 +24,7 @@ from agent.settings.process_settings import PeerSettings
 from agent.settings.replication_settings import CatchUpSettings, HydrationSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import AlarmSettings
-from agent.tls.broker_tls import BrokerTls, BrokerTlsPlan, broker_tls_plan
+from agent.tls.broker_tls import BrokerTls, broker_tls_plan
 from agent.wiring.peering import (
     broker_listener,
     broker_requests,
@@ -37,7 +38,7 @@ from agent.wiring.peering import (
 )
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_memory import SettingsMemory
-from plugin.wall_clock import Clocks, wall_ms
+from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.wrappers.request_ceiling import RequestCeiling
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
@@ -49,16 +50,17 @@ from replication.follower.peer_watch import PeerWatch
 from replication.follower.tiers import ArchiveReads
 from replication.leader.catch_up import CatchUp
 from replication.leader.guarded_write_path import GuardedWritePath
-from replication.leader.leader_context import LeaderContext, LeaderLimits
+from replication.leader.leader_context import LeaderContext, LeaderLimits, PeerHandler
 from replication.leader.leader_proxy import LeaderProxy
+from replication.leader.link_index import LinkIndex
 from replication.leader.read_ahead import CatchUpLimits
-from replication.leader.shadow import Shadow, ShadowRules
+from replication.leader.shadow import Shadow
 from replication.leader.zones import RemoteReaders, Zones, reads_for
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics, Traffic
 from replication.wire.packing import Packing
 from replication.wire.peer_connection import KnownPeers
-from replication.wire.peer_protocol import Hello, PeerCapabilities
+from replication.wire.peer_protocol import PeerCapabilities
 from rlm.write_path.metrics import StageTimes
 
 if TYPE_CHECKING:
@@ -111,6 +113,11 @@ class Relaying:
         """The bytes that followers got, or in shadow would have got."""
         return self.metrics.traffic if self.shadow is None else self.shadow.traffic
 
+    @property
+    def requests(self) -> RequestCounts:
+        """The requests to the store, or in shadow those that would have been."""
+        return self.storage.request_counts if self.shadow is None else self.shadow.requests
+
     async def start(self, configuration: Configuration, handed: ListeningSockets) -> None:
         """Listen for the local broker and other agents, at handed-over sockets where there are any; not in shadow.
 
@@ -127,7 +134,7 @@ class Relaying:
         if self.own_port is not None:
             await self.own_port.start(posing_address(settings.peers, broker.node_id))
         if self.gateway is not None:
-            await self.gateway.start(settings.gateway, handed)
+            await self.gateway.start(handed)
 
     async def stop(self) -> None:
         """Close all listeners and connections."""
@@ -154,38 +161,76 @@ def build_relaying(
 ) -> Relaying:
     """Build relaying. `archive` returns the archive's store once it is there; `clock` gives monotonic seconds."""
     settings, broker = configuration.settings, configuration.broker
-    store_times = StoreTimes(registry, clock)
+    store_times, stage_times, metrics = StoreTimes(registry, clock), StageTimes(registry), ReplicationMetrics(registry)
     storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.time_call)
     write_path, zones = GuardedWritePath(), Zones(identity.rack, RemoteReaders(clock))
     peers = KnownPeers(peer_addresses(broker, settings.peers))
-    stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
-    hydration_limits = HydrationLimits(settings.hydration.cache_bytes)
-    hydration = HydrationCache(storage, hydration_limits, stage_times, metrics, clock, archive)
-    hello, limits = _hello(settings, identity), _leader_limits(configuration)
-    context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics, clock)
-    packing = Packing(clock, metrics.packing)
-    context = _with_budgets(replace(context, zones=zones, followers=peers, packing=packing), configuration, write_path)
-    own_tls = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
-    context, broker_tls = _with_broker_tls(context, own_tls)
+    cache = HydrationLimits(settings.hydration.cache_bytes)
+    hydration = HydrationCache(storage, cache, stage_times, metrics, clock, archive)
     pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory)
+    tls_plan = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
+    broker_tls, frames, index = (
+        BrokerTls(tls_plan) if tls_plan is not None else None,
+        frame_bytes(settings),
+        LinkIndex(),
+    )
+    packing = Packing(clock, metrics.packing)
+    context = LeaderContext(
+        own_hello(identity, settings),
+        _leader_limits(configuration),
+        broker_listener(broker),
+        write_path,
+        stage_times,
+        metrics,
+        clock,
+        index,
+        followers=peers,
+        budget=_frame_budget("to_followers", frames.to_followers, metrics),
+        request_budget=_frame_budget("requests", frames.requests, metrics),
+        catch_up=CatchUp(index, write_path, CatchUpLimits(_READ_AHEAD_BYTES), metrics, clock),
+        zones=zones,
+        packing=packing,
+        requests=broker_requests(broker, settings.access),
+        broker_tls=broker_tls.client_context if broker_tls is not None else lambda: None,
+        broker_name=tls_plan.advertised_host if tls_plan is not None else None,
+    )
     follower_context = _follower_context(configuration, context, hydration, broker_tls, pauses)
-    gateway = _gateway(configuration, context, follower_context, storage, peers)
-    if gateway is not None:
-        context = gateway.with_doors(context)
-    neighbours = Neighbours(follower_context, peers, zones.is_own) if settings.hydration.share_min_readers else None
-    if neighbours is not None:
-        hydration.neighbours = neighbours
-        ranges = RangeHandler(follower_context, context.budget, zones.is_own, context.limits.idle_timeout_s)
-        context = context.with_handler(PeerCapabilities.RANGES, ranges)
-    leader = LeaderProxy(context)
-    pauses.on_change = leader.links_left_out
     follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
+    peer_watch = PeerWatch(
+        follower_context,
+        peers,
+        clock,
+        lambda: found_peers.look_again(),  # noqa: PLW0108 - it is made below
+    )
+    handlers: dict[PeerCapabilities, PeerHandler] = {}
+    gateway = None
+    if settings.gateway.enable:
+        from agent.wiring.gateway import build_gateway
+        from gateway.zone_proxies import ZoneProxies
+
+        proxies = ZoneProxies(
+            broker.node_id,
+            lambda: serving_clients(found_peers.agents, broker.rack or ""),
+            lambda one, broker_id: one in peers and peer_watch.serves(one, broker_id),
+        )
+        gateway = build_gateway(configuration, context, follower_context, storage.blobs, peers, proxies)
+        handlers |= gateway.handlers
+    neighbours = None
+    if settings.hydration.share_min_readers:
+        neighbours = hydration.neighbours = Neighbours(follower_context, peers, zones.is_own)
+        ranges = RangeHandler(follower_context, context.budget, zones.is_own, context.limits.idle_timeout_s)
+        handlers[PeerCapabilities.RANGES] = ranges
+    granted = reduce(or_, handlers, gateway.capabilities if gateway is not None else PeerCapabilities.NONE)
+    hello = replace(context.hello, capabilities=context.hello.capabilities | granted)
+    unserved = gateway.unserved if gateway is not None else tuple
+    leader = LeaderProxy(replace(context, hello=hello, handlers=handlers, unserved=unserved))
+    pauses.on_change = leader.links_left_out
     metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
     metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
-    peer_watch = PeerWatch(follower_context, peers, clock)
-    found_peers = _found_peers(configuration, peers, follower, gateway)
-    if gateway is not None:
-        gateway.watch(peers, found_peers, peer_watch, broker.rack or "")
+    remembered = SettingsMemory(settings.process.state_directory).table(is_read=False).agents
+    keep_to_peers = gateway.keep_to_peers if gateway is not None else None
+    listen_at = partial(posing_address, settings.peers)
+    found_peers = FoundPeers(broker.node_id, peers, follower, listen_at, remembered, keep_to_peers)
     return Relaying(
         leader,
         follower,
@@ -222,27 +267,7 @@ def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "PassingPort 
 
 def _shadow(settings: AgentSettings, registry: CollectorRegistry, zones: Zones, clock: Callable[[], float]) -> Shadow:
     for_whom = partial(reads_for, zones=zones, min_readers=settings.hydration.share_min_readers)
-    rules = ShadowRules(settings.link.wait_max_s, for_whom)
-    return Shadow(registry, rules, clock)
-
-
-def _found_peers(
-    configuration: Configuration, peers: KnownPeers, follower: FollowerProxy, gateway: "ClientGateway | None"
-) -> FoundPeers:
-    settings = configuration.settings
-    own_id, remembered = configuration.broker.node_id, SettingsMemory(settings.process.state_directory)
-    follow = partial(gateway.keep_to_peers, settings.gateway) if gateway is not None else None
-    return FoundPeers(
-        own_id, peers, follower, partial(posing_address, settings.peers), remembered.table(is_read=False).agents, follow
-    )
-
-
-def _with_broker_tls(context: LeaderContext, own: BrokerTlsPlan | None) -> tuple[LeaderContext, BrokerTls | None]:
-    """Add TLS to the broker's own listener, if it has any."""
-    if own is None:
-        return context, None
-    broker_tls = BrokerTls(own)
-    return replace(context, broker_tls=broker_tls.client_context, broker_name=own.advertised_host), broker_tls
+    return Shadow(registry, settings.link.wait_max_s, for_whom, clock)
 
 
 def _follower_context(
@@ -253,9 +278,7 @@ def _follower_context(
     pauses: LinkPauses,
 ) -> FollowerContext:
     """Return the follower's context, which shares parts with the leader's."""
-    settings, metrics = configuration.settings, leader.metrics
-    limits = catch_up_read_limits(settings.catch_up, settings.hydration)
-    tls = peer_tls(settings.tls)
+    settings, metrics, tls = configuration.settings, leader.metrics, peer_tls(configuration.settings.tls)
     return FollowerContext(
         leader.hello,
         FollowerLimits(
@@ -266,7 +289,7 @@ def _follower_context(
         hydration,
         leader.stage_times,
         metrics,
-        CatchUpReads(hydration, limits, metrics, leader.clock),
+        CatchUpReads(hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics, leader.clock),
         tls.client_context if tls else lambda: None,
         leader.clock,
         budget=_frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics),
@@ -277,30 +300,6 @@ def _follower_context(
         packing=leader.packing,
         is_own_zone=leader.zones.is_own,
     )
-
-
-def _hello(settings: AgentSettings, identity: AgentIdentity) -> Hello:
-    return own_hello(
-        identity,
-        archives=settings.archive.enable,
-        takes_digests=settings.link.takes_digests,
-        shares=settings.hydration.share_min_readers > 0,
-        packs=settings.link.pack_enable,
-    )
-
-
-def _gateway(
-    configuration: Configuration,
-    leader: LeaderContext,
-    follower: FollowerContext,
-    storage: GuardedStorageManager,
-    peers: KnownPeers,
-) -> "ClientGateway | None":
-    if not configuration.settings.gateway.enable:
-        return None
-    from agent.wiring.gateway import build_gateway
-
-    return build_gateway(configuration, leader, follower, storage.blobs, Clocks(leader.clock, wall_ms), peers)
 
 
 def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:
@@ -339,17 +338,4 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
         share_min_readers=settings.hydration.share_min_readers,
         max_frame_bytes=max_request_bytes(configuration.broker),
         idle_timeout_s=_PEER_IDLE_S,
-    )
-
-
-def _with_budgets(context: LeaderContext, configuration: Configuration, write_path: GuardedWritePath) -> LeaderContext:
-    """Bound what the leader's side holds, and which requests it passes on."""
-    settings, metrics = configuration.settings, context.metrics
-    frames, ahead = frame_bytes(settings), CatchUpLimits(_READ_AHEAD_BYTES)
-    return replace(
-        context,
-        budget=_frame_budget("to_followers", frames.to_followers, metrics),
-        request_budget=_frame_budget("requests", frames.requests, metrics),
-        requests=broker_requests(configuration.broker, settings.access),
-        catch_up=CatchUp(context.index, write_path, ahead, metrics, context.clock),
     )

@@ -27,16 +27,17 @@ from agent.metrics.topic_metrics import TopicCollector
 from agent.metrics.usage import UsageReport, client_usage, store_counts
 from agent.pack_rules import PackRules
 from agent.settings.storage_spec import storage_spec
+from agent.storage_loading import StorageLoading
 from agent.wiring.agent_resources import AgentResources, StorageMetrics
 from agent.wiring.archive import build_archiving
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import build_lifecycle
 from agent.wiring.relaying import Relaying
-from agent.wiring.storage_loading import StorageLoading
 from agent.wiring.write_path import WritePath
 from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import StoreFile
-from metadata_topic.topic.followed_metadata import KnownMetadata
+from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.archive_storage import ObjectArchiveStorage
@@ -55,16 +56,27 @@ log = structlog.get_logger(__name__)
 STORAGE, STORAGE_LOADING, PUBLICATION = "storage", "object storage", "metadata publication"
 
 
+def open_metadata(around: AgentResources) -> FollowedMetadata:
+    """Open what the agent knows of the metadata topic. Blocks."""
+    identity, storage = around.identity, around.relaying.storage
+    file = StoreFile(around.settings.process.state_directory, identity.cluster_id)
+    keeper = SnapshotKeeper(
+        storage.blobs, identity.cluster_id, identity.broker_id, identity.incarnation, spool_directory=file.directory
+    )
+    client, wall_ms = around.configuration.client, around.clocks.wall_ms
+    return FollowedMetadata(file, client, identity.rack, keeper, storage, wall_ms)
+
+
 class StorageRun:
     """One run of all parts. Create and use it in the event loop."""
 
-    def __init__(self, around: AgentResources, usage: UsageReport, known: KnownMetadata) -> None:
+    def __init__(self, around: AgentResources, usage: UsageReport, metadata: FollowedMetadata) -> None:
         self._around = around
         self._usage = usage
         identity, settings, relaying = around.identity, around.settings, around.relaying
         self._own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
-        self.kafka = kafka = KafkaFollowing(around, known, self)
-        store, archive = kafka.metadata.store, kafka.metadata.archive
+        self.kafka = kafka = KafkaFollowing(around, metadata, self)
+        store, archive = metadata.store, metadata.archive
         archives = settings.archive.enable
         self._archived = ArchivedTopics(self._own, store, archive, kafka.topic_settings, archives, lasting_s)
         archive_tier = ArchiveTier(archive, self._archived.is_archived, self._archived.chain_of)
@@ -280,18 +292,17 @@ class StorageSystem:
 
     async def _run_once(self) -> int:
         """Run until a defect. Returns the incarnation above which another one must be taken."""
-        settings, identity, above = self._around.settings, self._around.identity, -1
-        file = StoreFile(settings.process.state_directory, identity.cluster_id)
-        known = await asyncio.to_thread(KnownMetadata, file)
+        around, above = self._around, -1
+        metadata = await asyncio.to_thread(open_metadata, around)
         try:
-            self.current = run = StorageRun(self._around, self._usage, known)
+            self.current = run = StorageRun(around, self._usage, metadata)
             with self._shown(run):
                 await run.run()
         except* IncarnationTakenError as taken:
             above = getattr(root_cause(taken), "above", above)
         finally:
             self.current = None
-            await asyncio.to_thread(known.store.close)
+            await asyncio.to_thread(metadata.store.close)
         return above
 
     @contextmanager

@@ -23,13 +23,12 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.memory_shares import QUEUE_BYTES
 from agent.wiring.agent_resources import AgentResources
 from agent.wiring.archive import archive_links
-from agent.wiring.durable_uploads import DurableUploads, KnownTopics, known_topics
 from agent.wiring.kafka_following import KafkaFollowing
+from gateway.durable.durable_uploads import DurableUploads
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.guarded_write_path import WritePathAnswers
 from replication.leader.zones import reads_for
 from replication.wire.metrics import RecentTraffic
 from rlm.archive.stored_runs import LedLogs
@@ -45,7 +44,7 @@ from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint, end_of_log
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadListener, WritePathOwner
 from rlm.write_path.runtime import Runtime
-from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask, SegmentCopies
+from rlm.write_path.uploads.combine_task import PretendedUploads, RLMWalCombineTask
 from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
@@ -57,8 +56,6 @@ _READ_THREADS: Final = 2
 _QUEUE_ITEMS: Final = 4096
 """Items in remoteSegmentQ at most: KIP-1176's remote.wal.log.manager.combiner.queue.size."""
 _SPACING_LOOK_S: Final = 2.0
-_UPLOAD_TIMEOUT_S: Final = 60.0
-"""An upload that takes longer counts as failed (guessed; above the storage managers' `total.timeout.ms`)."""
 _SHADOW_LOOK_S: Final = 0.1
 """In shadow no fetch shows what goes inline, so logs are read so often. In the model of `perf.cost` the share came
 within ten points of what agents link; at 1 s it missed bursts."""
@@ -106,7 +103,6 @@ class WhyInline:
 
     @classmethod
     def of(cls, recent: RecentTraffic, now: str, now_s: float) -> Self:
-        """Make it as of now."""
         reasons = {way: size for way, size in recent.moved(3600, now_s).most_common() if way != "linked"}
         return cls(recent.share(60, now_s), recent.share(3600, now_s), reasons, now)
 
@@ -132,13 +128,20 @@ class WritePath(WritePathOwner):
         relaying, settings, clocks = around.relaying, around.settings, around.clocks
         self._shadow, gateway = relaying.shadow, relaying.gateway
         limits = log_manager_limits(settings)
-        copies = SegmentCopies(relaying.storage, CombineRules(_UPLOAD_TIMEOUT_S, settings.link.takes_digests))
         uploads = RLMWalCombineTask if self._shadow is None else PretendedUploads
         adoptable = gateway.adoptable if gateway is not None else None
         metrics, stage_times = around.metrics.write, relaying.stage_times
         if self._shadow is not None:  # what is pretended is in no metric
             metrics, stage_times = WriteMetrics(CollectorRegistry()), StageTimes(CollectorRegistry())
-        self._combine = uploads(copies, around.publisher, around.writer_id, metrics, clocks, adoptable)
+        self._combine = uploads(
+            relaying.storage,
+            around.publisher,
+            around.writer_id,
+            metrics,
+            clocks,
+            adoptable,
+            digests=settings.link.takes_digests,
+        )
         self._decider = _make_decider(around, limits)
         runtime = Runtime(clocks)
         self.manager = RemoteWalLogManager(limits, self._combine, self._decider, stage_times, metrics, runtime, self)
@@ -163,9 +166,7 @@ class WritePath(WritePathOwner):
         flush_timeout_s = None
         try:
             running = self.manager.start()
-            guarded.arrived(
-                WritePathAnswers(self.manager, _stored_logs(around, self._kafka, self.manager), self.failed)
-            )
+            guarded.arrived(self.manager, _stored_logs(around, self._kafka, self.manager), self.failed)
             if self._durable is not None:
                 self._durable.arrived()
             await asyncio.wait((running, spacing), return_when=asyncio.FIRST_COMPLETED)
@@ -212,15 +213,14 @@ class WritePath(WritePathOwner):
         self.manager.assign(assignments)
         self.tails.assigned(assignments)
         if self._durable is not None:
-            self._durable.assigned(assignments, self._known_topics())
+            self.topics_read()
+            self._durable.assigned(assignments)
 
     def topics_read(self) -> None:
         """Record that topics' settings are known: what agents themselves produce must not wait for leadership."""
-        if self._durable is not None:
-            self._durable.topics_known(self._known_topics())
-
-    def _known_topics(self) -> KnownTopics:
-        return known_topics(self._kafka.topic_settings.table, self._kafka.replicas.topic_names)
+        gateway, kafka = self._around.relaying.gateway, self._kafka
+        if gateway is not None and gateway.durable is not None:
+            gateway.durable.topics_known(kafka.topic_settings.table, kafka.replicas.topic_names)
 
     def close(self) -> None:
         """Wait for answers on their way; blocks."""

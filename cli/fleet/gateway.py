@@ -169,7 +169,7 @@ def standby(broker_config: BrokerConfig) -> None:
 
     from agent.configuration import Configuration
     from agent.settings_file import read_settings_file
-    from agent.wiring.gateway_ports import stand_by_for
+    from agent.wiring.standby import stand_by_for
     from cli.agent_start import log_to_stderr
 
     log_to_stderr(console=False)

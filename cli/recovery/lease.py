@@ -25,7 +25,7 @@ def take(where: BrokersCluster) -> None:
     """
     from contextlib import closing
 
-    from agent.wiring.lease_watch import LeasesInTopic, make_lease
+    from agent.lease_watch import LeasesInTopic, make_lease
     from metadata_topic.settings.settings_topic import SettingsReader
     from plugin.remote_wal_storage_manager import blobs_of
 

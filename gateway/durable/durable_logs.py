@@ -19,6 +19,7 @@ from typing import Protocol
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
+from metadata_topic.settings.settings_table import SettingsTable
 from rlm.write_path.assignment import Assignment
 
 
@@ -79,9 +80,10 @@ class DurableLogs:
         """`ask_anew` makes the agent look again which topics there are, and who leads them."""
         self.ask_anew = ask_anew
         self._logs: StoredLogs | None = None
-        self._durable: frozenset[str] | None = None
-        """Topics; None: not read yet."""
-        self._is_durable_unset: Callable[[str], bool] | None = None
+        self._table: SettingsTable | None = None
+        """None: not read yet."""
+        self.may_hold = True
+        """Whether any topic is durable, as far as is known."""
         self._names: Mapping[TopicId, str] = {}
         self._ids: Mapping[str, TopicId] = {}
         self._led: dict[tuple[str, int], TopicIdPartition] = {}
@@ -90,11 +92,6 @@ class DurableLogs:
         self._unreadable: dict[TopicIdPartition, list[OffsetRange]] = {}
         """Offsets that uploads leave out because the log's bytes are damaged: they never count as stored."""
 
-    @property
-    def may_hold(self) -> bool:
-        """Whether any topic is durable, as far as is known."""
-        return self._durable is None or bool(self._durable) or self._is_durable_unset is not None
-
     def named(self, topic: TopicId | str) -> tuple[str, TopicId] | None:
         """Return the name and id of a topic that has a directory here; None: it is not known."""
         name, topic_id = (topic, self._ids.get(topic)) if isinstance(topic, str) else (self._names.get(topic), topic)
@@ -102,12 +99,13 @@ class DurableLogs:
 
     def is_durable(self, topic: TopicId | str) -> bool | None:
         """Return whether a topic is durable; None: not known yet."""
-        if self._durable is None or not self.may_hold:
-            return None if self._durable is None else False
+        if self._table is None or not self.may_hold:
+            return None if self._table is None else False
         name = topic if isinstance(topic, str) else self._names.get(topic)
-        if name is None or name in self._durable:
-            return None if name is None else True
-        return self._is_durable_unset is not None and self._is_durable_unset(name)
+        if name is None:
+            return None
+        settings = self._table.of(name, self._ids.get(name))
+        return settings is not None and settings.is_durable
 
     @property
     def waiting(self) -> int:
@@ -190,17 +188,9 @@ class DurableLogs:
         """Note that there is no write path until another one arrives; all logs are released before."""
         self._logs = None
 
-    def topics_known(
-        self,
-        durable: frozenset[str],
-        names: Mapping[TopicId, str],
-        is_durable_unset: Callable[[str], bool] | None = None,
-    ) -> None:
-        """Note all durable topics, as their settings say; `names` are those of topics with a replica here.
-
-        `is_durable_unset` says whether a topic without settings of its own is durable, by its name; None: none is.
-        """
-        self._durable, self._names, self._is_durable_unset = durable, names, is_durable_unset
+    def topics_known(self, table: SettingsTable, names: Mapping[TopicId, str]) -> None:
+        """Note all topics' settings; `names` are those of topics with a replica here."""
+        self._table, self._names, self.may_hold = table, names, table.is_any_durable
         self._ids = {name: topic_id for topic_id, name in names.items()}
         self._look_at_unplaced()
 

@@ -193,7 +193,6 @@ class KnownLeaders:
         return led
 
     def get(self, name: TopicPartition) -> LedPartition | None:
-        """Return the partition, if it is known."""
         return self._known.get(name)
 
     def forget(self, name: TopicPartition) -> None:

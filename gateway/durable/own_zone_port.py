@@ -7,7 +7,6 @@ agent: those of other zones by their gateways, and these by the broker's own.
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
@@ -24,39 +23,37 @@ from replication.wire.peer_listener import News
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnZoneContext:
-    """Shared state of all its connections."""
-
-    broker_id: int
-    zone: str
-    broker: Address
-    """The broker's listener for them."""
-    holding: HoldingContext
-    client_tls: Callable[[], ssl.SSLContext | None]
-    limits: ClientLimits
-    metrics: GatewayMetrics
-
-
 class OwnZonePort(ClientPort):
     """Gives each client of the broker's own zone its own connection to the broker, and holds answers between them."""
 
-    def __init__(self, context: OwnZoneContext) -> None:
-        super().__init__(context.client_tls, context.limits, context.metrics)
-        self._context = context
+    def __init__(
+        self,
+        broker_id: int,
+        zone: str,
+        broker: Address,
+        holding: HoldingContext,
+        client_tls: Callable[[], ssl.SSLContext | None],
+        limits: ClientLimits,
+        metrics: GatewayMetrics,
+    ) -> None:
+        """`broker` is the broker's listener for them."""
+        super().__init__(client_tls, limits, metrics)
+        self._broker = broker
+        self._holding = holding
+        self._timeout_s = limits.connect_timeout_s
+        self._connections = metrics.connections.labels(OWN_SIDE, zone, str(broker_id))
         self._unreached = News()
 
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
-        context = self._context
-        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=context.holding.requests_budget.share_of(address))
-        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=context.holding.answers_budget)
+        holding = self._holding
+        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=holding.requests_budget.share_of(address))
+        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=holding.answers_budget)
         try:
             await self._clients.shake_hands(accepted, client)
-            await connect_framed(context.broker, broker, timeout_s=context.limits.connect_timeout_s)
+            await connect_framed(self._broker, broker, timeout_s=self._timeout_s)
             self._unreached.is_over()
-            labels = (OWN_SIDE, context.zone, str(context.broker_id))
-            with context.metrics.connections.labels(*labels).track_inprogress():
-                await BrokerPipe(PlainFrames(client), client, broker, holding=context.holding).run()
+            with self._connections.track_inprogress():
+                await BrokerPipe(PlainFrames(client), client, broker, holding=holding).run()
         except MalformedFrameError as error:
             self._clients.refuse("answer_unknown")
             log.warning("produce_answer_unknown", error=str(error), consequence="the client's connection is closed")

@@ -49,7 +49,6 @@ def listener_name(zone: str, prefix: str = "CLIENT") -> str:
 
 
 def agents_listener_name(rules: PlanRules) -> str:
-    """Return the name of the listener for agents."""
     return rules.agents_listener.upper() or listener_name(_AGENTS, rules.listener_prefix)
 
 

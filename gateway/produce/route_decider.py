@@ -59,22 +59,31 @@ class RouteDecider:
     All times are monotonic seconds.
     """
 
-    def __init__(self, policy: LinkPolicy, costs: RouteCosts, interval_s: float, breaker: CircuitBreaker) -> None:
-        """The policy is always or cost; `interval_s` is that of the channel's uploads."""
+    def __init__(
+        self,
+        policy: LinkPolicy,
+        costs: RouteCosts,
+        interval_s: float,
+        breaker: CircuitBreaker,
+        is_paused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """The policy is always or cost; `interval_s` is that of the channel's uploads.
+
+        `is_paused` says whether an operator paused links here.
+        """
         self._policy = policy
         self._costs = costs
         self._interval_s = interval_s
         self._breaker = breaker
         self._rate = RateMeter(RATE_S)
         self._inline_until_s = -math.inf
-        self.is_paused: Callable[[], bool] = lambda: False
-        """Whether an operator paused links here."""
+        self._is_paused = is_paused
 
     def is_linked(self, size: int, now_s: float) -> bool:
         """Whether a cross-zone request with so many record bytes should use object storage."""
         net_bytes = self._costs.net_bytes(size)
         self._rate.add(net_bytes, now_s)
-        if self.is_paused():
+        if self._is_paused():
             return False
         is_worth = self._policy is LinkPolicy.ALWAYS or (net_bytes > 0 and self._pays(net_bytes, now_s))
         return is_worth and self._breaker.allows(now_s)

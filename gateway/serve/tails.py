@@ -62,7 +62,6 @@ class Tails:
         self._tails: dict[int, BrokerTail] = {}
 
     def of(self, broker_id: int) -> "BrokerTail":
-        """Return the tail of this broker."""
         if broker_id not in self._tails:
             self._tails[broker_id] = BrokerTail(self._context, broker_id, self._held)
         return self._tails[broker_id]
@@ -197,7 +196,6 @@ class BrokerTail:
         """Return at once: answers never wait."""
 
     def passed(self) -> None:
-        """Count what has passed."""
         if self._passed is not None:
             self._passed.update()
 

@@ -115,7 +115,6 @@ class RemoteWalRebuiltSegment:
 
     @property
     def combined_segment_id(self) -> CombinedSegmentId:
-        """The segment's id."""
         return self.segment.combined_segment_id
 
 

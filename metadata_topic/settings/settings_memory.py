@@ -148,7 +148,6 @@ class SettingsMemory:
     # Records.
 
     def apply_all(self, records: "Iterable[TopicRecord]") -> None:
-        """Apply records of the topic, in its order."""
         with self._lock:
             for record in records:
                 self._now.end = record.offset + 1

@@ -245,7 +245,6 @@ class SettingsTable:
 
 
 def table_of(values: Mapping[Key, object]) -> SettingsTable:
-    """Return the table of these values."""
     found: dict[str, dict[Hashable, object]] = {kind.field: {} for kind in KINDS}
     for (kind, name), value in values.items():
         if kind is PATTERNS and isinstance(value, TopicSettings):

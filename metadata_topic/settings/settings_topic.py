@@ -51,7 +51,6 @@ class SettingsReader(TopicReader):
         super().__init__(TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory))
 
     def start(self) -> None:
-        """Begin reading."""
         self._follower.start(continuity=self.memory)
 
     @property

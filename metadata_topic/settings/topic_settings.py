@@ -7,7 +7,7 @@ without an id counts for whichever topic has the name.
 
 A topic without settings of its own inherits them: from the pattern that matches its name, else from the broker's file.
 The agent that leads its partition 0 writes them as the topic's record, with the `origin`
-(`agent.wiring.settings_keeping`). So every reader finds a topic's settings in one place. Until the record is there,
+(`agent.settings_keeping`). So every reader finds a topic's settings in one place. Until the record is there,
 the strictest pattern that matches the name counts (`SettingsTable.of`).
 """
 

@@ -15,32 +15,25 @@ from plugin.wrappers.guarded_storage import GuardedStorageManager
 _READ_TO_END_TIMEOUT_S = 60.0
 
 
-class KnownMetadata:
-    """The stores of one run, and the file that they have in common."""
-
-    def __init__(self, file: StoreFile) -> None:
-        """Load what is in the file. Blocks: for seconds if it has many objects."""
-        self.file = file
-        self.store = RemoteWalMetadataStore(file)
-        self.archive = ArchiveStore()
-        keep_archive(self.store, self.archive)
-
-
 class FollowedMetadata:
     """The stores, and the consumer that reads the topic into them on its own thread. Any thread may ask."""
 
     def __init__(
         self,
+        file: StoreFile,
         client: KafkaClientConfig,
         rack: str | None,
         keeper: SnapshotKeeper,
         storage: GuardedStorageManager,
-        known: KnownMetadata,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Add to what is `known`. Snapshots are in `storage`, by `keeper`."""
-        self.store, self.archive = known.store, known.archive
-        memory = TopicMemory(known.file.directory)
+        """Load what is in the file, which blocks: for seconds if it has many objects.
+
+        Snapshots are in `storage`, by `keeper`.
+        """
+        self.store, self.archive = RemoteWalMetadataStore(file), ArchiveStore()
+        keep_archive(self.store, self.archive)
+        memory = TopicMemory(file.directory)
         self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, wall_ms, memory)
         self.consumer = RemoteWalMetadataConsumer(
             client, self.store, rack=rack, load_snapshot=self._snapshots.load, archive=self.archive

@@ -260,7 +260,6 @@ class _TopicAdmin:
 
 
 def confluent_admin(client_config: KafkaClientConfig, timeout_s: float) -> AdminLike:
-    """Return the real admin client."""
     return cast(AdminLike, _TopicAdmin(KafkaCluster(client_config, "remote-wal-metadata-admin", timeout_s)))
 
 

@@ -450,7 +450,6 @@ class TopicReader:
         self._follower = follower
 
     def start(self) -> None:
-        """Begin reading."""
         self._follower.start()
 
     @property

@@ -53,7 +53,6 @@ def partition_count(client: object, topic: str, timeout_s: float) -> int:
 
 
 def confluent_producer(config: ProducerConfig) -> ProducerLike:
-    """Return the real producer."""
     from confluent_kafka import Producer
 
     class TopicProducer(Producer):

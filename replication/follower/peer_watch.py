@@ -63,16 +63,24 @@ class _Seen:
 class PeerWatch:
     """Runs in the event loop; any thread may call `get_presence`."""
 
-    def __init__(self, context: FollowerContext, peers: KnownPeers, clock: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds."""
+    def __init__(
+        self,
+        context: FollowerContext,
+        peers: KnownPeers,
+        clock: Callable[[], float],
+        on_change: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`clock` gives monotonic seconds.
+
+        `on_change` is called when an agent answers for the first time, again or otherwise, or does not answer any more.
+        """
         self._context = context
         self._peers = peers
         self._clock = clock
         self._hello = replace(context.hello, capabilities=PeerCapabilities.PRESENCE)
         self._seen: dict[int, _Seen] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
-        self.on_change: Callable[[], object] = lambda: None
-        """Called when an agent answers for the first time, again or otherwise, or does not answer any more."""
+        self.on_change = on_change
 
     def get_presence(self, broker_id: int) -> Presence:
         """Return what is known about this broker's agent now."""

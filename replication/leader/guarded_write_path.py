@@ -6,7 +6,6 @@ connection ends because of it.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from kafka_log.topic_partition import TopicIdPartition
@@ -19,16 +18,6 @@ from rlm.write_path.core.led_views import FoundRuns, LedPartitions, StoredLog
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class WritePathAnswers:
-    """The answers of one run of the write path."""
-
-    led: LedPartitions
-    logs: StoredLogs
-    failed: Callable[[Exception], None]
-    """Called with a defect that a call met; from any thread."""
-
-
 class GuardedWritePath:
     """Implements `LedPartitions` for relays and `StoredLogs` for catch-up.
 
@@ -36,56 +25,57 @@ class GuardedWritePath:
     """
 
     def __init__(self) -> None:
-        self._path: WritePathAnswers | None = None
+        self._run: tuple[LedPartitions, StoredLogs, Callable[[Exception], None]] | None = None
 
-    def arrived(self, path: WritePathAnswers) -> None:
-        self._path = path
+    def arrived(self, led: LedPartitions, logs: StoredLogs, failed: Callable[[Exception], None]) -> None:
+        """Use this run of the write path. `failed` is called with a defect that a call met; from any thread."""
+        self._run = led, logs, failed
 
     def left(self) -> None:
-        self._path = None
+        self._run = None
 
     # LedPartitions.
 
     def mode_of(self, partition: TopicIdPartition) -> LinkMode:
-        return self._asked(lambda path: path.led.mode_of(partition), LinkMode.OFF)
+        return self._asked(lambda led, _: led.mode_of(partition), LinkMode.OFF)
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
-        self._asked(lambda path: path.led.fetched(follower_id, partition, offset, size), None)
+        self._asked(lambda led, _: led.fetched(follower_id, partition, offset, size), None)
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        return self._asked(lambda path: path.led.upload_expected(partition, offset), False)
+        return self._asked(lambda led, _: led.upload_expected(partition, offset), False)
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
-        return self._asked(lambda path: path.led.is_always_linked(partition), False)
+        return self._asked(lambda led, _: led.is_always_linked(partition), False)
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
-        return self._asked(lambda path: path.led.why_inline(partition), InlineReason.UPLOADS_STOPPED)
+        return self._asked(lambda led, _: led.why_inline(partition), InlineReason.UPLOADS_STOPPED)
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
-        self._asked(lambda path: path.led.links_wanted(partitions), None)
+        self._asked(lambda led, _: led.links_wanted(partitions), None)
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
-        return self._asked(lambda path: path.led.find(topic_id, partition), None)
+        return self._asked(lambda led, _: led.find(topic_id, partition), None)
 
     # StoredLogs.
 
     def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
-        return self._asked(lambda path: path.logs.stored_log(partition), None)
+        return self._asked(lambda _, logs: logs.stored_log(partition), None)
 
     def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
         """Find runs. Defects are raised: the caller continues without runs."""
-        path = self._path
-        return FoundRuns([]) if path is None else path.logs.runs(log, offset, max_bytes, archive)
+        run = self._run
+        return FoundRuns([]) if run is None else run[1].runs(log, offset, max_bytes, archive)
 
     def is_living(self, object_id: StoredObjectId) -> bool:
-        return self._asked(lambda path: path.logs.is_living(object_id), False)
+        return self._asked(lambda _, logs: logs.is_living(object_id), False)
 
-    def _asked(self, question: Callable[[WritePathAnswers], T], otherwise: T) -> T:
-        path = self._path
-        if path is None:
+    def _asked(self, question: Callable[[LedPartitions, StoredLogs], T], otherwise: T) -> T:
+        if self._run is None:
             return otherwise
+        led, logs, failed = self._run
         try:
-            return question(path)
+            return question(led, logs)
         except Exception as defect:
-            path.failed(defect)
+            failed(defect)
             return otherwise

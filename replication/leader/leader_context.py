@@ -2,8 +2,8 @@
 
 import ssl
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from replication.leader.catch_up import CatchUp
 from replication.leader.follower_offsets import FollowerOffsets
@@ -108,11 +108,3 @@ class LeaderContext:
                 self.metrics.packed(topics, broker_id)
 
         return PeerChannel(peer, self.packing, lambda: not self.zones.is_own(broker_id), packed)
-
-    def with_handler(
-        self, purpose: PeerCapabilities, handler: PeerHandler, granted: PeerCapabilities = PeerCapabilities.NONE
-    ) -> Self:
-        """Return a context that serves connections for this purpose by `handler`, and grants that and `granted`."""
-        capabilities = self.hello.capabilities | purpose | granted
-        hello = replace(self.hello, capabilities=capabilities)
-        return replace(self, handlers={**self.handlers, purpose: handler}, hello=hello)

@@ -71,7 +71,6 @@ class _Window:
         return run.entry.start_file_position + first, run.entry.end_file_position
 
     def note_read(self, run: ProvedRun, size: int, announced: int) -> None:
-        """Count a run that was read."""
         self.ahead.append((run.entry.last_offset, size, announced))
         self.ahead_bytes += size
         self.announced_bytes += announced

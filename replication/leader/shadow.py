@@ -9,7 +9,6 @@ Whether links would slow producers down shows only where followers wait for link
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -27,22 +26,22 @@ from rlm.write_path.uploads.segment_queue import UploadedSegment, ranges_read
 PRODUCERS_SLOWED: Final = "unknown: followers do not read through this agent"
 
 
-@dataclass(frozen=True, slots=True)
-class ShadowRules:
-    """How followers would read."""
-
-    wait_max_s: float
-    """remote.wal.link.wait.max.ms"""
-    reads_for: Callable[[Collection[int]], Mapping[int, Hashable]]
-    """Who reads an object for which followers, by the followers' brokers (`LinkCosts.reads_for`)."""
-
-
 class Shadow:
     """An `UploadListener`. Belongs to the event loop; any thread may read `traffic` and `requests`."""
 
-    def __init__(self, registry: CollectorRegistry, rules: ShadowRules, clock: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds."""
-        self._rules = rules
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        wait_max_s: float,
+        reads_for: Callable[[Collection[int]], Mapping[int, Hashable]],
+        clock: Callable[[], float],
+    ) -> None:
+        """`wait_max_s` is remote.wal.link.wait.max.ms; `clock` gives monotonic seconds.
+
+        `reads_for` says who reads an object for which followers, by the followers' brokers (`LinkCosts.reads_for`).
+        """
+        self._wait_max_s = wait_max_s
+        self._reads_for = reads_for
         self._clock = clock
         self._followers: Mapping[TopicIdPartition, frozenset[int]] = {}
         self.traffic = Traffic()
@@ -65,11 +64,11 @@ class Shadow:
         readers: list[Collection[Hashable]] = []
         for item in segment.items:
             partition, size = item.topic_id_partition, len(item.records)
-            if segment.stored_s - item.seen_s > self._rules.wait_max_s:
+            if segment.stored_s - item.seen_s > self._wait_max_s:
                 self._inline(partition, size, InlineReason.WAIT_TIMEOUT)
                 continue
             followers = self._followers.get(partition, frozenset())
-            readers.append(set(self._rules.reads_for(followers).values()))
+            readers.append(set(self._reads_for(followers).values()))
             self.requests.get_bytes += size * len(readers[-1])
             self.traffic.by_partition[partition].linked_bytes += size * len(followers)
             self._moved(partition, LINKED, size)

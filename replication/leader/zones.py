@@ -84,7 +84,6 @@ class Zones:
         return self._racks.get(broker_id)
 
     def is_own(self, broker_id: int) -> bool:
-        """Whether the broker is in the own zone."""
         return self.own is not None and self._racks.get(broker_id) == self.own
 
     def remote(self, broker_ids: frozenset[int]) -> frozenset[int]:

@@ -66,7 +66,6 @@ class PeerTls:
         return _loaded(context, self.certificate_file, self.key_file)
 
     def server_context(self) -> ssl.SSLContext:
-        """Context for the peer listener."""
         return listening_context(self.certificate_file, self.key_file, self.ca_file)
 
 

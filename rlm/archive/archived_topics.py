@@ -62,7 +62,6 @@ class ArchivedTopics:
         self._epochs = self._new_epochs()
 
     def cluster_seen(self, observation: Observation) -> None:
-        """Set the cluster as it is now."""
         self._observation = observation
 
     def set_led(self, assignments: Sequence[Assignment]) -> None:

@@ -244,7 +244,6 @@ def _replication(topic: DescribedTopic) -> Replication:
 
 
 def topics_of(partitions: Iterable[TopicIdPartition]) -> set[TopicId]:
-    """Return the topics of these partitions."""
     return {partition.topic_id for partition in partitions}
 
 

@@ -86,6 +86,9 @@ class LifecycleStore(Protocol):
 
     def local_losses(self) -> LocalLosses: ...
 
+    def find_adopters(self, object_id: RouterObjectId, /) -> Collection[CombinedSegmentId]:
+        """Return the segments that name a gateway's object."""
+
     def dead_tails(self, combined_segment_id: CombinedSegmentId, /) -> DeadTails: ...
 
 
@@ -360,6 +363,9 @@ T = TypeVar("T")
 
 
 _STARTS_PER_RUN = 1000
+DELETES_PER_S: Final = 200
+"""More than an agent uploads."""
+DELETE_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +402,8 @@ class RLMWalExpirationTask:
         planner: ExpirationPlanner,
         responsibility: Responsibility,
         clocks: Clocks,
-        policy: "DeletionPolicy",
+        store: LifecycleStore,
+        metrics: LifecycleMetrics,
         pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
         """`pool` makes a pool of so many threads with that name."""
@@ -405,12 +412,13 @@ class RLMWalExpirationTask:
         self._planner = planner
         self._responsibility = responsibility
         self._clocks = clocks
-        self._policy = policy
-        self._adopted = AdoptedObjects(storage, policy.find_adopters, clocks.wall_ms)
-        self._quota = DeletionQuota(policy.per_second, clocks.monotonic_s())
+        self._store = store
+        self._metrics = metrics
+        self._adopted = AdoptedObjects(storage, store.find_adopters, clocks.wall_ms)
+        self._quota = DeletionQuota(DELETES_PER_S, clocks.monotonic_s())
         self._planning = pool(1, "rlm-wal-expiration")
-        self._deleting = pool(policy.threads, "rlm-wal-delete")
-        self._turns = asyncio.Semaphore(policy.threads)
+        self._deleting = pool(DELETE_THREADS, "rlm-wal-delete")
+        self._turns = asyncio.Semaphore(DELETE_THREADS)
 
     async def run_once(self) -> bool:
         """Start what can be started and delete what is due, within the quota. False if it was not possible.
@@ -442,7 +450,7 @@ class RLMWalExpirationTask:
         ]
 
     def _is_uncommitted(self, metadata: PublishedSegment) -> bool:
-        known = self._policy.segment(metadata.combined_segment_id)
+        known = self._store.published_segment(metadata.combined_segment_id)
         return known is not None and known.state is STARTED
 
     def close(self) -> None:
@@ -456,7 +464,7 @@ class RLMWalExpirationTask:
             return False
         self._responsibility.on_deletion_started(segment_id)
         self._planner.started(metadata, self._clocks.wall_ms())
-        self._policy.metrics.deletions_started.labels(reason).inc()
+        self._metrics.deletions_started.labels(reason).inc()
         log.info("segment_deletion_started", segment=str(segment_id), reason=reason, size=metadata.size_bytes)
         return True
 
@@ -476,13 +484,13 @@ class RLMWalExpirationTask:
             if verdict is Verdict.AGE_NEEDED:
                 verdict = await self._verdict_by_age(segment_id)
             if verdict is not Verdict.DELETE:
-                self._policy.metrics.deletions_held_back.inc()
+                self._metrics.deletions_held_back.inc()
                 log.warning("segment_deletion_held_back", segment=str(segment_id), reason="its records are wanted")
                 await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
                 return
             known = await self._in_thread(self._delete_object, segment_id)
         except RemoteStorageError as error:
-            self._policy.metrics.deletion_failures.labels(failure_label(error)).inc()
+            self._metrics.deletion_failures.labels(failure_label(error)).inc()
             log.warning("segment_deletion_failed", segment=str(segment_id), error=str(error))
             await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
             return
@@ -490,11 +498,11 @@ class RLMWalExpirationTask:
             await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
             return
         await self._plan(self._planner.finished, segment_id)
-        self._policy.metrics.deletions_finished.inc()
+        self._metrics.deletions_finished.inc()
 
     async def _verdict_by_age(self, segment_id: CombinedSegmentId) -> Verdict:
         try:
-            custom_metadata = (self._policy.segment(segment_id) or _unknown(segment_id)).custom_metadata
+            custom_metadata = (self._store.published_segment(segment_id) or _unknown(segment_id)).custom_metadata
             header = await self._storage.fetch_log_segment(segment_id, 0, HEADER_BYTES, custom_metadata)
             written_ms = decode_header(header).created_ms
         except RemoteResourceNotFoundError:
@@ -506,7 +514,7 @@ class RLMWalExpirationTask:
 
     def _delete_object(self, segment_id: CombinedSegmentId) -> PublishedSegment:
         """Delete the object. Returns what was known of it."""
-        known = self._policy.segment(segment_id) or _unknown(segment_id)
+        known = self._store.published_segment(segment_id) or _unknown(segment_id)
         with suppress(RemoteResourceNotFoundError):  # already gone, which is what we want
             ask(self._storage.delete_log_segment_data(segment_id, known.custom_metadata))
         self._adopted.segment_deleted(segment_id, known.custom_metadata)
@@ -524,19 +532,6 @@ class RLMWalExpirationTask:
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._deleting, function, *args)
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionPolicy:
-    """How deletions run."""
-
-    per_second: float
-    threads: int
-    segment: Callable[[CombinedSegmentId], PublishedSegment | None]
-    """What the metadata store knows of a segment."""
-    metrics: LifecycleMetrics
-    find_adopters: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
-    """Returns the segments that name a gateway's object."""
 
 
 def deletion_record(

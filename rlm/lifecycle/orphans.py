@@ -279,16 +279,6 @@ def _never(_segment_id: CombinedSegmentId) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnWork:
-    """What this agent is doing, which the store may not know yet."""
-
-    is_being_deleted: Callable[[CombinedSegmentId], bool] = _never
-    """Whether this agent deletes the segment; its object is not lost then."""
-    is_under_way: Callable[[CombinedSegmentId], bool] = _never
-    """Whether it is an upload whose end the topic has not acknowledged yet."""
-
-
-@dataclass(frozen=True, slots=True)
 class OrphanTask:
     """Finds and heals what `rlm.lifecycle.orphans` defines. Blocks: for a thread, or a command line.
 
@@ -302,7 +292,10 @@ class OrphanTask:
     fails."""
     ttl_ms: int
     wall_ms: Callable[[], int]
-    own: OwnWork = OwnWork()
+    is_being_deleted: Callable[[CombinedSegmentId], bool] = _never
+    """Whether this agent deletes the segment; its object is not lost then."""
+    is_under_way: Callable[[CombinedSegmentId], bool] = _never
+    """Whether it is an upload whose end the topic has not acknowledged yet."""
     limits: HealingLimits = DEFAULT_LIMITS
     topic_doubt: Callable[[], str] = str
     """The reason not to draw conclusions from what the metadata topic lacks; empty if there is none."""
@@ -313,7 +306,7 @@ class OrphanTask:
         for broker_id in sorted(broker_ids):
             search = searches[broker_id] = OrphanSearch(self.store, broker_id, self.ttl_ms)
             try:
-                search.listed(ask_each(self.storage.list_log_segments(broker_id)), self.own.is_under_way)
+                search.listed(ask_each(self.storage.list_log_segments(broker_id)), self.is_under_way)
             except IncompleteListingError as error:
                 search.not_answered(error.unanswered)
                 log.warning("orphans_not_searched_in_all_buckets", broker=broker_id, error=str(error))
@@ -354,7 +347,7 @@ class OrphanTask:
         return list(healing)
 
     def _is_lost(self, found: Disagreement) -> bool:
-        if self.own.is_being_deleted(found.combined_segment_id):
+        if self.is_being_deleted(found.combined_segment_id):
             return False
         try:
             ask(self.storage.fetch_log_segment(found.combined_segment_id, 0, 1, found.custom_metadata))

@@ -111,32 +111,15 @@ class UploadListener(Protocol):
 
 
 class UploadListeners:
-    """Notifies all listeners in the order in which they were added. A failing one stops neither the others nor
-    uploads.
-    """
+    """Notifies all listeners in their order. A failing one stops neither the others nor uploads."""
 
     def __init__(self, defects: Counter) -> None:
         self._defects = defects
-        self._listeners: list[UploadListener] = []
+        self.all: list[UploadListener] = []
 
-    def add(self, listener: UploadListener) -> None:
-        """Notify this listener from now on."""
-        self._listeners.append(listener)
-
-    def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """Notify all listeners of a stored object."""
-        self._tell(lambda listener: listener.segment_uploaded(segment))
-
-    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Notify all listeners of a truncation."""
-        self._tell(lambda listener: listener.partition_truncated(partition, offset))
-
-    def partition_released(self, partition: TopicIdPartition) -> None:
-        """Notify all listeners of a partition that is not led here any more."""
-        self._tell(lambda listener: listener.partition_released(partition))
-
-    def _tell(self, tell: Callable[[UploadListener], None]) -> None:
-        for listener in self._listeners:
+    def tell(self, tell: Callable[[UploadListener], None]) -> None:
+        """Notify all listeners by this function."""
+        for listener in self.all:
             try:
                 tell(listener)
             except Exception as error:
@@ -219,7 +202,6 @@ class Effects:
         return RLMWalTask(assignment.topic_id_partition, assignment.directory, resume, self.open_files)
 
     def carry_out(self, actions: Iterable[Action]) -> None:
-        """Carry out the actions in order."""
         for action in actions:
             match action:
                 case Watch(partition, directory):
@@ -248,7 +230,7 @@ class Effects:
         self.watcher.unwatch(partition)
         self.reader.release(led.task)
         self.backlog.release(partition)
-        self.listeners.partition_released(partition)
+        self.listeners.tell(lambda one: one.partition_released(partition))
 
     def _pass_over(self, led: LedPartition) -> None:
         rest = led.task.pass_over(led.followers_offset)
@@ -269,9 +251,9 @@ class Effects:
             case TellLeftOut():
                 self._owner.links_left_out()
             case TellStored(segment):
-                self.listeners.segment_uploaded(segment)
+                self.listeners.tell(lambda one: one.segment_uploaded(segment))
             case TellTruncated(partition, offset):
-                self.listeners.partition_truncated(partition, offset)
+                self.listeners.tell(lambda one: one.partition_truncated(partition, offset))
             case TellSettled(partition):
                 self._owner.hurried_log_settled(partition)
             case DeclareGaps(assignment, gaps):
@@ -454,7 +436,7 @@ class RemoteWalLogManager:
 
     def add_listener(self, listener: UploadListener) -> None:
         """Notify this listener, too."""
-        self._effects.listeners.add(listener)
+        self._effects.listeners.all.append(listener)
 
     def start(self) -> "asyncio.Task[None]":
         """Begin to process partitions. The task ends by itself only through a defect."""
@@ -585,7 +567,7 @@ class RemoteWalLogManager:
 
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
         """Return the led partitions for `describe`. May be called on other threads."""
-        now_s, is_pretended = self._clock(), self._combine_task.is_pretended
+        now_s, is_pretended = self._clock(), self._core.in_shadow
         return {one: led.status(now_s, is_pretended=is_pretended) for one, led in list(self._core.led.items())}
 
     def led(self) -> Mapping[TopicIdPartition, LedPartition]:

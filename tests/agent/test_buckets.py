@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import agent.wiring.storage_loading as storage_loading
+import agent.storage_loading as storage_loading
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
-from agent.wiring.storage_loading import StorageLoading
+from agent.storage_loading import StorageLoading
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from plugin.errors import RemoteStorageError
 from plugin.format.bucket_id import bucket_id

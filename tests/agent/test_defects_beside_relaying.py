@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+import agent.storage_loading as storage_loading
 import agent.wiring.archive as archive
-import agent.wiring.storage_loading as storage_loading
 from agent.metrics.usage import UsageReport
 from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher

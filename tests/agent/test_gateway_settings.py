@@ -23,7 +23,7 @@ from agent.wiring.gateway import ClientGateway
 from agent.wiring.relaying import build_relaying
 from gateway.planning.plan import plan
 from gateway.planning.planned_ports import BrokerSite
-from gateway.zone_proxies import ranked
+from gateway.zone_proxies import ZoneProxies, ranked
 from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from local_cluster.layout import free_port_block
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, KnownPeers
@@ -175,7 +175,8 @@ async def test_records_go_by_object_storage_only_where_that_is_set(
 ) -> None:
     async with built(**keys) as gateway:
         assert gateway.capabilities == PeerCapabilities.CLIENTS | PeerCapabilities.PACKED | more
-        await gateway.start(GatewaySettings(), ListeningSockets([]))
+        gateway.settings = GatewaySettings()
+        await gateway.start(ListeningSockets([]))
         assert len(gateway.tasks) == 1 + ("produce_enable" in keys), "objects are swept by who writes some"
 
 
@@ -183,21 +184,18 @@ async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_want
     port_base = free_port_block(6, random.SystemRandom()).start
     keys = {"brokers": "*", "listen_host": "127.0.0.1", "port_base": str(port_base)}
     async with built(**keys) as gateway, AsyncExitStack() as stack:
-        settings = GatewaySettings.model_validate(
-            {f"{KEY}.brokers": "*", f"{KEY}.listen.host": "127.0.0.1", f"{KEY}.port.base": port_base}
-        )
-        await gateway.start(settings, ListeningSockets([]))
+        await gateway.start(ListeningSockets([]))
         assert set(gateway.clients.addresses) == {2, 3}
         known = cast(KnownPeers, gateway.peers)
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         known.learned({5: Address(*silent.getsockname()[:2]), 70_000: Address("10.0.0.6", 19090)})
         assert gateway.unserved() == ()
-        assert not await gateway.keep_to_peers(settings), "broker 70000 has no port"
+        assert not await gateway.keep_to_peers(), "broker 70000 has no port"
         assert gateway.unserved() == (70_000,), "a neighbour serves its clients"
         assert gateway.clients.addresses[5] == Address("127.0.0.1", port_base + 5)
         client = await asyncio.open_connection("127.0.0.1", port_base + 5)
         known.learned({})
-        assert await gateway.keep_to_peers(settings)
+        assert await gateway.keep_to_peers()
         assert gateway.unserved() == ()
         assert set(gateway.clients.addresses) == {2, 3}
         async with asyncio.timeout(HELLO_TIMEOUT_S / 2):  # not because the other agent says nothing
@@ -210,14 +208,11 @@ async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_want
 async def test_a_port_that_another_process_has_costs_the_clients_of_one_broker_a_neighbour_and_nothing_else() -> None:
     port_base = free_port_block(4, random.SystemRandom()).start
     keys = {"brokers": "*", "listen_host": "127.0.0.1", "port_base": str(port_base)}
-    settings = GatewaySettings.model_validate(
-        {f"{KEY}.brokers": "*", f"{KEY}.listen.host": "127.0.0.1", f"{KEY}.port.base": port_base}
-    )
     async with built(**keys) as gateway:
         with socket.create_server(("127.0.0.1", port_base + 2)):
-            await gateway.start(settings, ListeningSockets([]))
+            await gateway.start(ListeningSockets([]))
             assert (set(gateway.clients.addresses), gateway.unserved()) == ({3}, (2,))
-        assert await gateway.keep_to_peers(settings)
+        assert await gateway.keep_to_peers()
         assert (set(gateway.clients.addresses), gateway.unserved()) == ({2, 3}, ())
 
 
@@ -225,20 +220,17 @@ async def test_clients_reach_a_broker_by_its_proxy_alone_and_by_the_next_agent_w
     port_base = free_port_block(4, random.SystemRandom()).start
     keys = {"brokers": "*", "listen_host": "127.0.0.1", "port_base": str(port_base)}
     async with built(**keys) as gateway:
-        settings = GatewaySettings.model_validate(
-            {f"{KEY}.brokers": "*", f"{KEY}.listen.host": "127.0.0.1", f"{KEY}.port.base": port_base}
-        )
         there = {9}
-        gateway.proxies.others, gateway.proxies.serves = lambda: frozenset({9}), lambda one, _broker: one in there
+        gateway.proxies = ZoneProxies(1, lambda: frozenset({9}), lambda one, _broker: one in there)
         own = {one for one in (2, 3) if ranked(one, {1, 9})[0] == 1}
-        await gateway.start(settings, ListeningSockets([]))
+        await gateway.start(ListeningSockets([]))
         assert set(gateway.clients.addresses) == own
         there.clear()
-        assert await gateway.keep_to_peers(settings)
+        assert await gateway.keep_to_peers()
         assert set(gateway.clients.addresses) == {2, 3}
         there.add(9)
-        assert await gateway.keep_to_peers(settings)
+        assert await gateway.keep_to_peers()
         assert set(gateway.clients.addresses) == own
-        listed = settings.model_copy(update={"brokers": frozenset({2, 3})})
-        assert await gateway.keep_to_peers(listed)
+        gateway.settings = gateway.settings.model_copy(update={"brokers": frozenset({2, 3})})
+        assert await gateway.keep_to_peers()
         assert set(gateway.clients.addresses) == {2, 3}, "an operator says whom clients reach here"

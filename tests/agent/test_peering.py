@@ -35,8 +35,10 @@ def parsed(**keys: str) -> AgentSettings:
     return agent_settings(broker(**keys), FILE)
 
 
-def hello(archive: str) -> Hello:
-    return own_hello(IDENTITY, archives=parsed(remote_wal_archive_enable=archive).archive.enable, shares=False)
+def hello(archive: str, digest: str = "crc32c") -> Hello:
+    keys = {"remote_wal_pack_enable": "false", "remote_wal_hydration_share_min_readers": "0"}
+    settings = parsed(remote_wal_archive_enable=archive, remote_wal_link_digest=digest, **keys)
+    return own_hello(IDENTITY, settings)
 
 
 def test_an_agent_with_an_archive_has_all_capabilities() -> None:
@@ -52,7 +54,7 @@ def test_links_to_archive_objects_are_agreed_upon_only_where_both_agents_have_th
 
 
 def test_digests_are_agreed_upon_only_where_both_agents_take_them() -> None:
-    wants = own_hello(IDENTITY, archives=True, takes_digests=True, shares=False)
+    wants = hello("true", digest="sha256")
     assert PeerCapabilities.LINK_DIGESTS in agree(wants, wants)
     assert agree(wants, hello("true")) == agree(hello("true"), wants) == CAPABILITIES
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import agent.wiring.storage_loading as storage_loading
+import agent.storage_loading as storage_loading
 import metadata_topic.topic.metadata_topics as metadata_topics
 from agent.identity import AgentLock
 from agent.process import Agent

@@ -14,10 +14,11 @@ from agent.release import this_release
 from agent.settings.process_settings import HttpSettings
 from agent.settings_file import agent_settings
 from agent.wiring import storage_system
+from agent.wiring.agent_resources import AgentResources
+from agent.wiring.storage_system import open_metadata
 from kafka_log.broker_files.server_properties import load_broker_properties
 from local_cluster.security.authority import Authority
-from metadata_topic.store.store import StoreFile
-from metadata_topic.topic.followed_metadata import KnownMetadata
+from metadata_topic.topic.followed_metadata import FollowedMetadata
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 
@@ -74,11 +75,11 @@ async def test_an_agent_that_still_opens_the_file_of_what_it_knows_is_not_ready(
 ) -> None:
     opens = threading.Event()
 
-    def known(file: StoreFile) -> KnownMetadata:
+    def opened(around: AgentResources) -> FollowedMetadata:
         opens.wait(60)
-        return KnownMetadata(file)
+        return open_metadata(around)
 
-    monkeypatch.setattr(storage_system, "KnownMetadata", known)
+    monkeypatch.setattr(storage_system, "open_metadata", opened)
     async with running_agent(tmp_path, monkeypatch) as rig:
         await rig.until(lambda: rig.agent.state.system is not None and rig.agent.state.system.loading.missing is None)
         assert rig.agent.state.not_ready() == ["starting"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from agent import settings_keeping
 from agent.settings.upload_settings import StorageSettings
-from agent.wiring import settings_keeping
-from agent.wiring.settings_keeping import Records, SettingsKeeping, inherited
+from agent.settings_keeping import Records, SettingsKeeping, inherited
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError

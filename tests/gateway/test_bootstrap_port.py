@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from prometheus_client import CollectorRegistry
 
-from gateway.bootstrap_port import BootstrapContext, BootstrapPort, ZoneListener
+from gateway.bootstrap_port import BootstrapPort, ZoneListener
 from gateway.client_handler import ClientLimits
 from gateway.client_zone import FirstRequest, ZoneRules
 from gateway.metrics import GatewayMetrics
@@ -93,8 +93,8 @@ class Rig:
         servers = {zone: await asyncio.start_server(self._listener(zone), "127.0.0.1", 0) for zone in RULES.zones}
         where = {zone: ZoneListener(Address(*one.sockets[0].getsockname()[:2])) for zone, one in servers.items()}
         limits = limits or ClientLimits(10, 10, 0.0, PATIENCE_S)
-        context = BootstrapContext(1, RULES, where, lambda: None, limits, GatewayMetrics(self.registry))
-        self.servers, self.port = servers, BootstrapPort(context)
+        metrics = GatewayMetrics(self.registry)
+        self.servers, self.port = servers, BootstrapPort(1, RULES, where, lambda: None, limits, metrics)
         await self.port.start(Address("127.0.0.1", 0))
         try:
             yield self.port

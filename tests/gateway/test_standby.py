@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from gateway import client_listeners, standby
 from gateway.client_handler import ClientLimits
+from gateway.client_port import PassingPort
 from gateway.metrics import GatewayMetrics
-from gateway.standby import StandbyContext, listeners_at, stand_by
+from gateway.standby import listeners_at, stand_by
 from replication.wire.peer_connection import Address
 from replication.wire.peer_listener import PeerListener
 
@@ -64,15 +65,9 @@ class Host:
             writer.close()
 
         async with await asyncio.start_server(greet, "127.0.0.1", 0) as broker:
-            context = StandbyContext(
-                self.where,
-                Address(*broker.sockets[0].getsockname()[:2]),
-                lambda: None,
-                ClientLimits(10, 10, 0.0),
-                GatewayMetrics(CollectorRegistry()),
-                self.tell,
-            )
-            task = asyncio.create_task(stand_by(context))
+            where, metrics = Address(*broker.sockets[0].getsockname()[:2]), GatewayMetrics(CollectorRegistry())
+            port = PassingPort(where, lambda: None, ClientLimits(10, 10, 0.0), metrics)
+            task = asyncio.create_task(stand_by(self.where, port, self.tell))
             try:
                 yield
             finally:

@@ -12,9 +12,12 @@ def shares(agents: set[int], there: set[int], unable: Collection[tuple[int, int]
     """For each agent that is there, the brokers that it says it is the proxy of."""
     found = {}
     for one in there:
-        proxies = ZoneProxies(one)
-        proxies.others = lambda one=one: frozenset(agents - {one})  # type: ignore[misc]
-        proxies.serves = lambda agent, broker: agent in there and (agent, broker) not in unable
+        others = frozenset(agents - {one})
+        proxies = ZoneProxies(
+            one,
+            lambda others=others: others,  # type: ignore[misc]
+            lambda agent, broker: agent in there and (agent, broker) not in unable,
+        )
         found[one] = {broker for broker in BROKERS if proxies.is_proxy(broker)}
     return found
 
@@ -51,4 +54,4 @@ def test_a_new_agent_takes_its_share_and_moves_nothing_else() -> None:
 
 
 def test_an_agent_that_knows_no_other_serves_all() -> None:
-    assert all(map(ZoneProxies(5).is_proxy, BROKERS))
+    assert all(map(ZoneProxies(5, frozenset, lambda *_: True).is_proxy, BROKERS))

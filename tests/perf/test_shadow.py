@@ -13,7 +13,7 @@ from perf.cost.sweep import LIFE_S, count
 from perf.cost.world import CostLoop, CostWorld, ProducedLog
 from plugin.inline_reason import InlineReason
 from plugin.prices import Prices
-from replication.leader.shadow import Shadow, ShadowRules
+from replication.leader.shadow import Shadow
 from rlm.write_path.core.actions import Action, CountLeftOut
 
 PRICES = Prices.load()
@@ -38,8 +38,7 @@ class Nobody:
 
 
 def share_in_shadow(load: Load, monkeypatch: pytest.MonkeyPatch) -> float:
-    rules = ShadowRules(1.0, lambda brokers: {one: one for one in brokers})
-    shadow = Shadow(CollectorRegistry(), rules, lambda: 0.0)
+    shadow = Shadow(CollectorRegistry(), 1.0, lambda brokers: {one: one for one in brokers}, lambda: 0.0)
 
     class ShadowLoop(CostLoop):
         def do(self, actions: Sequence[Action]) -> None:

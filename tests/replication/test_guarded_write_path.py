@@ -3,7 +3,7 @@
 from typing import cast
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from replication.leader.guarded_write_path import GuardedWritePath, WritePathAnswers
+from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.link_index import StoredLogs
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.led_views import LedPartitions
@@ -31,7 +31,7 @@ def test_a_call_that_meets_a_defect_is_answered_as_if_nothing_was_led_and_the_de
     led, told = Led(), list[Exception]()
     guarded = GuardedWritePath()
     assert guarded.mode_of(PARTITION) is LinkMode.OFF
-    guarded.arrived(WritePathAnswers(cast(LedPartitions, led), cast(StoredLogs, led), told.append))
+    guarded.arrived(cast(LedPartitions, led), cast(StoredLogs, led), told.append)
     assert guarded.mode_of(PARTITION) is LinkMode.LINK
     assert told == []
     led.defect = KeyError("planted")
@@ -43,7 +43,7 @@ def test_a_call_that_meets_a_defect_is_answered_as_if_nothing_was_led_and_the_de
 def test_after_it_has_left_nothing_is_asked_of_it() -> None:
     led, told = Led(), list[Exception]()
     guarded = GuardedWritePath()
-    guarded.arrived(WritePathAnswers(cast(LedPartitions, led), cast(StoredLogs, led), told.append))
+    guarded.arrived(cast(LedPartitions, led), cast(StoredLogs, led), told.append)
     guarded.left()
     led.defect = KeyError("planted")
     assert guarded.mode_of(PARTITION) is LinkMode.OFF

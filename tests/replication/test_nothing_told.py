@@ -17,7 +17,7 @@ from replication.leader import response_links
 from replication.leader.link_planner import LinkPlanner
 from replication.wire.link import encode_linked_response
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, framed, two_agents
@@ -126,8 +126,7 @@ async def test_no_failure_of_an_upload_tells_anything_of_a_record(
     clocks = Clocks(lambda: 5.0, lambda: 1_700_000_000_000)
     metrics = WriteMetrics(CollectorRegistry())
     for storage in (late, real):
-        copies = SegmentCopies(storage)
-        task = RLMWalCombineTask(copies, MemoryPublisher(), CombinedSegmentId(1, 2, 0), metrics, clocks)
+        task = RLMWalCombineTask(storage, MemoryPublisher(), CombinedSegmentId(1, 2, 0), metrics, clocks)
         assert await task.combine([item(0)]) is None
         task.close()
     told = "".join(capsys.readouterr())

@@ -10,7 +10,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.inline_reason import InlineReason
 from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.shadow import Shadow, ShadowRules
+from replication.leader.shadow import Shadow
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
@@ -26,8 +26,10 @@ ONE_ZONE = {2: "az2", 3: "az2"}
 class Rig:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        rules = ShadowRules(WAIT_S, lambda brokers: {one: ONE_ZONE.get(one, one) for one in brokers})
-        self.shadow = Shadow(self.registry, rules, lambda: 1000.0)
+        zones = {one: ONE_ZONE.get(one, one) for one in range(10)}
+        self.shadow = Shadow(
+            self.registry, WAIT_S, lambda brokers: {one: zones[one] for one in brokers}, lambda: 1000.0
+        )
         followers = {HERE: frozenset({2, 3}), THERE: frozenset({4}), ALONE: frozenset[int]()}
         self.shadow.set_led(
             Assignment(one, "t", Path("t"), LinkPolicy.COST, 20, remote_followers=its) for one, its in followers.items()

@@ -22,16 +22,15 @@ from plugin.segment_metadata import (
 )
 from plugin.wall_clock import Clocks
 from rlm.lifecycle.expiration import (
-    DeletionPolicy,
     ExpirationLimits,
     ExpirationPlanner,
     Responsibility,
     RLMWalExpirationTask,
 )
-from rlm.lifecycle.orphans import OrphanTask, OwnWork
+from rlm.lifecycle.orphans import OrphanTask
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.metrics import LifecycleMetrics, WriteMetrics
-from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.rlm.memory_storage import MemoryStorage
@@ -41,7 +40,6 @@ PARTITION = TopicIdPartition(TOPIC, 0)
 BROKER = 1
 GRACE_MS, TTL_MS, RETENTION_MS = 60_000, 600_000, 100_000
 START_MS = 1_700_000_000_000
-DELETE_THREADS = 2
 
 
 class CrashError(BaseException):
@@ -157,7 +155,7 @@ class AgentOfWorld:
         clocks = Clocks(lambda: world.now_ms / 1000, lambda: world.now_ms)
         registry = CollectorRegistry()
         self.combine = RLMWalCombineTask(
-            SegmentCopies(world.storage),
+            world.storage,
             self.publisher,
             CombinedSegmentId(BROKER, world.incarnation, 0),
             WriteMetrics(registry),
@@ -176,7 +174,8 @@ class AgentOfWorld:
             self.planner,
             Responsibility(lambda: self.in_care, self.combine.is_under_way, self.unlinked.append, self._read_to_end),
             clocks,
-            DeletionPolicy(100, DELETE_THREADS, self.store.published_segment, self.metrics, self.store.find_adopters),
+            self.store,
+            self.metrics,
         )
         self.orphans = OrphanTask(
             world.storage,
@@ -184,7 +183,8 @@ class AgentOfWorld:
             self._read_to_end,
             TTL_MS,
             clocks.wall_ms,
-            OwnWork(self.planner.is_being_deleted, self.combine.is_under_way),
+            self.planner.is_being_deleted,
+            self.combine.is_under_way,
             topic_doubt=lambda: self.topic_doubt,
         )
 

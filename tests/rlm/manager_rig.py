@@ -27,7 +27,7 @@ from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
 from rlm.write_path.runtime import Runtime
-from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
@@ -123,9 +123,7 @@ class Rig:
         registry = CollectorRegistry()
         self.metrics = WriteMetrics(registry)
         clocks = Clocks(asyncio.get_running_loop().time, lambda: 1_700_000_000_000)
-        combine = RLMWalCombineTask(
-            SegmentCopies(self.storage), self.publisher, CombinedSegmentId(1, 5, 0), self.metrics, clocks
-        )
+        combine = RLMWalCombineTask(self.storage, self.publisher, CombinedSegmentId(1, 5, 0), self.metrics, clocks)
         decider = LinkDecider(Price(30_000, 0.1), Cadence(limits.commit))
         self.owner = Owner()
         self.manager = RemoteWalLogManager(

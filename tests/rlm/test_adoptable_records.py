@@ -25,7 +25,7 @@ from plugin.wall_clock import Clocks
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS, AdoptableRecords, AdoptionLimits, Offer
-from rlm.write_path.uploads.combine_task import RLMWalCombineTask, SegmentCopies
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batch
 from tests.metric_values import metric_value
@@ -196,7 +196,7 @@ class Uploads:
         self.told: list[bool] = []
         self.wall_ms = WALL_MS
         self.task = RLMWalCombineTask(
-            SegmentCopies(storage),
+            storage,
             self.publisher,
             CombinedSegmentId(1, 77, 0),
             self.metrics,

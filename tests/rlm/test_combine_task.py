@@ -14,7 +14,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from plugin.wall_clock import Clocks
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.uploads.combine_task import CombineRules, PretendedUploads, RLMWalCombineTask, SegmentCopies
+from rlm.write_path.uploads.combine_task import PretendedUploads, RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
@@ -35,11 +35,13 @@ class Rig:
         self.storage, self.publisher = MemoryStorage(), MemoryPublisher()
         self.metrics = WriteMetrics(CollectorRegistry())
         self.task = task(
-            SegmentCopies(self.storage, CombineRules(timeout_s, digests)),
+            self.storage,
             self.publisher,
             CombinedSegmentId(1, 77, 0),
             self.metrics,
             Clocks(lambda: 5.0, lambda: 1_700_000_000_000),
+            timeout_s=timeout_s,
+            digests=digests,
         )
 
 

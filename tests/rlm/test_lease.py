@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.wiring.lease_watch import LeaseWatch, make_lease
+from agent.lease_watch import LeaseWatch, make_lease
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_records import Leases, LeaseValue, with_lease
 from plugin import wall_clock

@@ -14,13 +14,13 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from rlm.lifecycle.expiration import DELETE_THREADS
 from rlm.lifecycle.orphans import HealingLimits, Kind, MetadataBehindError, skipped_because
 from rlm.lifecycle.release import ClusterView
 from rlm.write_path.reading.resume_point import LedLog, resume_of
 from tests.metric_values import metric_value
 from tests.rlm.lifecycle_world import (
     BROKER,
-    DELETE_THREADS,
     GRACE_MS,
     PARTITION,
     RETENTION_MS,

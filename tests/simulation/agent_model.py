@@ -29,7 +29,7 @@ from rlm.write_path.reading.wal_task import run_tasks
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
 from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
-from rlm.write_path.uploads.combine_task import CombineRules, RLMWalCombineTask, SegmentCopies
+from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.directory_events import SimulatedDirectoryEvents
@@ -127,12 +127,13 @@ class AgentModel(WritePathOwner):
         self.adoptable = AdoptableRecords(ADOPTION)
         self.uploading = SeededExecutor(self._loop, UPLOADS_MAX, world.storage.delays)
         self.combine = ObservedCombineTask(
-            SegmentCopies(PooledStorage(world.storage, self.uploading), CombineRules(TIMEOUT_S)),
+            PooledStorage(world.storage, self.uploading),
             self.publication,
             first_id,
             metrics,
             clocks,
             self.adoptable,
+            timeout_s=TIMEOUT_S,
         )
         self.combine.on_stored = self._object_stored
         self.pools: list[SeededExecutor] = []

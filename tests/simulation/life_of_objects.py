@@ -14,14 +14,13 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from plugin.errors import RemoteStorageError
 from plugin.wall_clock import Clocks
 from rlm.lifecycle.expiration import (
-    DeletionPolicy,
     ExpirationLimits,
     ExpirationPlanner,
     Responsibility,
     RLMWalExpirationTask,
 )
 from rlm.lifecycle.object_ownership import ObjectOwnership, StoreRegistrations, publish_registration
-from rlm.lifecycle.orphans import Kind, MetadataBehindError, OrphanTask, OwnWork
+from rlm.lifecycle.orphans import Kind, MetadataBehindError, OrphanTask
 from rlm.lifecycle.release import NEVER, ClusterView, LongTermTier, TopicWatch
 from rlm.write_path.metrics import LifecycleMetrics
 from tests.simulation.agent_model import AgentModel
@@ -95,7 +94,8 @@ class LifeOfObjects:
                 agent.consumption.read_to_end,
             ),
             clocks,
-            DeletionPolicy(100, 2, agent.store.published_segment, world.lifecycle_metrics, agent.store.find_adopters),
+            agent.store,
+            world.lifecycle_metrics,
             self._pool,
         )
         self.orphans = OrphanTask(
@@ -104,7 +104,8 @@ class LifeOfObjects:
             agent.consumption.read_to_end,
             TTL_MS,
             clocks.wall_ms,
-            OwnWork(self.planner.is_being_deleted, agent.combine.is_under_way),
+            self.planner.is_being_deleted,
+            agent.combine.is_under_way,
         )
         self._threads = self._pool(3, "lifecycle")
         self._watch = TopicWatch(TOPIC_GONE_MS)

@@ -20,7 +20,7 @@ from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 from rlm.write_path.reading.resumed_tail import ResumedTail
 from rlm.write_path.uploads.adoptable_records import Records
-from rlm.write_path.uploads.combine_task import Copied, FinishedInOrder, SegmentCopies
+from rlm.write_path.uploads.combine_task import Copied, FinishedInOrder, RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.simulation import agent_model
 from tests.simulation.planted_bugs import Plant, find, of_the_write_path
@@ -35,7 +35,7 @@ def resume_at_the_highest_offset(patch: pytest.MonkeyPatch) -> None:
 
 def tell_listeners_before_the_put(patch: pytest.MonkeyPatch) -> None:
     async def not_waited_for(
-        self: SegmentCopies,
+        self: RLMWalCombineTask,
         metadata: RemoteWalCombinedLogSegmentMetadata,
         _items: list[MetaQueueItem],
         records: Sequence[Records],
@@ -43,7 +43,7 @@ def tell_listeners_before_the_put(patch: pytest.MonkeyPatch) -> None:
         asyncio.get_running_loop().create_task(self._storage.copy_log_segment_data(metadata, records))
         return RemoteWalCombinedLogSegmentMetadataUpdate(metadata.combined_segment_id, metadata.entries, 0, b""), ()
 
-    patch.setattr(SegmentCopies, "copy", not_waited_for)
+    patch.setattr(RLMWalCombineTask, "copy", not_waited_for)
 
 
 def lose_truncations(patch: pytest.MonkeyPatch) -> None:

@@ -333,11 +333,9 @@ class SegmentPortion:
         )
 
     def segment_id(self, at: int) -> CombinedSegmentId:
-        """Return one segment's id."""
         return CombinedSegmentId(*(int(self._columns[name][at]) for name in ("broker_id", "incarnation", "sequence")))
 
     def custom_metadata(self, at: int) -> bytes:
-        """Return one segment's custom metadata."""
         end = int(self._custom_ends[at])
         return self._content[end - int(self._columns["custom_metadata_bytes"][at]) : end]
 

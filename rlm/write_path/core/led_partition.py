@@ -257,7 +257,6 @@ class LedPartition:
         self._unstored_changed()
 
     def stored_log(self) -> StoredLog:
-        """Return the log as it is now."""
         assignment = self.assignment
         return StoredLog(
             assignment.topic_id_partition, assignment.directory, self.stored_offset, assignment.link_policy

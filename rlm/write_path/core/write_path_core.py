@@ -137,7 +137,7 @@ class WritePathCore:
         """Partitions that were not taken on, and why."""
         self.backlog = Backlog(limits.backlog, self.void)
         self._decider = decider
-        self._in_shadow = limits.in_shadow
+        self.in_shadow = limits.in_shadow
         self._to_take_on: deque[Assignment] = deque()
         self._unknown: set[TopicIdPartition] = set()
 
@@ -258,7 +258,7 @@ class WritePathCore:
         if outcome.gaps:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
         read_bytes = sum(len(item.records) for item in outcome.items)
-        if self._in_shadow and outcome.items:
+        if self.in_shadow and outcome.items:
             self.pacing.fetched(_NOBODY, partition, outcome.items[0].first_offset, read_bytes, now_s)
         outcome = self.unwanted.leave_out(led, outcome, now_s)
         if left_out_bytes := read_bytes - sum(len(item.records) for item in outcome.items):

@@ -13,7 +13,7 @@ items come back under a new one.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -40,6 +40,8 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 log = structlog.get_logger(__name__)
 
 _PUBLISH_AGAIN_S = 0.5
+_TIMEOUT_S: Final = 60.0
+"""An upload that takes longer counts as failed (guessed; above the storage managers' `total.timeout.ms`)."""
 
 
 class FinishedInOrder:
@@ -134,60 +136,6 @@ Copied = tuple[RemoteWalCombinedLogSegmentMetadataUpdate, tuple[tuple[bytes, ...
 """What was stored, and the SHA-256 of each batch of each item, if they are taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class CombineRules:
-    """How objects are uploaded."""
-
-    timeout_s: float = 60.0
-    """For storage managers that do not keep their own deadlines."""
-    digests: bool = False
-    """Whether SHA-256 is taken of all batches, for metadata and links."""
-
-
-class SegmentCopies:
-    """Copies an object's records to the storage manager.
-
-    A copy fails when the storage manager raises anything, or when it takes far longer than its deadlines; then it is
-    abandoned.
-    """
-
-    def __init__(self, storage: RemoteWalStorageManager, rules: CombineRules = CombineRules()) -> None:
-        self._storage = storage
-        self._rules = rules
-
-    @property
-    def adopts(self) -> bool:
-        """Whether objects may name records that are stored elsewhere already."""
-        return self._storage.adopts
-
-    async def copy(
-        self,
-        metadata: RemoteWalCombinedLogSegmentMetadata,
-        items: list[MetaQueueItem],
-        records: Sequence[Records],
-    ) -> Copied:
-        """Copy the records of these items. Raises RemoteStorageTimeoutError, and whatever the storage manager does."""
-        timeout_s = self._rules.timeout_s
-        try:
-            with Deadline(asyncio.get_running_loop(), timeout_s):
-                digests = await asyncio.to_thread(_digests, items) if self._rules.digests else ()
-                update = await self._storage.copy_log_segment_data(metadata, records)
-        except TimeoutError as error:
-            key, reason = (
-                str(metadata.combined_segment_id),
-                f"the storage manager has not ended it within {timeout_s} s",
-            )
-            raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
-        if len(update.entries) != len(metadata.entries):
-            raise ValueError("the storage manager tells of other entries than it was given")
-        if digests:
-            entries = [
-                replace(entry, sha256=run_digest(each)) for entry, each in zip(update.entries, digests, strict=True)
-            ]
-            update = replace(update, entries=tuple(entries))
-        return update, digests
-
-
 def _digests(items: list[MetaQueueItem]) -> tuple[tuple[bytes, ...], ...]:
     return tuple([batch_digests(item.records, item.batches) for item in items])
 
@@ -195,20 +143,26 @@ def _digests(items: list[MetaQueueItem]) -> tuple[tuple[bytes, ...], ...]:
 class RLMWalCombineTask:
     """Uploads objects of one agent incarnation."""
 
-    is_pretended = False
-    """Whether nothing is stored."""
-
     def __init__(
         self,
-        copies: SegmentCopies,
+        storage: RemoteWalStorageManager,
         publisher: SegmentPublisher,
         first_segment_id: CombinedSegmentId,
         metrics: WriteMetrics,
         clocks: Clocks,
         adoptable: AdoptableRecords | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        digests: bool = False,
     ) -> None:
-        """`adoptable` are batches that gateways have already stored."""
-        self._copies = copies
+        """`adoptable` are batches that gateways have already stored.
+
+        `timeout_s` is for storage managers that do not keep their own deadlines. `digests`: SHA-256 is taken of all
+        batches, for metadata and links.
+        """
+        self._storage = storage
+        self._timeout_s = timeout_s
+        self._digests = digests
         self._publisher = publisher
         self._next_segment_id = first_segment_id
         self._metrics = metrics
@@ -253,7 +207,7 @@ class RLMWalCombineTask:
 
     def _records_of(self, items: list[MetaQueueItem]) -> tuple[Sequence[Records], Adoption]:
         """Return what of the items must be stored, and what gateways have already stored."""
-        if self._copies.adopts:
+        if self._storage.adopts:
             return self._adoptable.adopt(items, self._clocks.wall_ms())
         return [item.records for item in items], Adoption(self._adoptable, ())
 
@@ -267,7 +221,28 @@ class RLMWalCombineTask:
             self._clocks.wall_ms(),
         )
         self._publisher.publish(_started(metadata))
-        return await self._copies.copy(metadata, items, records)
+        return await self.copy(metadata, items, records)
+
+    async def copy(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
+    ) -> Copied:
+        """Copy the records of these items. Raises RemoteStorageTimeoutError, and whatever the storage manager does.
+
+        A copy that takes far longer than the storage manager's deadlines is abandoned.
+        """
+        try:
+            with Deadline(asyncio.get_running_loop(), self._timeout_s):
+                digests = await asyncio.to_thread(_digests, items) if self._digests else ()
+                update = await self._storage.copy_log_segment_data(metadata, records)
+        except TimeoutError as error:
+            key, reason = str(metadata.combined_segment_id), f"the storage manager took over {self._timeout_s} s"
+            raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
+        if len(update.entries) != len(metadata.entries):
+            raise ValueError("the storage manager tells of other entries than it was given")
+        if digests:
+            entries = zip(update.entries, digests, strict=True)
+            update = replace(update, entries=tuple(replace(entry, sha256=run_digest(each)) for entry, each in entries))
+        return update, digests
 
     def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
         """Whether the segment is being uploaded, or its end is not acknowledged by the topic. On any thread.
@@ -307,8 +282,6 @@ PRETENDED_UPLOAD_S: Final = 0.01
 
 class PretendedUploads(RLMWalCombineTask):
     """Stores and publishes nothing: each object counts as stored after `PRETENDED_UPLOAD_S`."""
-
-    is_pretended = True
 
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
         """Return the object that would have been stored."""

@@ -11,7 +11,8 @@ from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.held_answers import HELD_SHARE, MAX_ANSWERS, HeldAnswers, ProduceRefusedError
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from replication.wire.kafka_frame import MalformedFrameError
 from rlm.write_path.assignment import Assignment
 from tests.gateway.produce.produce_frames import TOPIC_ID, encode
@@ -22,6 +23,7 @@ TOPIC, OTHER = "topic", "other"
 OTHER_ID = TopicId(bytes(range(2, 18)))
 IDS = {TOPIC: TOPIC_ID, OTHER: OTHER_ID}
 NAMES = {id_: name for name, id_ in IDS.items()}
+DURABLE = SettingsTable({TOPIC: TopicSettings(True, durable=True)})
 TIMEOUT_MS = 30_000
 LATE_S = TIMEOUT_MS / 1000 * HELD_SHARE
 NO_ERROR, NOT_LEADER, TIMED_OUT, TOO_LARGE, POLICY_VIOLATION, DUPLICATE = 0, 6, 7, 10, 44, 46
@@ -44,7 +46,7 @@ class Rig:
         self.refused = 0
         self.logs = DurableLogs(self._ask_anew)
         if is_known:
-            self.logs.topics_known(frozenset({TOPIC}), NAMES)
+            self.logs.topics_known(DURABLE, NAMES)
             self.logs.assigned([assignment()])
             self.logs.logs_arrived(self)
         self.answers = self.connection()
@@ -281,7 +283,7 @@ def test_while_topics_are_not_known_all_wait() -> None:
     rig.ask(2)
     rig.answer(2, (TOPIC, NO_ERROR, 100))
     assert rig.ready() is None
-    rig.logs.topics_known(frozenset({TOPIC}), NAMES)
+    rig.logs.topics_known(DURABLE, NAMES)
     rig.logs.logs_arrived(rig)
     assert rig.ready() == frame
     assert rig.ready() is None
@@ -305,7 +307,7 @@ def test_a_partition_that_is_not_known_to_be_led_yet_is_waited_for() -> None:
 
 def test_where_no_topic_is_durable_nothing_is_held_or_refused() -> None:
     rig = Rig(is_known=False)
-    rig.logs.topics_known(frozenset(), {})
+    rig.logs.topics_known(SettingsTable(), {})
     assert not rig.logs.may_hold
     assert rig.answers.asked(unknown := b"\x00\x00\x00\x63" + bytes(20), None, 0.0) == [unknown]
     rig.answers.close()
@@ -381,7 +383,7 @@ def test_a_request_of_a_transaction_is_to_be_tried_again_while_its_topic_or_the_
 ) -> None:
     rig = Rig(is_known=is_known)
     if is_known:
-        rig.logs.topics_known(frozenset({TOPIC}), {})
+        rig.logs.topics_known(DURABLE, {})
     assert rig.answers.asked(rig.request(1, OTHER, acks=-1, transactional_id="t"), None, 0.0) == []
     assert rig.told(rig.ready()) == [(OTHER, NOT_LEADER, -1)]
     assert (rig.asked_anew, rig.refused) == (1, 0)

@@ -18,12 +18,15 @@ from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, AckRou
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.topic_settings import TopicSettings
 from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
 from replication.wire.kafka_frame import MalformedFrameError
 from tests.gateway.produce.produce_frames import TOPIC_ID, encode
 from tests.kafka_log.batches import batch
 
 TOPIC = "topic"
+DURABLE = SettingsTable({TOPIC: TopicSettings(True, durable=True)})
 OTHER_ID = TopicId(bytes(range(2, 18)))
 LOG = TopicIdPartition(TOPIC_ID, 0)
 TIMEOUT_MS = 30_000
@@ -106,7 +109,7 @@ class Rig:
         self.ways: list[AckRoute] = []
         self.verdicts: list[Verdict] = []
         self.logs = DurableLogs()
-        self.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
+        self.logs.topics_known(SettingsTable(), {TOPIC_ID: TOPIC})
         self.replication = ReplicationLimits(self.followers, self.ways.append)
         self.answers = self.connection()
         self.unread: deque[bytes | int] = deque()
@@ -351,13 +354,13 @@ def test_a_topic_is_known_once_it_has_a_directory_and_the_leader_says_the_same(v
         return sent
 
     assert [acks() for _ in range(3)] == [-1] * 3
-    rig.logs.topics_known(frozenset(), {})
+    rig.logs.topics_known(SettingsTable(), {})
     assert acks() == -1
     assert asked_anew
     rig.leader.topic_id = TOPIC_ID
-    rig.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
+    rig.logs.topics_known(SettingsTable(), {TOPIC_ID: TOPIC})
     assert [acks() for _ in range(2)] == [-1, 1]
-    rig.logs.topics_known(frozenset(), {OTHER_ID: TOPIC})
+    rig.logs.topics_known(SettingsTable(), {OTHER_ID: TOPIC})
     assert acks() == -1
 
 
@@ -475,7 +478,7 @@ def test_a_duplicate_without_an_offset_counts_only_while_the_log_can_have_lost_n
 
 def test_a_duplicate_without_an_offset_is_refused_for_a_durable_topic() -> None:
     rig = Rig().known()
-    rig.logs.topics_known(frozenset({TOPIC}), {TOPIC_ID: TOPIC})
+    rig.logs.topics_known(DURABLE, {TOPIC_ID: TOPIC})
     assert rig.send(1) == 1
     rig.append(1, -1, DUPLICATE)
     rig.leader.log_end = rig.leader.high_watermark = 5
@@ -562,12 +565,12 @@ def test_partitions_that_nobody_uses_any_more_are_forgotten() -> None:
 
 def test_topics_that_are_stored_before_they_are_answered_wait_for_both() -> None:
     rig = Rig().known()
-    rig.logs.topics_known(frozenset({TOPIC}), {TOPIC_ID: TOPIC})
+    rig.logs.topics_known(DURABLE, {TOPIC_ID: TOPIC})
     appended(rig)
     rig.leader.high_watermark = 10
     rig.ask(0.1)
     assert rig.told() is None
-    rig.logs.topics_known(frozenset(), {TOPIC_ID: TOPIC})
+    rig.logs.topics_known(SettingsTable(), {TOPIC_ID: TOPIC})
     rig.logs.assigned([])
     assert rig.told() == (NO_ERROR, 0)
 
@@ -612,7 +615,7 @@ def test_more_topics_than_a_question_has_are_asked_about_in_turn_and_without_a_b
     rig = Rig()
     topics = [f"topic-{number:03}" for number in range(3 * MAX_TOPICS)]
     ids = {TopicId(number.to_bytes(16, "big")): topic for number, topic in enumerate(topics)}
-    rig.logs.topics_known(frozenset(), ids)
+    rig.logs.topics_known(SettingsTable(), ids)
     known = PipelinedAcks(rig.replication, rig.logs, lambda: None)
     for topic in topics:
         assert known.admit({(topic, 0): 100}, b"\xff\xff", 0.0) == {}

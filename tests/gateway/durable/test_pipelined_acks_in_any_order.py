@@ -8,6 +8,7 @@ import pytest
 from gateway.durable.pipelined_acks import AckRoute
 from gateway.durable.produce_answer import scan_produce_answer
 from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.settings_table import SettingsTable
 from tests.gateway.durable.test_pipelined_acks import (
     DUPLICATE,
     NO_ERROR,
@@ -111,7 +112,7 @@ class Life:
 
     def look(self) -> None:
         """The agent sees which topic has a directory."""
-        self.rig.logs.topics_known(frozenset(), {self.directory_id: TOPIC})
+        self.rig.logs.topics_known(SettingsTable(), {self.directory_id: TOPIC})
 
     def client(self) -> None:
         if (found := self.rig.answers.ready(self.rig.now_s)) is None:

@@ -54,10 +54,10 @@ def test_records_that_do_not_pay_for_their_read_go_inline_however_many_there_are
 
 
 def test_while_an_operator_pauses_links_nothing_goes_by_object_storage() -> None:
-    always = decider(LinkPolicy.ALWAYS)
-    always.is_paused = lambda: True
+    pauses = [True]
+    always = RouteDecider(LinkPolicy.ALWAYS, EXPRESS, 0.025, CircuitBreaker(BreakerLimits()), lambda: pauses[0])
     assert not always.is_linked(MIB, 1.0)
-    always.is_paused = lambda: False
+    pauses[0] = False
     assert always.is_linked(MIB, 1.1)
 
 

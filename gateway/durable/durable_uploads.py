@@ -1,45 +1,18 @@
-"""The write path for those who hold answers until records are stored (`gateway.durable`). Event loop only."""
+"""Tells `DurableLogs` what the write path stores and publishes. Event loop only."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from gateway.durable.durable_logs import DurableLogs
 from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.errors import MalformedFileError
 from kafka_log.tail_events import Gap
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.settings.settings_table import SettingsTable
+from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.published_offsets import PublishedOffsets
-
-if TYPE_CHECKING:
-    from gateway.durable.durable_logs import DurableLogs
-
-
-@dataclass(frozen=True, slots=True)
-class KnownTopics:
-    """An agent's knowledge of topics."""
-
-    durable: frozenset[str]
-    names: Mapping[TopicId, str]
-    """Names of topics that have a replica here."""
-    is_durable_unset: Callable[[str], bool] | None = None
-    """Whether a topic without a record of its own is durable, by its name; None: none is."""
-
-
-def known_topics(table: SettingsTable, names: Mapping[TopicId, str]) -> KnownTopics:
-    """Return which topics are durable by their settings; `names` are those with a replica here."""
-    ids = {name: topic_id for topic_id, name in names.items()}
-
-    def is_durable(name: str) -> bool:
-        settings = table.of(name, ids.get(name))
-        return settings is not None and settings.is_durable
-
-    durable = frozenset(name for name in table.topics.keys() | ids.keys() if is_durable(name))
-    return KnownTopics(durable, names, is_durable if table.is_any_durable else None)
 
 
 class HurriedUploads(Protocol):
@@ -59,7 +32,7 @@ class PublishingUploads(Protocol):
 class DurableUploads:
     """What one run of the write path stores."""
 
-    def __init__(self, manager: HurriedUploads, combine: PublishingUploads, logs: "DurableLogs") -> None:
+    def __init__(self, manager: HurriedUploads, combine: PublishingUploads, logs: DurableLogs) -> None:
         self._manager = manager
         self._logs = logs
         self._directories: dict[TopicIdPartition, tuple[Path, int]] = {}
@@ -81,10 +54,9 @@ class DurableUploads:
         for one in assignments:
             self.published.partition_released(one.topic_id_partition)
 
-    def assigned(self, assignments: Sequence[Assignment], topics: KnownTopics) -> None:
+    def assigned(self, assignments: Sequence[Assignment]) -> None:
         """Set what is led here from now on."""
         self.published.assigned(assignments)
-        self.topics_known(topics)
         self._directories = {
             log: known
             for one in assignments
@@ -102,10 +74,6 @@ class DurableUploads:
             return (directory, inode) if read_partition_metadata(directory) == log.topic_id else None
         except (OSError, MalformedFileError):
             return None
-
-    def topics_known(self, topics: KnownTopics) -> None:
-        """Set the known topics, possibly before anything is known to be led."""
-        self._logs.topics_known(topics.durable, topics.names, topics.is_durable_unset)
 
     def settled(self, partition: TopicIdPartition) -> None:
         """Handle a log that was read to its end with everything stored: no upload will report it."""

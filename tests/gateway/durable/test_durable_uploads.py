@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.wiring.durable_uploads import DurableUploads, KnownTopics, known_topics
 from gateway.durable.durable_logs import DurableLogs, Verdict
+from gateway.durable.durable_uploads import DurableUploads
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.settings_table import SettingsTable
@@ -16,7 +16,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 
 LOG = TopicIdPartition(TopicId(b"t" * 16), 0)
-TOPICS = KnownTopics(frozenset({"orders"}), {LOG.topic_id: "orders"})
+TABLE = SettingsTable({"orders": TopicSettings(True, durable=True)})
 
 
 class WritePath:
@@ -45,7 +45,8 @@ def led(directory: Path, log: TopicIdPartition = LOG) -> Assignment:
 def made(directory: Path) -> tuple[WritePath, DurableLogs, DurableUploads, Assignment]:
     path, logs, assignment = WritePath(), DurableLogs(), led(directory)
     durable = DurableUploads(path, path, logs)
-    durable.assigned([assignment], TOPICS)
+    logs.topics_known(TABLE, {LOG.topic_id: "orders"})
+    durable.assigned([assignment])
     durable.arrived()
     return path, logs, durable, assignment
 
@@ -80,9 +81,8 @@ async def test_what_cannot_be_read_does_not_count_as_stored_and_what_retention_t
 
 async def test_topics_that_are_known_before_what_is_led_keep_others_from_waiting() -> None:
     logs = DurableLogs()
-    durable = DurableUploads(WritePath(), WritePath(), logs)
     assert logs.hold("others", 0, 1, lambda: None) is not None
-    durable.topics_known(TOPICS)
+    logs.topics_known(TABLE, {LOG.topic_id: "orders"})
     assert logs.hold("others", 0, 1, lambda: None) is None
 
 
@@ -93,9 +93,7 @@ async def test_a_new_topic_is_durable_by_its_pattern_before_its_settings_are_a_r
         {"payments-old": on, "payments-on": replace(on, topic_id=None)}, {"pay.*": durable, "x.*": on}
     )
     logs = DurableLogs()
-    DurableUploads(WritePath(), WritePath(), logs).topics_known(
-        known_topics(table, {new: "payments-new", old: "payments-old"})
-    )
+    logs.topics_known(table, {new: "payments-new", old: "payments-old"})
     for topic, waits in (
         (new, True), ("payments-new", True), ("payments-unseen", True), ("payments-on", False), (old, False),
         ("x-1", False), ("orders", False), (TopicId(b"?" * 16), True),
@@ -118,7 +116,8 @@ async def test_a_topic_made_anew_under_its_name_is_not_stored_because_the_old_on
     held = logs.hold(new.topic_id if by_id else "orders", 0, 1, lambda: told.append(held.verdict if held else None))
     assert held is not None
     path.uploaded = -1
-    durable.assigned([assignment], KnownTopics(TOPICS.durable, {new.topic_id: "orders"}))
+    logs.topics_known(TABLE, {new.topic_id: "orders"})
+    durable.assigned([assignment])
     assert (held.log, held.verdict) == (new, None)
     path.uploaded = 1
     durable.settled(new)
@@ -132,5 +131,5 @@ async def test_a_log_that_was_moved_to_another_directory_is_waited_for_until_it_
     old.directory.rename(moved)
     held = logs.hold("orders", 0, 1, lambda: None)
     assert held is not None
-    durable.assigned([replace(old, directory=moved)], TOPICS)
+    durable.assigned([replace(old, directory=moved)])
     assert held.verdict is Verdict.STORED

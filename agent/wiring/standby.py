@@ -1,0 +1,63 @@
+"""Builds the standby from the settings, and what it has in common with the gateway."""
+
+import ssl
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from agent.configuration import Configuration
+from agent.settings.gateway_settings import GatewaySettings
+from agent.settings.setting_types import AgentSettingsError
+from gateway.client_handler import ClientLimits
+from gateway.client_port import PassingPort
+from gateway.metrics import GatewayMetrics
+from gateway.standby import stand_by
+from kafka_log.broker_files.server_properties import BrokerProperties
+from metadata_topic.settings.settings_memory import SettingsMemory
+from metadata_topic.settings.settings_topic import read_settings
+from replication.wire.peer_connection import Address, listening_context
+
+_IDLE_S = 900.0
+"""How long nothing may pass on a client's connection: longer than by Kafka's `connections.max.idle.ms` (600 s)."""
+
+
+async def stand_by_for(configuration: Configuration, file: Path) -> None:
+    """Lead clients of the own zone while nobody listens for them. Raises AgentSettingsError, OSError, ssl.SSLError."""
+    settings, client = configuration.settings.gateway, configuration.client
+    if not settings.durable_listener:
+        raise AgentSettingsError(f"{file}: clients of this broker's zone do not come by its agent: it needs no standby")
+    directory = configuration.settings.process.state_directory
+
+    def is_any_durable() -> bool:
+        return read_settings(client, memory=SettingsMemory(directory)).is_any_durable
+
+    broker = local_address(configuration.broker, settings.durable_listener)
+    metrics = GatewayMetrics(CollectorRegistry())
+    port = PassingPort(broker, client_tls(settings), client_limits(settings), metrics)
+    await stand_by(own_zone_address(settings), port, is_any_durable)
+
+
+def own_zone_address(settings: GatewaySettings) -> Address:
+    """Return the own-zone listener's address, at which the standby may listen as well."""
+    return Address(settings.listen_host, settings.durable_port, is_shared=True)
+
+
+def client_limits(settings: GatewaySettings) -> ClientLimits:
+    of_one = settings.max_connections_per_ip or -(-settings.max_connections // 2)
+    return ClientLimits(settings.max_connections, of_one, _IDLE_S)
+
+
+def local_address(broker: BrokerProperties, listener: str) -> Address:
+    """Return the address at which this agent dials a listener of its broker."""
+    where = broker.listeners[listener]
+    return Address(where.host or "127.0.0.1", where.port)
+
+
+def client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:
+    """Return the server context for clients' TLS."""
+    certificate, key, authority = settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_ca_file
+    if certificate is None or key is None:
+        return lambda: None
+    return partial(listening_context, certificate, key, authority)
