@@ -260,8 +260,9 @@ class Leader:
 
     def _interval_s(self, entries: int, rate: float) -> float:
         """Return the time from one upload to the next where links pay (`Cadence`)."""
-        wanted = self._outlook.wanted_bytes(entries, holds_nobody=not self._rules.producers_wait)
-        return stretched_interval_s(self._rules.interval_s, wanted / rate, self._rules.upload_wait_s)
+        wait_s = max(self._rules.gathered_s, self._outlook.paying_bytes(entries) / rate)
+        wanted_s = self._outlook.wanted_bytes(entries) / rate
+        return stretched_interval_s(self._rules.interval_s, wanted_s, min(wait_s, self._rules.upload_wait_s))
 
     def _reads(self, linked: Collection[LedLog], entry_bytes: float) -> tuple[int, float]:
         """Return how many ranges are read of an object, and the ratio of bytes read to those wanted.

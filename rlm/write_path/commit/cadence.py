@@ -4,9 +4,9 @@ An object costs its requests, and the agents some 5 ms of CPU whatever its size;
 for it. So, as in a database's group commit, what is appended while others wait shares one object:
 
 - Nobody wants links (small loads, by cost): one archive interval from start to start.
-- Links are wanted because they pay: until the rate has brought an object that pays with something to spare, so that
-  objects pay on average; a large one, if links are known to hold nobody back. At the latest after the time that an
-  upload may wait, and as soon as an object pays and nothing more comes: then all producers wait.
+- Links are wanted because they pay: until the rate has brought an object that costs little beside its bytes, at the
+  latest after the time that an upload may wait. As soon as an object pays and nothing more comes: then all producers
+  wait.
 - Links are wanted whatever they cost: at once while nothing is in flight, so that a single record waits for nothing.
   Otherwise, or while much is appended, one interval after the last start, and up to two for a large object.
 - As soon as a whole object's bytes are queued or known to be in the logs.

@@ -62,18 +62,14 @@ class Outlook:
         """Return the average size that objects should have, so that they pay with something to spare."""
         return PAYS_TIMES * self.break_even_bytes(entries)
 
-    def wanted_bytes(self, entries: float, *, holds_nobody: bool) -> float:
-        """Return the average size to wait for; `holds_nobody`: whether links are known to hold no records back."""
-        paying_bytes = self.paying_bytes(entries)
-        return max(paying_bytes, self._full_object_bytes(entries)) if holds_nobody else paying_bytes
-
-    def _full_object_bytes(self, entries: float) -> float:
+    def wanted_bytes(self, entries: float) -> float:
         """Return the size of an object that costs little beside its bytes, see _SHARE_BESIDE_BYTES; inf if there is
         none.
         """
         if self.byte_usd <= 0:
             return math.inf
-        return (self.object_usd + entries * self.entry_usd) / (_SHARE_BESIDE_BYTES * self.byte_usd)
+        large_bytes = (self.object_usd + entries * self.entry_usd) / (_SHARE_BESIDE_BYTES * self.byte_usd)
+        return max(self.paying_bytes(entries), large_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class LinkDecider:
     def decide(self, now_s: float, load: Load) -> Decision:
         """Return how the load's bytes travel, and when an upload of it starts."""
         mode, reason, urgency, wait_s = LinkMode.OFF, InlineReason.NOT_ENABLED, load.urgency, math.inf
-        holds_nobody = True
+        may_wait = False
         for one in load.of:
             why = self.why_inline(one, now_s)
             if why is None:
@@ -70,24 +70,20 @@ class LinkDecider:
                 is_always = one.link_policy is LinkPolicy.ALWAYS
                 urgency = max(urgency, Urgency.LINKS if is_always else Urgency.PAYING_LINKS)
                 wait_s = min(wait_s, self._wait_s(one))
-                holds_nobody &= self.trials.of(one.topic).holds_nobody
+                may_wait |= self.trials.of(one.topic).may_wait
             elif mode is not LinkMode.LINK:
                 mode, reason = _MODES.get(why, LinkMode.INLINE), why
             if one.is_durable:
                 urgency = Urgency.LINKS
             if urgency is Urgency.LINKS:
                 break
-        price = self.price
-        wanted_bytes = price.wanted_bytes(holds_nobody=holds_nobody)
-        rate = price.bytes_per_s(now_s)
-        enough_bytes = math.inf if holds_nobody else price.break_even_bytes
         load = replace(
             load,
             urgency=urgency,
             wait_s=wait_s,
-            bytes_per_s=rate,
-            wanted_bytes=wanted_bytes,
-            enough_bytes=enough_bytes,
+            bytes_per_s=self.price.bytes_per_s(now_s),
+            wanted_bytes=self.price.wanted_bytes,
+            enough_bytes=self.price.paying_bytes if may_wait else math.inf,
         )
         return Decision(mode, self.cadence.start_s(load, now_s), None if mode is LinkMode.LINK else reason)
 

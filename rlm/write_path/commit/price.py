@@ -15,7 +15,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.bandwidth import RateMeter
-from rlm.write_path.commit.constants import HOLD_OFF_S, LOAN, PAYS_TIMES, RATE_S
+from rlm.write_path.commit.constants import GAINED_MAX, HOLD_OFF_S, LOAN, PAYS_TIMES, RATE_S
 from rlm.write_path.commit.link_costs import LinkCosts, Outlook
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ class Price:
         self._entries = 1.0
         """Of an object, on average."""
         self._gained = 0.0
-        """How many objects' worth the last ones saved; below 0: lost."""
+        """How many objects' worth the last ones had more than they should; below 0: less."""
         self._rests_until_s, self._rest_s = -math.inf, HOLD_OFF_S[0]
         self._uploading_s = -math.inf
         """When the last object began that is made only because links pay."""
@@ -85,8 +85,8 @@ class Price:
         self._entries += (entries - self._entries) / 8
 
     def uploading(self, size: int, now_s: float) -> None:
-        """Record that an object of so many bytes begins, only because links pay. If objects cease to, links rest."""
-        self._gained = min(self._gained + size / max(self.break_even_bytes, 1) - 1, LOAN)
+        """Record that an object of so many bytes begins, only because links pay. If many are small, links rest."""
+        self._gained = min(self._gained + size / max(self.paying_bytes, 1) - 1, GAINED_MAX)
         self._uploading_s = now_s
         if self._gained < -LOAN:
             is_soon = now_s - self._rests_until_s < self._rest_s  # after the last rest
@@ -114,9 +114,10 @@ class Price:
         """The average size that objects should have, so that they pay with something to spare."""
         return self._outlook.paying_bytes(self._entries)
 
-    def wanted_bytes(self, *, holds_nobody: bool) -> float:
-        """Return the average size to wait for; `holds_nobody`: whether links are known to hold no records back."""
-        return self._outlook.wanted_bytes(self._entries, holds_nobody=holds_nobody)
+    @property
+    def wanted_bytes(self) -> float:
+        """The average size to wait for, if all producers do not wait sooner."""
+        return self._outlook.wanted_bytes(self._entries)
 
     def never_pays(self, assignment: Assignment) -> bool:
         """Whether no object of this partition ever pays, whatever its size."""

@@ -39,7 +39,6 @@ from rlm.write_path.commit.constants import (
     LOOK_MAX_S,
     LOOK_S,
     LOOKS,
-    NOBODY,
     PERIOD_S,
     WINDOW_S,
 )
@@ -114,17 +113,12 @@ class Trial:
         self._look: list[Sample] = []
         self._rate = self._batch_bytes = self._busiest_bytes = 0.0
         """By links before the look; the last is the most that came within LOOK_S."""
-        self._held_back_s: float | None = None
-        """By how much links hold records back, averaged over looks; None: not known."""
+        self.may_wait = True
+        """Whether all producers may be waiting when nothing comes: no look showed otherwise."""
 
     def may_join(self, now_s: float) -> bool:
         """Whether to look when others do."""
         return self.state is State.LINKS and now_s >= self.next_s - self._period_s / 2
-
-    @property
-    def holds_nobody(self) -> bool:
-        """Whether links hold no records back worth mentioning, so that uploads may wait for large objects."""
-        return self._held_back_s is not None and self._held_back_s < NOBODY * self.limit_s
 
     # Rounds of looks.
 
@@ -160,7 +154,7 @@ class Trial:
         size, surplus_s = self._look[-1].size_bytes - self._look[0].size_bytes, self._surplus_s
         if surplus_s <= self._chance_s or size <= self._busiest_bytes * self._seconds / LOOK_S:
             return Finding.FREE
-        if surplus_s > self.limit_s:
+        if surplus_s > self.limit_s + self._chance_s:
             return Finding.HELD
         return Finding.GROWS if self._grows or surplus_s > self.limit_s / 2 else Finding.FREE
 
@@ -168,12 +162,12 @@ class Trial:
         """Judge the look."""
         found, surplus_s, self._samples = self.finding, self._surplus_s, []
         if found is Finding.GROWS:  # if it grew all the time, links cost throughput
-            found = Finding.HELD if self._grows and self._seconds > 0.9 * LOOK_MAX_S else Finding.FREE
-        did_hold, seen_s = not self.holds_nobody, surplus_s if surplus_s > self._chance_s else 0.0
-        self._held_back_s = seen_s if self._held_back_s is None else (self._held_back_s + seen_s) / 2
+            grew = self._grows and self._seconds > 0.9 * LOOK_MAX_S
+            found = Finding.HELD if grew or surplus_s > self.limit_s else Finding.FREE
         self.votes = self.votes + 1 if found is Finding.HELD else 0
-        # From now on uploads wait for large objects: that may hold producers back.
-        self.is_open, self.state = self.votes > 0 or (did_hold and self.holds_nobody), State.LINKS
+        may_wait, self.may_wait = self.may_wait, surplus_s > self._chance_s
+        # Where nobody waits, uploads wait for larger objects from now on: that may hold producers back.
+        self.is_open, self.state = self.votes > 0 or (may_wait and not self.may_wait), State.LINKS
         now_s = self._look[-1].at_s
         if self.votes >= (1 if now_s < self._retry_until_s else LOOKS):
             until_s = now_s + self._hold_off_s
@@ -212,7 +206,7 @@ class Trial:
     def load_began(self, now_s: float) -> None:
         """Look soon again, but not as long as the load begins."""
         if self.state is State.LINKS and self.next_s < math.inf:
-            self._period_s, self.next_s, self._held_back_s = PERIOD_S[0], now_s + LOOK_MAX_S, None
+            self._period_s, self.next_s, self.may_wait = PERIOD_S[0], now_s + LOOK_MAX_S, True
 
     @property
     def _seconds(self) -> float:
