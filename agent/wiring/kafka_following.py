@@ -44,7 +44,6 @@ from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch
 from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 
 log = structlog.get_logger(__name__)
 
@@ -163,13 +162,6 @@ class KafkaFollowing:
     def enabled_topics(self) -> list[str]:
         """The topics that have the feature on, as far as the agent has read, sorted; any thread may ask."""
         return sorted(name for name, topic in self.topic_settings.topics.items() if topic.enable)
-
-    def resume_point(self, assignment: Assignment) -> ResumePoint:
-        """Return what of this log must be uploaded, by the metadata topic, which was read before anything is led.
-
-        Raises ResumeUnknownError.
-        """
-        return resume_point(self.metadata.store, self.metadata.archive, assignment)
 
     async def _run(self) -> None:
         await self.topics.make()

@@ -44,7 +44,7 @@ from plugin.wrappers.request_ceiling import RequestCeiling
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
-from replication.follower.hydration import HydrationCache, HydrationLimits
+from replication.follower.hydration import HydrationCache
 from replication.follower.neighbours import Neighbours, RangeHandler
 from replication.follower.peer_watch import PeerWatch
 from replication.follower.tiers import ArchiveReads
@@ -165,8 +165,7 @@ def build_relaying(
     storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.time_call)
     write_path, zones = GuardedWritePath(), Zones(identity.rack, RemoteReaders(clock))
     peers = KnownPeers(peer_addresses(broker, settings.peers))
-    cache = HydrationLimits(settings.hydration.cache_bytes)
-    hydration = HydrationCache(storage, cache, stage_times, metrics, clock, archive)
+    hydration = HydrationCache(storage, settings.hydration.cache_bytes, stage_times, metrics, clock, archive)
     pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory)
     tls_plan = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
     broker_tls, frames, index = (

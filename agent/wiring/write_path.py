@@ -41,7 +41,7 @@ from rlm.write_path.core.led_partition import BacklogLimits, PartitionStatus
 from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.metrics import StageTimes, WriteMetrics
-from rlm.write_path.reading.resume_point import ResumePoint, end_of_log
+from rlm.write_path.reading.resume_point import ResumePoint, end_of_log, resume_point
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadListener, WritePathOwner
 from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import PretendedUploads, RLMWalCombineTask
@@ -229,7 +229,10 @@ class WritePath(WritePathOwner):
     # WritePathOwner.
 
     def resume_point(self, assignment: Assignment) -> ResumePoint:
-        return self._kafka.resume_point(assignment) if self._shadow is None else end_of_log(assignment)
+        if self._shadow is not None:
+            return end_of_log(assignment)
+        metadata = self._kafka.metadata  # it was read before anything is led
+        return resume_point(metadata.store, metadata.archive, assignment)
 
     def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
         if self._shadow is None:

@@ -17,7 +17,6 @@ Used from the event loop only.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
@@ -60,34 +59,27 @@ class HydrationError(Exception):
         super().__init__(detail)
 
 
-@dataclass(frozen=True, slots=True)
-class HydrationLimits:
-    """The bytes that may be cached or being read."""
-
-    cache_bytes: int
-    breaker: BreakerLimits = field(default_factory=BreakerLimits)
-
-
 class HydrationCache:
     """Recently read ranges of combined segments and archive objects, and reads of missing ones."""
 
     def __init__(
         self,
         storage: RemoteWalStorageManager,
-        limits: HydrationLimits,
+        cache_bytes: int,
         stage_times: StageTimes,
         metrics: ReplicationMetrics,
         clock: Callable[[], float],
         archive: Callable[[], ArchiveReads | None] = lambda: None,
+        breaker: BreakerLimits | None = None,
     ) -> None:
-        """`archive` returns the archive's store once it is there."""
+        """`cache_bytes` may be cached or being read. `archive` returns the archive's store once it is there."""
         self._stage_times = stage_times
         self._metrics = metrics
         self._clock = clock
-        self._max_in_flight_bytes = limits.cache_bytes // 2
-        self.tiers = Tiers(storage, archive, limits.breaker, metrics)
+        self._max_in_flight_bytes = cache_bytes // 2
+        self.tiers = Tiers(storage, archive, breaker or BreakerLimits(), metrics)
         self._waiting: dict[RangeWait, asyncio.Future[memoryview]] = {}
-        self.ranges = RangeCache(limits.cache_bytes)
+        self.ranges = RangeCache(cache_bytes)
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that all of this runs on, once known."""

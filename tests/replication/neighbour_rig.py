@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
-from replication.follower.hydration import HydrationCache, HydrationLimits
+from replication.follower.hydration import HydrationCache
 from replication.follower.neighbours import Neighbours, RangeHandler
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
@@ -78,8 +78,7 @@ class Zone:
         store.objects = {OBJECT: DATA}
         registry = CollectorRegistry()
         metrics, stage_times = ReplicationMetrics(registry), StageTimes(registry)
-        limits = HydrationLimits(self.cache_bytes)
-        hydration = HydrationCache(store, limits, stage_times, metrics, clock=lambda: self.now_s)
+        hydration = HydrationCache(store, self.cache_bytes, stage_times, metrics, clock=lambda: self.now_s)
         catch_up = CatchUpReads(hydration, CatchUpReadLimits(1, 1, 1, 0.0), metrics, lambda: self.now_s)
         hello = Hello("cluster", broker_id, 7, CAPABILITIES)
         following = FollowerContext(

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
-from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
+from replication.follower.hydration import HydrationCache, HydrationError
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
@@ -36,10 +36,11 @@ class Rig:
         self.metrics = ReplicationMetrics(registry)
         self.cache = HydrationCache(
             self.storage,
-            HydrationLimits(100_000, BreakerLimits(failures_to_open=3)),
+            100_000,
             StageTimes(registry),
             self.metrics,
             clock=lambda: self.now_s,
+            breaker=BreakerLimits(failures_to_open=3),
         )
         # A quarter of a second's worth, 1000 bytes, may go at once.
         self.reads = CatchUpReads(

@@ -13,7 +13,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.errors import RemoteStorageTimeoutError
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
+from replication.follower.hydration import HydrationCache, HydrationError
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
@@ -53,11 +53,12 @@ class Rig:
         self.archive: ArchiveRig | None = ArchiveRig()
         self.cache = HydrationCache(
             self.storage,
-            HydrationLimits(cache_bytes, BREAKER),
+            cache_bytes,
             StageTimes(registry),
             self.metrics,
             clock=lambda: self.now_s,
             archive=lambda: self.archive,
+            breaker=BREAKER,
         )
         self.told: list[bool] = []
         self.cache.tiers.on_breaker_change.append(self.told.append)

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry
 
-from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
+from replication.follower.hydration import HydrationCache, HydrationError
 from replication.leader.link_index import LinkIndex
 from replication.leader.link_planner import LinkPlanner, PlannerLimits, SendLinked
 from replication.wire.fetch_frame import scan_fetch_response
@@ -37,9 +37,7 @@ async def test_what_a_follower_paused_for_a_day_holds_links_to_is_whole_or_gone_
     read = []
     for _ in range(DAY_HOURS):
         registry = CollectorRegistry()
-        cache = HydrationCache(
-            world.storage, HydrationLimits(10_000), StageTimes(registry), ReplicationMetrics(registry), lambda: 0.0
-        )
+        cache = HydrationCache(world.storage, 10_000, StageTimes(registry), ReplicationMetrics(registry), lambda: 0.0)
         try:
             data = [await cache.fetch(one.object_id, one.start_position, one.end_position) for one in linked.links]
             assert b"".join(map(bytes, splice(linked, data))) == original

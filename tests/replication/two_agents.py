@@ -29,7 +29,7 @@ from plugin.store_loop import ask
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
-from replication.follower.hydration import HydrationCache, HydrationLimits
+from replication.follower.hydration import HydrationCache
 from replication.follower.leader_bypass import Bypass, RouteLimits
 from replication.follower.tiers import ArchiveReads
 from replication.leader.catch_up import CatchUp
@@ -203,11 +203,12 @@ class Agents:
         self.broker_address = await self.broker.start(self.broker_listens_by)
         self.hydration = HydrationCache(
             self.read_from or self.storage,
-            HydrationLimits(10_000_000, BreakerLimits(failures_to_open=3, open_s=1.0)),
+            10_000_000,
             self.stage_times,
             self.follower_metrics,
             clock=lambda: self.now_s,
             archive=lambda: self.archive,
+            breaker=BreakerLimits(failures_to_open=3, open_s=1.0),
         )
         self.catch_up_reads = CatchUpReads(
             self.hydration, self.catch_up_read_limits, self.follower_metrics, clock=lambda: self.now_s

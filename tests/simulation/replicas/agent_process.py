@@ -13,7 +13,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
-from replication.follower.hydration import HydrationCache, HydrationLimits
+from replication.follower.hydration import HydrationCache
 from replication.follower.leader_bypass import Bypass, RouteLimits
 from replication.follower.neighbours import Neighbours, RangeHandler
 from replication.leader.catch_up import CatchUp
@@ -89,9 +89,9 @@ class AgentProcess:
         manager = self.writing.manager
         shared = PeerCapabilities.SHARED_READS if world.shares_reads else PeerCapabilities.NONE
         hello = Hello("cluster", self.broker_id, incarnation, CAPABILITIES | shared)
-        limits = HydrationLimits(20_000, BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0))
+        breaker = BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0)
         storage = PooledStorage(world.storage, self._pool(world.get_delays)(5, ""))
-        self.hydration = HydrationCache(storage, limits, world.stage_times, metrics, clock=clock)
+        self.hydration = HydrationCache(storage, 20_000, world.stage_times, metrics, clock=clock, breaker=breaker)
         self.catch_up_reads = CatchUpReads(self.hydration, CATCH_UP_READS, metrics, clock)
         index = LinkIndex(INDEXED_BATCHES)
         stored = LedLogs(self.writing.store, manager.stored_log, MIN_ENTRY_BYTES)
