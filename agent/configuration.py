@@ -5,6 +5,7 @@ from typing import Final, Self
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.kafka_client import client_config
+from agent.settings.plain_peers import listener_with_login
 from agent.settings.setting_types import milliseconds
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.server_properties import BrokerProperties
@@ -41,6 +42,11 @@ class Configuration:
     def delete_grace_ms(self) -> int:
         """How long an object stays after DELETE_SEGMENT_STARTED, for links given before."""
         return delete_grace_ms(self.broker, self.settings)
+
+    @property
+    def shares_reads(self) -> bool:
+        """Whether one agent of a zone reads an object for all: not where that gives records without a login."""
+        return listener_with_login(self.broker, self.settings) is None
 
     @property
     def store_prices(self) -> StorePrices:

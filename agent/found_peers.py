@@ -50,7 +50,6 @@ def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
     parts = {
         GatewayPart.CLIENTS: True,
         GatewayPart.PRODUCE: produce.enable,
-        GatewayPart.ADOPT: produce.enable and produce.adopt_enable,
         GatewayPart.LINKS: gateway.fetch_links_enable,
         GatewayPart.DURABLE: bool(gateway.durable_listener),
     }

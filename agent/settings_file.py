@@ -12,8 +12,8 @@ from agent.settings.bypass import check_bypass
 from agent.settings.gateway_settings import check_gateway, left_to_broker
 from agent.settings.http_listener import check_http_listener, is_loopback
 from agent.settings.kafka_client import check_client
-from agent.settings.memory_shares import MIN_FRAME_BYTES, other_bytes
-from agent.settings.plain_peers import without_records_for_strangers
+from agent.settings.memory_shares import least_memory_bytes
+from agent.settings.plain_peers import check_plain_peers
 from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
 from kafka_log.broker_files.server_properties import BrokerProperties, load_broker_properties
@@ -61,9 +61,10 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
         raise AgentSettingsError(f"{file}: remote.wal.gateway.durable.listener: {told}")
     settings = settings.model_copy(update={"gateway": left_to_broker(settings.gateway, broker)})
     try:
-        return without_records_for_strangers(broker, settings)
+        check_plain_peers(broker, settings)
     except AgentSettingsError as error:
         raise AgentSettingsError(f"{file}: {error}") from None
+    return settings
 
 
 def _told(wrong: ErrorDetails) -> str:
@@ -145,10 +146,9 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
 
 
 def _check_memory(settings: AgentSettings, file: Path) -> None:
-    least = other_bytes(settings) + MIN_FRAME_BYTES
+    least = least_memory_bytes(settings)
     if settings.process.memory_bytes < least:
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.memory.bytes: must be {least} at least with these queues and caches; raise it, "
-            "or lower remote.wal.hydration.cache.bytes "
-            "or remote.wal.log.manager.combiner.task.upload.bytes"
+            "or lower remote.wal.log.manager.combiner.task.upload.bytes"
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from agent.found_peers import gateway_parts, serving_clients
 from agent.settings.agent_settings import AgentSettings
-from agent.settings.gateway_settings import ALL, GatewaySettings
+from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.http_listener import is_loopback
 from agent.settings.kafka_client import bootstrap_listener, client_listeners
 from doctor.facts import Facts, Unknown, known
@@ -25,7 +25,6 @@ _SERVERS = "remote.wal.agent.bootstrap.servers"
 _CONSEQUENCE = "while an agent there is dead, this one reads and writes nothing of what its broker leads"
 _TWO_SIDED = {
     GatewayPart.PRODUCE: f"{_KEY}.produce.enable",
-    GatewayPart.ADOPT: f"{_KEY}.produce.adopt.enable",
     GatewayPart.LINKS: f"{_KEY}.fetch.links.enable",
 }
 """Features that need two agents."""
@@ -80,15 +79,6 @@ def _zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
     if missing:
         found = f"no listener for clients of {', '.join(missing)}: they are not led to their own gateways"
         faults.append((Level.ERROR, found, f"{_PLAN}, and add them to {_KEY}.zone.listeners"))
-    unreached = sorted(away.keys() - set(settings.reached(away)))
-    if unreached:
-        found = f"{_KEY}.brokers lacks {', '.join(map(str, unreached))}, which clients here cannot reach"
-        faults.append((Level.ERROR, found, f"add them to {_KEY}.brokers"))
-    listed = settings.brokers if settings.brokers != ALL else ()
-    near = sorted(one for one in listed if one in facts.zones and facts.zones[one] == own)
-    if near:
-        found = f"{_KEY}.brokers has {', '.join(map(str, near))}, which stand in this zone and advertise themselves"
-        faults.append((Level.WARNING, found, f"take them out of {_KEY}.brokers"))
     return faults
 
 
@@ -221,8 +211,8 @@ def gateway_security(facts: Facts) -> Verdict:
     if "max.connections.per.ip" in raw:
         found = "max.connections.per.ip counts all clients of other zones together, as they come from 127.0.0.1"
         change = (
-            f"max.connections.per.ip.overrides=127.0.0.1:{settings.max_connections}, and "
-            f"{_KEY}.max.connections.per.ip at the gateways"
+            f"max.connections.per.ip.overrides=127.0.0.1:{settings.max_connections}; gateways give one address half of "
+            f"{_KEY}.max.connections at most"
         )
         faults.append((Level.WARNING, found, change))
     if raw.get("authorizer.class.name"):

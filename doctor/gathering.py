@@ -11,7 +11,6 @@ from typing import TypeVar
 from agent.found_peers import registered_addresses, registered_bypasses, serving_clients
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import tls_context
-from agent.settings.gateway_settings import ALL
 from agent.settings.kafka_client import client_config
 from agent.settings.process_settings import HttpSettings
 from agent.settings.storage_spec import storage_spec
@@ -161,9 +160,9 @@ def _led_to(facts: Facts, zones: Mapping[int, str | None] | Unknown) -> dict[int
     if isinstance(zones, Unknown) or isinstance(cluster_id, Unknown):
         return {}
     others = settings.reached(one for one, zone in zones.items() if zone != broker.rack and one != broker.node_id)
-    if settings.brokers == ALL:  # at the zone's other agents the ports of these are closed
-        agents = {broker.node_id, *serving_clients(facts.registered, broker.rack or "")}
-        others = [one for one in others if ranked(one, agents)[0] == broker.node_id]
+    agents = {broker.node_id, *serving_clients(facts.registered, broker.rack or "")}
+    # At the zone's other agents the ports of these are closed.
+    others = [one for one in others if ranked(one, agents)[0] == broker.node_id]
     host = "127.0.0.1" if settings.listen_host in _ALL_ADDRESSES else settings.listen_host
 
     def ask(one: int) -> bool | Unknown | None:

@@ -70,8 +70,8 @@ class ClusterLayout:
     ) -> Self:
         """Return a new layout on ports that are free now. Raises NoFreePortsError."""
         chooser = chooser or random.SystemRandom()
-        ports = free_port_block(1 + _REPLICA_PORTS + broker_count * (_OWN_PORTS + MAX_ZONES), chooser)
-        return cls(directory.absolute(), _new_cluster_id(chooser), broker_count, ports[0], network)
+        ports = free_port_block(2 + _REPLICA_PORTS + broker_count * (_OWN_PORTS + MAX_ZONES), chooser)
+        return cls(directory.absolute(), _new_cluster_id(chooser), broker_count, ports[1], network)
 
     @property
     def broker_ids(self) -> tuple[int, ...]:

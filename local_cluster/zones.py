@@ -96,7 +96,7 @@ class ZoneGateways:
 
     def bootstrap_address(self, layout: ClusterLayout, broker_id: int) -> str:
         """Return the address where clients of any zone may bootstrap at a broker's agent."""
-        return f"{self.gateway_host(broker_id)}:{layout.replica_port_base}"
+        return f"{self.gateway_host(broker_id)}:{layout.replica_port_base - 1}"
 
     def bootstrap_servers(self, layout: ClusterLayout, zone: str) -> str:
         """Return the bootstrap servers of the zone's gateways only, at their ports for brokers of other zones."""
@@ -131,7 +131,7 @@ def with_gateways(
         agents_security_protocol="PLAINTEXT",
         durable=gateways.durable,
         pipelined=gateways.pipelined,
-        bootstrap_port=layout.replica_port_base if gateways.bootstrap else None,
+        bootstrap=gateways.bootstrap,
         security_protocol=gateways.security_protocol,
     )
     names = {zone: gateways.gateway_name(zone) for zone in gateways.zone_names}

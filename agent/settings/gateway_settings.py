@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import structlog
 from pydantic import BeforeValidator, Field
@@ -23,20 +23,6 @@ from kafka_log.broker_files.server_properties import BrokerProperties
 log = structlog.get_logger(__name__)
 
 _KEY = "remote.wal.gateway"
-ALL: Final = "*"
-
-
-def parse_broker_ids(value: object) -> object:
-    """Parse `2,3`, or `*`."""
-    if not isinstance(value, str) or value.strip() == ALL:
-        return ALL if isinstance(value, str) else value
-    ids = [item.strip() for item in value.split(",") if item.strip()]
-    for item in ids:
-        if not item.isdecimal():
-            raise ValueError(f"{item!r} is no broker id")
-    if len(set(ids)) < len(ids):
-        raise ValueError("a broker is named twice")
-    return dict.fromkeys(map(int, ids))
 
 
 def parse_zone_listeners(value: object) -> object:
@@ -52,9 +38,6 @@ def parse_zone_listeners(value: object) -> object:
             raise ValueError(f"zone {zone} is named twice")
         listeners[zone] = name.upper()
     return listeners
-
-
-BrokerIdsSetting = Annotated[dict[int, None] | Literal["*"], BeforeValidator(parse_broker_ids)]
 
 
 def parse_networks(value: object) -> object:
@@ -86,22 +69,17 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     port_base: int = Field(
         19300, ge=1, le=MAX_PORT, description="The port for broker <id> is this plus <id>, as it advertises it."
     )
-    brokers: BrokerIdsSetting = Field(
-        default_factory=dict,
-        description="The brokers of other zones that clients reach here: ids, by commas; or `*`: all that are listed "
-        "or register, each by one agent of the zone at a time.",
-    )
     zone_listeners: ZoneListenersSetting = Field(
         default_factory=dict,
         description="This broker's loopback listeners for clients of other zones: <zone>=<listener>, by commas. "
-        "Clients reach no other.",
+        "Clients reach no other. With it, clients of this zone reach the brokers of others here, each by one agent of "
+        "the zone at a time.",
     )
     bootstrap_listener: ListenerSetting = Field(
         "",
         description="This broker's listener for clients of its own zone. With it, clients of all zones may use one "
-        "bootstrap address. Empty: not.",
+        "bootstrap address, at the port below port.base. Empty: not.",
     )
-    bootstrap_port: int = Field(19299, ge=1, le=MAX_PORT, description="The port for that, at the listen host.")
     bootstrap_zones: NetworksSetting = Field(
         default_factory=dict,
         description="Zones of those clients by their networks: <network>=<zone>, by commas. zone=<zone> in a client "
@@ -144,10 +122,7 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         500,
         ge=1,
         description="Connections of clients that are relayed at once; as many again from other zones to this broker. "
-        "Each is 256 KiB of memory.",
-    )
-    max_connections_per_ip: int | None = Field(
-        None, ge=1, description="How many of them from one client's address. Default: half."
+        "Each is 256 KiB of memory. At most half of them are one client's address's.",
     )
     ssl_certificate_file: Path | None = Field(
         None,
@@ -165,13 +140,13 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     peer_ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
 
     def reached(self, others: Iterable[int]) -> list[int]:
-        """Return the brokers that clients reach here; `others` are the other known brokers."""
-        return sorted(set(others) if self.brokers == ALL else self.brokers)
+        """Return the brokers that clients may reach here; `others` are the other known brokers."""
+        return sorted(others) if self.zone_listeners else []
 
     @property
     def is_front(self) -> bool:
         """Whether clients of all zones come by this agent, which stands in front of its broker alone."""
-        return bool(self.durable_listener) and not self.zone_listeners and not self.brokers
+        return bool(self.durable_listener) and not self.zone_listeners
 
     @property
     def by_agents(self) -> set[str]:
@@ -186,11 +161,6 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
         False,
         description="Whether records that clients produce to brokers of other zones go by object storage.",
     )
-    adopt_enable: bool = Field(
-        False,
-        description="Whether the leader's agent keeps what a gateway stored and does not upload it again. Set it at "
-        "both ends, once all agents know it.",
-    )
     policy: Literal["cost", "always"] = Field(
         "cost", description="`cost`: where that is cheaper by the price table; `always`."
     )
@@ -203,12 +173,6 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
     if not broker.rack:
         raise AgentSettingsError(f"{file}: broker.rack: {_KEY}.enable needs it, as the zone whose clients come here")
     listed = [one for one in peers.peers if one != broker.node_id]
-    unknown = [one for one in settings.reached(listed) if one not in listed]
-    if unknown:
-        raise AgentSettingsError(
-            f"{file}: {_KEY}.brokers: broker {unknown[0]} is not another one of remote.wal.agent.peers, by which its "
-            "agent is reached"
-        )
     highest_port = settings.port_base + max(settings.reached(listed), default=0)
     if highest_port > MAX_PORT:
         raise AgentSettingsError(f"{file}: {_KEY}.port.base: the port of the highest broker id would be {highest_port}")

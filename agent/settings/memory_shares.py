@@ -32,8 +32,27 @@ MIN_FRAME_BYTES = 64 * MIB
 """The total minimum: fetches of some megabytes side by side."""
 
 
+_READ_QUARTERS = 5
+"""Quarters of the cache that objects take: all of them, and one for a broker that is far behind."""
+
+
+def cache_bytes(settings: AgentSettings) -> int:
+    """Return the bytes of objects that are cached or being read at most: an eighth of the memory (guessed)."""
+    return settings.process.memory_bytes // 8
+
+
 def other_bytes(settings: AgentSettings) -> int:
     """Return the memory that is not for frames."""
+    return _fixed_bytes(settings) + _READ_QUARTERS * cache_bytes(settings) // 4
+
+
+def least_memory_bytes(settings: AgentSettings) -> int:
+    """Return the memory that suffices for these settings."""
+    return -(-(_fixed_bytes(settings) + MIN_FRAME_BYTES) * 32 // (32 - _READ_QUARTERS))
+
+
+def _fixed_bytes(settings: AgentSettings) -> int:
+    """Return the memory that is not for frames, and does not grow with the whole."""
     uploads = settings.log_manager.combiner_thread_pool_size
     upload_bytes = settings.log_manager.combiner_task_upload_bytes
     # For this agent as the gateway, and as many for the broker's side.
@@ -41,7 +60,7 @@ def other_bytes(settings: AgentSettings) -> int:
     by_objects = settings.gateway_produce.enable or settings.gateway.fetch_links_enable
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and by_objects else 0
     client_bytes += SERVED_BYTES if settings.gateway.fetch_serve_enable else 0
-    client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.adopt_enable else 0
+    client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.enable else 0
     holds = settings.gateway.enable and settings.gateway.durable_listener
     client_bytes += 2 * HELD_FRAMES_BYTES + HELD_ANSWERS_BYTES if holds else 0
     archive_bytes = 2 * ARCHIVE_OBJECT_MAX_BYTES if settings.archive.enable else 0
@@ -51,8 +70,6 @@ def other_bytes(settings: AgentSettings) -> int:
         + PUBLICATION_BYTES
         + QUEUE_BYTES
         + 2 * (uploads + 1) * upload_bytes  # in pieces, and in one piece for the store's client; one of the backlog
-        + settings.hydration.cache_bytes
-        + settings.hydration.cache_bytes // 4  # reads for a broker that is far behind
         + archive_bytes
         + client_bytes
     )

@@ -36,17 +36,11 @@ def _wants_login(broker: BrokerProperties, name: str) -> bool:
     return protocol.startswith("SASL") or (protocol == "SSL" and asked.strip().lower() == "required")
 
 
-def without_records_for_strangers(broker: BrokerProperties, settings: AgentSettings) -> AgentSettings:
-    """Return the settings by which the agent gives nobody records without a login that clients need.
-
-    Raises AgentSettingsError if a setting asks for that.
-    """
+def check_plain_peers(broker: BrokerProperties, settings: AgentSettings) -> None:
+    """Raise AgentSettingsError if a setting would give records without a login that clients need."""
     listener = listener_with_login(broker, settings)
-    if listener is None:
-        return settings
-    if settings.gateway.enable and settings.gateway.fetch_serve_enable:
+    if listener is not None and settings.gateway.enable and settings.gateway.fetch_serve_enable:
         raise AgentSettingsError(
             f"{_SERVE}: clients of {listener} must log in, and agents speak plaintext, so whoever reaches "
             "remote.wal.agent.peer.listener could read all records; set remote.wal.agent.ssl.* on all agents"
         )
-    return settings.model_copy(update={"hydration": settings.hydration.model_copy(update={"share_min_readers": 0})})

@@ -62,17 +62,8 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
 class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration.")):
     """Settings of reading linked ranges."""
 
-    cache_bytes: int = Field(
-        128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of objects that are cached or being read."
-    )
     timeout_s: Seconds = Field(
         1000, ge=1, description="How long a response waits for object storage before its bytes are asked for inline."
-    )
-    share_min_readers: int = Field(
-        2,
-        ge=0,
-        description="From how many agents of a zone that read an object, one reads it for all. 0: each reads for "
-        "itself.",
     )
 
 

@@ -16,7 +16,7 @@ from agent.configuration import Configuration
 from agent.lease_watch import LeaseWatch
 from agent.service_manager import ListeningSockets
 from agent.settings.bypass import client_login
-from agent.settings.gateway_settings import ALL, GatewaySettings
+from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.memory_shares import CLIENT_FRAMES_BYTES, HELD_ANSWERS_BYTES, HELD_FRAMES_BYTES, SERVED_BYTES
 from agent.settings.setting_types import MAX_PORT
 from agent.wiring.peering import gateway_tls
@@ -130,10 +130,7 @@ class ClientGateway:
         await self.clients.start({})
         for broker_id in sorted(self._reached()):
             listener = handed.take(f"client-{broker_id}", self.client_address(broker_id))
-            if self.settings.brokers == ALL:  # a neighbour serves whom this agent cannot listen for
-                await self._listen(broker_id, listener)
-            else:
-                await self.clients.listen(broker_id, listener)
+            await self._listen(broker_id, listener)  # a neighbour serves whom this agent cannot listen for
         for name, (port, address) in self.ports.items():
             await port.start(handed.take(name, address))
 
@@ -165,9 +162,8 @@ class ClientGateway:
         return True
 
     def _reached(self) -> set[int]:
-        """Return the brokers that clients reach here now; those that the settings name, whoever is their proxy."""
-        reached = self.settings.reached(self.peers)
-        return {one for one in reached if self.settings.brokers != ALL or self.proxies.is_proxy(one)}
+        """Return the brokers that clients reach here now: those whose proxy this agent is."""
+        return {one for one in self.settings.reached(self.peers) if self.proxies.is_proxy(one)}
 
     def client_address(self, broker_id: int) -> Address:
         """Return the address at which clients connect for that broker."""
@@ -292,7 +288,7 @@ def build_gateway(
     )
     ports: dict[str, tuple[ClientPort, Address]] = {}
     if settings.bootstrap_listener:
-        shared = Address(settings.listen_host, settings.bootstrap_port)
+        shared = Address(settings.listen_host, settings.port_base - 1)
         ports["bootstrap"] = _bootstrap_port(configuration, metrics), shared
     if holding is not None:
         where = local_address(broker, settings.durable_listener)
@@ -323,9 +319,7 @@ def _capabilities(configuration: Configuration, follower: FollowerContext) -> Pe
     )
     found = PeerCapabilities.CLIENTS | own & PeerCapabilities.PACKED
     if produce.enable:
-        found |= PeerCapabilities.ROUTED_PRODUCE
-    if produce.enable and produce.adopt_enable:
-        found |= PeerCapabilities.ADOPTED_RECORDS
+        found |= PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.ADOPTED_RECORDS
     if settings.fetch_links_enable:
         found |= PeerCapabilities.LINKED_FETCH | own & _OF_LINKS
     return found
@@ -359,7 +353,7 @@ def _routing(
 def _splicing(
     configuration: Configuration, leader: LeaderContext, store: BlobStorage, metrics: ProduceMetrics
 ) -> SplicingContext:
-    adopts = configuration.settings.gateway_produce.adopt_enable
+    adopts = configuration.settings.gateway_produce.enable
     return SplicingContext(
         SpliceLimits(_WAIT_MAX_S, DEFAULT_MAX_FRAME_BYTES),
         RouterReads(store, CircuitBreaker(BreakerLimits())),

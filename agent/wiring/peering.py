@@ -82,14 +82,14 @@ def max_request_bytes(broker: BrokerProperties) -> int:
     return max(int(broker.raw.get("socket.request.max.bytes", "0")), DEFAULT_MAX_FRAME_BYTES)
 
 
-def own_hello(identity: AgentIdentity, settings: AgentSettings) -> Hello:
+def own_hello(identity: AgentIdentity, settings: AgentSettings, *, shares_reads: bool = True) -> Hello:
     """Return this agent's hello. Without an archive of its own it cannot read archive objects, and so excludes them.
 
     Otherwise a leader's agent would have to send each such response again, inline.
     """
     wanted = {
         PeerCapabilities.LINK_DIGESTS: settings.link.takes_digests,
-        PeerCapabilities.SHARED_READS: settings.hydration.share_min_readers > 0,
+        PeerCapabilities.SHARED_READS: shares_reads,
         PeerCapabilities.PACKED: settings.link.pack_enable,
     }
     capabilities = reduce(or_, (one for one, is_wanted in wanted.items() if is_wanted), CAPABILITIES)

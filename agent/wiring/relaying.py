@@ -19,9 +19,8 @@ from agent.metrics.store_times import StoreTimes
 from agent.service_manager import ListeningSockets
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import bypass
-from agent.settings.memory_shares import frame_bytes
+from agent.settings.memory_shares import cache_bytes, frame_bytes
 from agent.settings.process_settings import PeerSettings
-from agent.settings.replication_settings import CatchUpSettings, HydrationSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import AlarmSettings
 from agent.tls.broker_tls import BrokerTls, broker_tls_plan
@@ -165,7 +164,7 @@ def build_relaying(
     storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.time_call)
     write_path, zones = GuardedWritePath(), Zones(identity.rack, RemoteReaders(clock))
     peers = KnownPeers(peer_addresses(broker, settings.peers))
-    hydration = HydrationCache(storage, settings.hydration.cache_bytes, stage_times, metrics, clock, archive)
+    hydration = HydrationCache(storage, cache_bytes(settings), stage_times, metrics, clock, archive)
     pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory)
     tls_plan = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
     broker_tls, frames, index = (
@@ -175,7 +174,7 @@ def build_relaying(
     )
     packing = Packing(clock, metrics.packing)
     context = LeaderContext(
-        own_hello(identity, settings),
+        own_hello(identity, settings, shares_reads=configuration.shares_reads),
         _leader_limits(configuration),
         broker_listener(broker),
         write_path,
@@ -215,7 +214,7 @@ def build_relaying(
         gateway = build_gateway(configuration, context, follower_context, storage.blobs, peers, proxies)
         handlers |= gateway.handlers
     neighbours = None
-    if settings.hydration.share_min_readers:
+    if configuration.shares_reads:
         neighbours = hydration.neighbours = Neighbours(follower_context, peers, zones.is_own)
         ranges = RangeHandler(follower_context, context.budget, zones.is_own, context.limits.idle_timeout_s)
         handlers[PeerCapabilities.RANGES] = ranges
@@ -247,7 +246,7 @@ def build_relaying(
         packing,
         gateway,
         neighbours,
-        _shadow(settings, registry, zones, clock) if settings.is_shadow else None,
+        _shadow(configuration, registry, zones, clock) if settings.is_shadow else None,
         _own_port(broker, settings.peers),
     )
 
@@ -264,9 +263,11 @@ def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "PassingPort 
     return PassingPort(broker_listener(broker), lambda: None, limits, GatewayMetrics(CollectorRegistry()))
 
 
-def _shadow(settings: AgentSettings, registry: CollectorRegistry, zones: Zones, clock: Callable[[], float]) -> Shadow:
-    for_whom = partial(reads_for, zones=zones, min_readers=settings.hydration.share_min_readers)
-    return Shadow(registry, settings.link.wait_max_s, for_whom, clock)
+def _shadow(
+    configuration: Configuration, registry: CollectorRegistry, zones: Zones, clock: Callable[[], float]
+) -> Shadow:
+    for_whom = partial(reads_for, zones=zones, shares=configuration.shares_reads)
+    return Shadow(registry, configuration.settings.link.wait_max_s, for_whom, clock)
 
 
 def _follower_context(
@@ -288,7 +289,7 @@ def _follower_context(
         hydration,
         leader.stage_times,
         metrics,
-        CatchUpReads(hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics, leader.clock),
+        CatchUpReads(hydration, catch_up_read_limits(settings), metrics, leader.clock),
         tls.client_context if tls else lambda: None,
         leader.clock,
         budget=_frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics),
@@ -314,13 +315,13 @@ def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> Memo
     return budget
 
 
-def catch_up_read_limits(settings: CatchUpSettings, hydration: HydrationSettings) -> CatchUpReadLimits:
+def catch_up_read_limits(settings: AgentSettings) -> CatchUpReadLimits:
     """Use at most a quarter of the cache, and half of the time that a response has."""
     return CatchUpReadLimits(
         _CATCH_UP_READS,
-        settings.fetch_max_bytes_per_second,
-        hydration.cache_bytes // 4,
-        hydration.timeout_s / 2,
+        settings.catch_up.fetch_max_bytes_per_second,
+        cache_bytes(settings) // 4,
+        settings.hydration.timeout_s / 2,
     )
 
 
@@ -334,7 +335,7 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
         watermark_wait_ms=milliseconds(settings.link.watermark_wait_s),
         range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
         stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
-        share_min_readers=settings.hydration.share_min_readers,
+        shares_reads=configuration.shares_reads,
         max_frame_bytes=max_request_bytes(configuration.broker),
         idle_timeout_s=_PEER_IDLE_S,
     )

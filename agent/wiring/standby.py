@@ -45,8 +45,7 @@ def own_zone_address(settings: GatewaySettings) -> Address:
 
 
 def client_limits(settings: GatewaySettings) -> ClientLimits:
-    of_one = settings.max_connections_per_ip or -(-settings.max_connections // 2)
-    return ClientLimits(settings.max_connections, of_one, _IDLE_S)
+    return ClientLimits(settings.max_connections, -(-settings.max_connections // 2), _IDLE_S)
 
 
 def local_address(broker: BrokerProperties, listener: str) -> Address:

@@ -298,7 +298,7 @@ class WritePath(WritePathOwner):
 
 def _make_decider(around: AgentResources, limits: LogManagerLimits) -> LinkDecider:
     configuration, relaying, settings = around.configuration, around.relaying, around.settings
-    for_whom = partial(reads_for, zones=relaying.zones, min_readers=settings.hydration.share_min_readers)
+    for_whom = partial(reads_for, zones=relaying.zones, shares=configuration.shares_reads)
     costs = replace(configuration.link_costs, reads_for=for_whom, pack_ratio=relaying.packing.ratio_of)
     price = Price(configuration.break_even_bytes, configuration.upload_wait_max_s, costs)
     decider = LinkDecider(price, Cadence(limits.commit), has_trials=not settings.is_shadow)

@@ -175,7 +175,7 @@ def default_rules(store: str, *, producers_wait: bool) -> "Rules":
         settings.quotas.archive_interval_s,
         limits.combiner_task_upload_bytes,
         settings.lifecycle.retention_s or math.inf,
-        settings.hydration.share_min_readers,
+        True,
         producers_wait,
     )
 

@@ -91,10 +91,14 @@ class Rules:
             help="With --durable: brokers get acks=all as acks=1, and agents hold the answers until it is replicated.",
         ),
     ] = False
-    bootstrap_port: Annotated[
-        int | None,
-        typer.Option(help="With a port at each agent by which clients of all zones may be told one address.", min=1),
-    ] = None
+    bootstrap: Annotated[
+        bool,
+        typer.Option(
+            "--bootstrap",
+            help="With a port at each agent by which clients of all zones may be told one address: the one below the "
+            "gateways' base.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +234,7 @@ def _print_front(sites: Sites, rules: Rules, listener: str, *, as_json: bool) ->
 
     if sites.sites is not None or not sites.bootstrap_server:
         raise PlanError("--front needs a running cluster: --bootstrap-server")
-    if sites.gateway_name or rules.durable or rules.pipelined or rules.bootstrap_port is not None:
+    if sites.gateway_name or rules.durable or rules.pipelined or rules.bootstrap:
         raise PlanError("--front has no zones and holds all answers: leave out --gateway-name, --durable, --pipelined")
     brokers, properties = _asked(sites)
     asked = {one.broker_id: Endpoint(one.host, one.port) for one in brokers}

@@ -98,7 +98,7 @@ def _check_zones(brokers: Sequence[BrokerSite], gateways: Mapping[str, str], rul
 def _check(brokers: Sequence[BrokerSite], zones: Mapping[str, str], rules: PlanRules) -> None:
     if rules.pipelined and not rules.durable:
         raise PlanError("acks=all is pipelined where clients of a broker's own zone come by its agent: add durable")
-    if rules.durable and rules.bootstrap_port is not None:
+    if rules.durable and rules.bootstrap:
         raise PlanError("one address for all zones leads past where answers are held: leave one of the two out")
     for protocol in (rules.security_protocol, rules.protocol_of_agents):
         if protocol not in _WITHOUT_TLS:
@@ -144,8 +144,8 @@ def _of_agent(broker: BrokerSite, brokers: Sequence[BrokerSite], rules: PlanRule
         yield Socket(rules.replica_listen_host, rules.replica_port_base + other)
         if len({one.zone for one in brokers}) > 1:
             yield Socket(host, rules.gateway_port_base + other)
-    if rules.bootstrap_port is not None:
-        yield Socket(host, rules.bootstrap_port)
+    if rules.bootstrap:
+        yield Socket(host, rules.gateway_port_base - 1)
     if rules.durable:
         yield Socket(host, broker.port)
 
@@ -173,15 +173,12 @@ def _keys(
         "remote.wal.gateway.enable": "true",
         "remote.wal.gateway.listen.host": broker.gateway_bind_host,
         "remote.wal.gateway.port.base": str(rules.gateway_port_base),
-        # Includes zones that come later. Brokers of the own zone are included, too, and advertise no such port.
-        "remote.wal.gateway.brokers": "*" if len(bases) > 1 else "",
         "remote.wal.gateway.zone.listeners": ",".join(
             f"{zone}={name}" for zone, name in names.items() if zone != broker.zone
         ),
     }
-    if rules.bootstrap_port is not None:
+    if rules.bootstrap:
         keys["remote.wal.gateway.bootstrap.listener"] = names[broker.zone]
-        keys["remote.wal.gateway.bootstrap.port"] = str(rules.bootstrap_port)
     if rules.durable:
         keys["remote.wal.gateway.durable.listener"] = names[broker.zone]
         keys["remote.wal.gateway.durable.port"] = str(broker.port)

@@ -75,8 +75,8 @@ class PlanRules:
     """
     pipelined: bool = False
     """Whether acks=all is forwarded as acks=1 while agents hold the answers; needs `durable`."""
-    bootstrap_port: int | None = None
-    """The port at which agents lead clients of all zones to the listeners for their zone; None: there is none."""
+    bootstrap: bool = False
+    """Whether agents lead clients of all zones to the listeners for theirs, at the port below the gateways' base."""
 
     @property
     def protocol_of_agents(self) -> str:

@@ -133,7 +133,6 @@ class GatewayPart(StrEnum):
 
     CLIENTS = "clients"
     PRODUCE = "produce"
-    ADOPT = "adopt"
     LINKS = "links"
     DURABLE = "durable"
     """Answers to producers are held."""

@@ -45,7 +45,7 @@ class LeaderLimits:
     """Announced ranges of a combined segment are read as one if their gap is smaller than this."""
     watermark_wait_ms: int = 0
     """How long a follower that is owed a high watermark may wait at the broker; 0: as long as it asks for."""
-    share_min_readers: int = 0
+    shares_reads: bool = False
     """If so many agents of a zone read an object, one reads it for all; 0: each reads for itself."""
     stale_after_s: float = 30.0
     """A response later than this is useless: the follower's broker has given up (replica.socket.timeout.ms)."""

@@ -347,11 +347,11 @@ class LeaderProxy:
         limits, segment_id = self._context.limits, segment.combined_segment_id
         told = {relay: relay.core.uploaded(segment) for relay in self.relays if relay.peer.is_writable}
         wanted: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        sharing = [relay for relay in told if limits.share_min_readers and told[relay] and relay.core.shares_reads]
+        sharing = [relay for relay in told if limits.shares_reads and told[relay] and relay.core.shares_reads]
         for relay in sharing:
             wanted[relay.core.follower_id] += told[relay]
         zones = self._context.zones
-        readings = zone_readings(segment_id, wanted, zones, limits.share_min_readers, limits.range_gap_bytes)
+        readings = zone_readings(segment_id, wanted, zones, limits.range_gap_bytes)
         for relay, ranges in told.items():
             if ranges:
                 relay.announce(segment, ranges, readings.get(relay.core.follower_id) if relay in sharing else None)

@@ -117,7 +117,7 @@ class Rules:
     upload_bytes: int
     life_s: float
     """How long objects live that are only for links."""
-    share_min_readers: int
+    shares_reads: bool
     producers_wait: bool = True
     """Whether producers wait for followers, as with acks=all to the brokers; else objects are larger."""
 
@@ -145,10 +145,9 @@ class Rules:
         return LedLog(assignment, stored_bytes if is_kept else None, pack_ratio)
 
     def reads_for(self, zones: Mapping[int, str], brokers: Collection[int]) -> Mapping[int, Hashable]:
-        """Return for whom each of these brokers reads: its zone, if as many of it read as have to, or itself."""
+        """Return for whom each of these brokers reads: its zone, if several of it read, or itself."""
         counts = Counter(zones[one] for one in brokers)
-        shares = max(self.share_min_readers, 2) if self.share_min_readers else math.inf
-        return {one: zones[one] if counts[zones[one]] >= shares else one for one in brokers}
+        return {one: zones[one] if self.shares_reads and counts[zones[one]] > 1 else one for one in brokers}
 
 
 @dataclass(frozen=True, slots=True)

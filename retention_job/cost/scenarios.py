@@ -49,7 +49,7 @@ class Workload:
     """Whether objects are stored even if links do not pay: for the archive, or as long as the log for a recovery. None:
     the default, which is true with one or two replicas."""
     zone_reads: bool = True
-    """remote.wal.hydration.share.min.readers: one broker of a zone reads an object for all of its zone."""
+    """Whether one broker of a zone reads an object for all of its zone."""
     partitions: int = 12
     """The number of partitions that a broker leads; their followers are spread by chance."""
     producers_wait: bool = True
@@ -109,7 +109,7 @@ class Workload:
             self.archive_interval_ms / 1000,
             self.upload_bytes,
             self.wal_hours * 3600,
-            2 if self.zone_reads else 0,
+            self.zone_reads,
             self.producers_wait,
         )
 

@@ -68,11 +68,6 @@ def test_what_is_planned_is_taken() -> None:
     ("keys", "told"),
     [
         ({"broker.rack": ""}, "broker.rack"),
-        ({"brokers": "2,4"}, "brokers: broker 4 is not another"),
-        ({"brokers": "1,2"}, "brokers: broker 1 is not another"),
-        ({"brokers": "two"}, "'two' is no broker id"),
-        ({"brokers": "2,2"}, "named twice"),
-        ({"brokers": "*", "port_base": "65533"}, "port.base: the port of the highest"),
         ({"port_base": "65533"}, "port.base: the port of the highest"),
         ({"zone_listeners": "az2=NOWHERE"}, "az2=NOWHERE is none"),
         ({"zone_listeners": "az2=WAL"}, "az2=WAL is none"),
@@ -109,19 +104,17 @@ def test_what_leads_nowhere_or_opens_too_much_is_refused(keys: dict[str, str], t
 @pytest.mark.parametrize(
     "keys",
     [
-        {"enable": "false", "brokers": "9"},
-        {"brokers": "*"},
+        {"enable": "false", "zone_listeners": "az9=NOWHERE"},
         {"plaintext_accepted": "false", "ssl_certificate_file": "/tls/pem", "ssl_key_file": "/tls/key"},
         {"plaintext_accepted": "false", "listen_host": "127.0.0.1"},
-        {"produce_enable": "true", "produce_adopt_enable": "true", "fetch_links_enable": "true"},
+        {"produce_enable": "true", "fetch_links_enable": "true"},
         {
             "produce_enable": "true",
-            "produce_adopt_enable": "true",
             "durable_listener": "CLIENT_AZ1",
             "remote.log.wal.storage.system.enable": "true",
         },
     ],
-    ids=["off", "all brokers", "TLS", "loopback", "the default memory is enough", "and with what answers are held by"],
+    ids=["off", "TLS", "loopback", "the default memory is enough", "and with what answers are held by"],
 )
 def test_what_harms_nobody_is_taken(keys: dict[str, str]) -> None:
     parsed(**keys)
@@ -138,7 +131,7 @@ def test_a_port_that_the_broker_itself_listens_at_is_left_to_it(port: str, is_ag
     gateway = settings.gateway
     assert gateway.enable, "clients of other zones come by it all the same"
     assert (bool(gateway.durable_listener), gateway.acks_pipelined_enable) == (is_agents, is_agents)
-    _, front = parsed(**keys, zone_listeners="", brokers="")
+    _, front = parsed(**keys, zone_listeners="")
     assert front.gateway.enable is is_agents
 
 
@@ -165,7 +158,7 @@ async def test_clients_are_told_of_in_readyz_while_a_broker_is_not_reached() -> 
     ("keys", "more"),
     [
         ({}, PeerCapabilities.NONE),
-        ({"produce_enable": "true"}, PeerCapabilities.ROUTED_PRODUCE),
+        ({"produce_enable": "true"}, PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.ADOPTED_RECORDS),
         ({"fetch_links_enable": "true"}, PeerCapabilities.LINKED_FETCH),
     ],
     ids=["neither", "produce", "fetch"],
@@ -177,12 +170,12 @@ async def test_records_go_by_object_storage_only_where_that_is_set(
         assert gateway.capabilities == PeerCapabilities.CLIENTS | PeerCapabilities.PACKED | more
         gateway.settings = GatewaySettings()
         await gateway.start(ListeningSockets([]))
-        assert len(gateway.tasks) == 1 + ("produce_enable" in keys), "objects are swept by who writes some"
+        assert len(gateway.tasks) == 1 + 2 * ("produce_enable" in keys), "uploads, and what becomes of them"
 
 
 async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_wanted() -> None:
     port_base = free_port_block(6, random.SystemRandom()).start
-    keys = {"brokers": "*", "listen_host": "127.0.0.1", "port_base": str(port_base)}
+    keys = {"listen_host": "127.0.0.1", "port_base": str(port_base)}
     async with built(**keys) as gateway, AsyncExitStack() as stack:
         await gateway.start(ListeningSockets([]))
         assert set(gateway.clients.addresses) == {2, 3}
@@ -207,7 +200,7 @@ async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_want
 
 async def test_a_port_that_another_process_has_costs_the_clients_of_one_broker_a_neighbour_and_nothing_else() -> None:
     port_base = free_port_block(4, random.SystemRandom()).start
-    keys = {"brokers": "*", "listen_host": "127.0.0.1", "port_base": str(port_base)}
+    keys = {"listen_host": "127.0.0.1", "port_base": str(port_base)}
     async with built(**keys) as gateway:
         with socket.create_server(("127.0.0.1", port_base + 2)):
             await gateway.start(ListeningSockets([]))
@@ -218,7 +211,7 @@ async def test_a_port_that_another_process_has_costs_the_clients_of_one_broker_a
 
 async def test_clients_reach_a_broker_by_its_proxy_alone_and_by_the_next_agent_when_that_is_gone() -> None:
     port_base = free_port_block(4, random.SystemRandom()).start
-    keys = {"brokers": "*", "listen_host": "127.0.0.1", "port_base": str(port_base)}
+    keys = {"listen_host": "127.0.0.1", "port_base": str(port_base)}
     async with built(**keys) as gateway:
         there = {9}
         gateway.proxies = ZoneProxies(1, lambda: frozenset({9}), lambda one, _broker: one in there)
@@ -231,6 +224,3 @@ async def test_clients_reach_a_broker_by_its_proxy_alone_and_by_the_next_agent_w
         there.add(9)
         assert await gateway.keep_to_peers()
         assert set(gateway.clients.addresses) == own
-        gateway.settings = gateway.settings.model_copy(update={"brokers": frozenset({2, 3})})
-        assert await gateway.keep_to_peers()
-        assert set(gateway.clients.addresses) == {2, 3}, "an operator says whom clients reach here"

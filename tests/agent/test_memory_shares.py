@@ -23,9 +23,10 @@ def frames(settings: AgentSettings) -> int:
 
 
 def test_what_others_may_take_is_taken_off_what_frames_may() -> None:
-    small, large = settings(), settings(remote_wal_hydration_cache_bytes=256 * MIB)
+    small = settings()
+    large = settings(remote_wal_log_manager_combiner_task_upload_bytes=8 * MIB)
     assert frames(small) + other_bytes(small) == small.process.memory_bytes
-    assert frames(small) - frames(large) == (128 + 32) * MIB
+    assert frames(small) - frames(large) == 2 * 5 * 4 * MIB
     assert frames(settings(remote_wal_archive_enable=True)) >= MIN_FRAME_BYTES, "the defaults fit, with the archive too"
 
 
@@ -39,7 +40,7 @@ def test_too_little_memory_for_the_caches_is_a_wrong_setting_with_the_figure_tha
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,REPLICATION:PLAINTEXT",
         "inter.broker.listener.name=REPLICATION",
         f"remote.wal.agent.state.directory={tmp_path}/state",
-        f"remote.wal.hydration.cache.bytes={900 * MIB}",
+        f"remote.wal.log.manager.combiner.task.upload.bytes={100 * MIB}",
     ]
     file.write_text("\n".join(lines))
     with pytest.raises(AgentSettingsError, match=r"remote\.wal\.agent\.memory\.bytes: must be \d+ at least") as caught:

@@ -36,9 +36,8 @@ def parsed(**keys: str) -> AgentSettings:
 
 
 def hello(archive: str, digest: str = "crc32c") -> Hello:
-    keys = {"remote_wal_pack_enable": "false", "remote_wal_hydration_share_min_readers": "0"}
-    settings = parsed(remote_wal_archive_enable=archive, remote_wal_link_digest=digest, **keys)
-    return own_hello(IDENTITY, settings)
+    settings = parsed(remote_wal_archive_enable=archive, remote_wal_link_digest=digest, remote_wal_pack_enable="false")
+    return own_hello(IDENTITY, settings, shares_reads=False)
 
 
 def test_an_agent_with_an_archive_has_all_capabilities() -> None:

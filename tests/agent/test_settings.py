@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.configuration import Configuration
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.configuration_doc import configuration_document
 from agent.settings.setting_types import AgentSettingsError, parse_address, parse_peers
@@ -26,6 +27,10 @@ LOG_DIR = "/data/kafka"
 
 def parsed(**keys: str) -> AgentSettings:
     """Keys in Python's spelling: remote_wal_archive_interval_ms."""
+    return _parsed(**keys)[1]
+
+
+def _parsed(**keys: str) -> tuple[BrokerProperties, AgentSettings]:
     raw = {
         "node.id": "1",
         "process.roles": "broker",
@@ -33,7 +38,12 @@ def parsed(**keys: str) -> AgentSettings:
         "listeners": "PLAINTEXT://:9092",
         **{key.replace("_", "."): value for key, value in keys.items()},
     }
-    return agent_settings(parse_broker_properties(raw, FILE), FILE)
+    broker = parse_broker_properties(raw, FILE)
+    return broker, agent_settings(broker, FILE)
+
+
+def configured(**keys: str) -> Configuration:
+    return Configuration.load(*_parsed(**keys))
 
 
 def refused(**keys: str) -> str:
@@ -90,11 +100,11 @@ def test_quotas_reach_what_they_bound() -> None:
         remote_wal_log_manager_copy_max_bytes_per_second="5000000",
         remote_wal_catch_up_fetch_max_bytes_per_second="7000000",
         remote_wal_hydration_timeout_ms="800",
-        remote_wal_hydration_cache_bytes="40000000",
+        remote_wal_agent_memory_bytes="640000000",
     )
     assert log_manager_limits(found).commit.bytes_per_s == 5_000_000
-    reads = catch_up_read_limits(found.catch_up, found.hydration)
-    assert (reads.bytes_per_s, reads.wait_max_s, reads.under_way_bytes) == (7_000_000, 0.4, 10_000_000)
+    reads = catch_up_read_limits(found)
+    assert (reads.bytes_per_s, reads.wait_max_s, reads.under_way_bytes) == (7_000_000, 0.4, 20_000_000)
     assert log_manager_limits(AgentSettings()).commit.bytes_per_s is None
 
 
@@ -115,7 +125,6 @@ WRONG = [
     ("remote_wal_agent_peers", "x@a:1"),
     ("remote_wal_agent_peers", "1@a:1,1@b:2"),
     ("remote_wal_agent_replica_port_base", "70000"),
-    ("remote_wal_hydration_cache_bytes", "12"),
     ("remote_wal_no_such_key", "1"),
     ("remote_log_wal_storage_manager_clas_name", "typo"),
 ]
@@ -172,9 +181,9 @@ SERVE = {
 @pytest.mark.parametrize("login", WITH_LOGIN)
 def test_agents_without_tls_give_nobody_records_that_clients_must_log_in_for(login: str) -> None:
     listeners = {"listeners": "CLIENT://:9092,WAL://:9094", "inter_broker_listener_name": "WAL", **WITH_LOGIN[login]}
-    assert parsed(**listeners).hydration.share_min_readers == 0
-    assert parsed(**listeners, **TLS).hydration.share_min_readers == 2
-    assert parsed().hydration.share_min_readers == 2
+    assert not configured(**listeners).shares_reads
+    assert configured(**listeners, **TLS).shares_reads
+    assert configured().shares_reads
     assert "remote.wal.gateway.fetch.serve.enable: clients of CLIENT must log in" in refused(**listeners, **SERVE)
 
 

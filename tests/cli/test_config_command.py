@@ -67,10 +67,10 @@ def test_with_the_proposed_lines_an_agent_can_start_once_they_are_filled_in(file
 
 
 def test_every_wrong_key_is_named(file: Path) -> None:
-    file.write_text(BROKER + "remote.wal.agent.peer.listner=x\nremote.wal.hydration.cache.bytes=many\n")
+    file.write_text(BROKER + "remote.wal.agent.peer.listner=x\nremote.wal.hydration.timeout.ms=many\n")
     code, shown, told = run("check", "--json", "--broker-config", file)
     assert code == json.loads(shown)["exit_code"] == ExitCode.FINDINGS
-    for text in (str(file), "remote.wal.agent.peer.listener meant?", "remote.wal.hydration.cache.bytes"):
+    for text in (str(file), "remote.wal.agent.peer.listener meant?", "remote.wal.hydration.timeout.ms"):
         assert text in told
 
 

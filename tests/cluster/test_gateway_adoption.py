@@ -50,7 +50,6 @@ pytestmark = pytest.mark.timeout(600)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     agents = {
         **BY_OBJECTS,
-        "remote.wal.gateway.produce.adopt.enable": "true",
         **quick(expiration_interval_s=0.5, delete_grace_times=0.03, cluster_interval_s=0.5),
         "remote.wal.archive.enable": "true",
         "remote.wal.archive.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",

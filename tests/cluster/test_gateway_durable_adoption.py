@@ -35,8 +35,7 @@ ROUTED = "remote_wal_gateway_produce_requests_total"
 pytestmark = pytest.mark.timeout(600)
 
 
-ADOPTING = {"remote.wal.gateway.produce.adopt.enable": "true"}
-cluster = with_gateways(GATEWAYS, BY_OBJECTS | ADOPTING, ONE_REPLICA, controllers_apart=True)
+cluster = with_gateways(GATEWAYS, BY_OBJECTS, ONE_REPLICA, controllers_apart=True)
 
 
 class LargeRecords(NumberedProducer):

@@ -92,7 +92,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
     keystore.write_bytes(certified.key_file.read_bytes() + certified.certificate_file.read_bytes())
     agents = {
         **BY_OBJECTS,
-        "remote.wal.gateway.produce.adopt.enable": "true",
         "remote.wal.gateway.fetch.links.enable": "true",
         "remote.wal.gateway.ssl.certificate.file": str(gateways.certificate_file),
         "remote.wal.gateway.ssl.key.file": str(gateways.key_file),

@@ -27,7 +27,6 @@ QUICK = ProducerPlan("quick", acks="1", records_per_s=600)
 def sharing() -> ClusterSettings:
     """Agents speak TLS, and upload one at a time."""
     keys = {
-        "remote.wal.hydration.share.min.readers": "2",
         "remote.wal.log.manager.combiner.thread.pool.size": "1",
         "remote.wal.hydration.timeout.ms": "8000",  # a neighbour has a share of it, on a machine with other work, too
     }

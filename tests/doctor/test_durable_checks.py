@@ -82,6 +82,6 @@ def test_an_agent_elsewhere_that_holds_no_answers_is_found() -> None:
 
 
 def test_an_agent_in_front_of_its_broker_alone_needs_no_zones() -> None:
-    finding = planned({f"{KEY}.zone.listeners": "", f"{KEY}.brokers": ""})["gateway-listeners"]
+    finding = planned({f"{KEY}.zone.listeners": ""})["gateway-listeners"]
     assert finding.level is Level.OK
     assert "all zones" in finding.found

@@ -67,7 +67,6 @@ def test_in_what_is_planned_no_gateway_check_finds_anything() -> None:
     ("changes", "level", "told"),
     [
         ({f"{KEY}.zone.listeners": "az2=CLIENT_AZ2"}, Level.ERROR, "no listener for clients of az3"),
-        ({f"{KEY}.brokers": "2"}, Level.ERROR, "lacks 3"),
         (
             {"listeners": "CLIENT_AZ2://127.0.0.1 -> CLIENT_AZ2://"},
             Level.ERROR,
@@ -167,9 +166,6 @@ def test_what_has_no_effect_because_another_side_has_it_off_is_found(
 def test_a_broker_of_the_own_zone_needs_no_gateway() -> None:
     zones = {1: "az1", 2: "az1", 3: "az3"}
     assert planned(zones=zones)["gateway-listeners"].level is Level.OK, "nobody comes by a port that is there for all"
-    finding = planned({f"{KEY}.brokers": "2,3"}, zones=zones)["gateway-listeners"]
-    assert finding.level is Level.WARNING
-    assert "has 2, which stand in this zone" in finding.found
 
 
 def test_without_the_clusters_zones_it_is_not_known_whether_any_is_missing() -> None:

@@ -128,25 +128,20 @@ def zones_of(**racks: str | None) -> Zones:
 
 def test_readers_of_one_zone_are_told_the_same_and_what_they_want_together() -> None:
     zones = zones_of(b2="az2", b3="az2", b4="az2", b5="az3")
-    told = zone_readings(OBJECT, WANTED, zones, min_readers=3, gap_bytes=0)
+    told = zone_readings(OBJECT, WANTED, zones, gap_bytes=0)
     assert told.keys() == {2, 3, 4}
     assert set(told.values()) == {ZoneReading(in_order(OBJECT, [2, 3, 4]), ((10, 40),))}
 
 
-@pytest.mark.parametrize(
-    ("racks", "min_readers"),
-    [({"b2": "az2", "b3": "az2"}, 3), ({"b2": "az2", "b3": "az3"}, 1), ({"b2": None, "b3": None}, 2)],
-)
-def test_too_few_readers_and_those_without_a_known_zone_read_for_themselves(
-    racks: dict[str, str | None], min_readers: int
-) -> None:
-    assert zone_readings(OBJECT, WANTED, zones_of(**racks), min_readers, gap_bytes=0) == {}
+@pytest.mark.parametrize("racks", [{"b2": "az2"}, {"b2": "az2", "b3": "az3"}, {"b2": None, "b3": None}])
+def test_too_few_readers_and_those_without_a_known_zone_read_for_themselves(racks: dict[str, str | None]) -> None:
+    assert zone_readings(OBJECT, WANTED, zones_of(**racks), gap_bytes=0) == {}
 
 
 def test_a_zone_that_shares_reads_as_one() -> None:
     zones = zones_of(b2="az2", b3="az2", b4="az2", b5="az3", b6="az3")
     everybody = [2, 3, 4, 5, 6, 7, 8]
-    assert reads_for(everybody, zones, 0) == {one: one for one in everybody}
-    assert reads_for(everybody, zones, 3) == {2: "az2", 3: "az2", 4: "az2", 5: 5, 6: 6, 7: 7, 8: 8}
-    assert reads_for(everybody, zones, 1) == {2: "az2", 3: "az2", 4: "az2", 5: "az3", 6: "az3", 7: 7, 8: 8}
-    assert reads_for([], zones, 1) == {}
+    assert reads_for(everybody, zones, shares=False) == {one: one for one in everybody}
+    expected = {2: "az2", 3: "az2", 4: "az2", 5: "az3", 6: "az3", 7: 7, 8: 8}
+    assert reads_for(everybody, zones, shares=True) == expected
+    assert reads_for([7, 6], zones, shares=True) == {7: 7, 6: 6}

@@ -173,7 +173,7 @@ async def told(
 
 async def test_the_readers_of_a_zone_are_told_of_each_other_and_who_reads_alone_is_not() -> None:
     hello = Hello("cluster", 1, 11, SHARING)
-    async with two_agents(leader_hello=hello, zones=zones(), share_min_readers=2, range_gap_bytes=0) as agents:
+    async with two_agents(leader_hello=hello, zones=zones(), shares_reads=True, range_gap_bytes=0) as agents:
         agents.append({0: batches(1), 1: batches(1)})
         second, third = await reader_of(agents, 2, 0), await reader_of(agents, 3, 1)
         alone = await reader_of(agents, 5, 1)
@@ -187,7 +187,7 @@ async def test_the_readers_of_a_zone_are_told_of_each_other_and_who_reads_alone_
 
 async def test_who_has_gone_or_paused_links_is_not_told_to_read_for_others() -> None:
     hello = Hello("cluster", 1, 11, SHARING)
-    async with two_agents(leader_hello=hello, zones=zones(), share_min_readers=2) as agents:
+    async with two_agents(leader_hello=hello, zones=zones(), shares_reads=True) as agents:
         agents.append({0: batches(1), 1: batches(1)})
         second, third, fourth = [await reader_of(agents, one, 0) for one in (2, 3, 4)]
         segment_id, [(zone, _), _, _] = await told(agents, second, third, fourth)

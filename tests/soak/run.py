@@ -69,7 +69,6 @@ _GATEWAYS = {
         "remote.wal.gateway.fetch.links.enable": "true",
         "remote.wal.gateway.produce.enable": "true",
         "remote.wal.gateway.produce.policy": "always",
-        "remote.wal.gateway.produce.adopt.enable": "true",
     },
 }
 _BROKERS_OF_ZONES = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
@@ -278,7 +277,7 @@ class Soak:
 
     @property
     def _adopts(self) -> bool:
-        return "remote.wal.gateway.produce.adopt.enable" in self._keys
+        return "remote.wal.gateway.produce.enable" in self._keys
 
     def _tell(self, line: str) -> None:
         self._say(f"{self._clock() - self._started_s:7.1f} s  {line}")

@@ -15,7 +15,7 @@ from rlm.write_path.commit.constants import PAYS_TIMES
 PRICES = PriceTable.load()
 MONTH_S = 30 * 86_400
 RACKS: dict[int, str | None] = {1: "az1", 2: "az2", 3: "az3"}
-RULES = Rules(0.025, 0.1, 1.0, 4 * 1024 * 1024, 3600.0, 2)
+RULES = Rules(0.025, 0.1, 1.0, 4 * 1024 * 1024, 3600.0, True)
 FREE = replace(RULES, producers_wait=False)
 
 

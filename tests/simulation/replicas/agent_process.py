@@ -128,7 +128,7 @@ class AgentProcess:
         return replace(
             leading,
             hello=replace(leading.hello, capabilities=leading.hello.capabilities | PeerCapabilities.RANGES),
-            limits=replace(LEADER_LIMITS, share_min_readers=2),
+            limits=replace(LEADER_LIMITS, shares_reads=True),
             zones=zones,
             handlers={PeerCapabilities.RANGES: RangeHandler(following, leading.budget, lambda _: True, IDLE_TIMEOUT_S)},
         )
