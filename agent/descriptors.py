@@ -79,7 +79,7 @@ class DescriptorWatch:
             await sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Count them, and log a change."""
+        """Count the open descriptors, and log a change."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = self._count()
         is_short = limit != resource.RLIM_INFINITY and limit - used < _RESERVE

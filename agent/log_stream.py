@@ -48,7 +48,7 @@ class LogStream(io.TextIOBase):
         return True
 
     def write(self, text: str, /) -> int:
-        """Have it written soon."""
+        """Queue a line, which a thread of its own writes soon."""
         with self._changed:
             if len(self._lines) < LINES_MAX:
                 self._lines.append(text.encode(errors="backslashreplace"))
@@ -58,7 +58,7 @@ class LogStream(io.TextIOBase):
         return len(text)
 
     def drain(self, timeout_s: float = 2.0) -> None:
-        """Wait until all is written, or for that time."""
+        """Wait until all lines are written, for `timeout_s` seconds at most."""
         with self._changed:
             self._changed.wait_for(lambda: not self._lines and not self._is_writing, timeout_s)
 

@@ -57,7 +57,7 @@ class OrphanCheck:
         self._storage.close()
 
     def compare(self) -> Comparison:
-        """Return what disagrees.
+        """Return where the broker's objects and the metadata disagree.
 
         Raises RemoteStorageError, and MetadataTopicError when the topic was not read to its end.
         """

@@ -27,7 +27,7 @@ class StoreSettings:
 
     @classmethod
     def of(cls, broker: BrokerProperties, settings: AgentSettings, cluster_id: str) -> Self:
-        """Return what the broker's agent uses."""
+        """Return the stores that the broker's agent uses, for a command that writes nothing there."""
         archive = None
         if settings.archive.enable:
             archive = (

@@ -30,7 +30,7 @@ _CLIENT_ID = "remote-wal-doctor"
 
 
 def cluster_of(client: KafkaClientConfig, timeout_s: float) -> KafkaCluster:
-    """Return what asks Kafka under the doctor's name."""
+    """Return a connection to Kafka under the doctor's name."""
     return KafkaCluster(client, _CLIENT_ID, timeout_s)
 
 
@@ -104,7 +104,7 @@ def ask_topics(
 def enabled_topic(
     config: Mapping[str, str], settings: TopicSettings, retention: AgentsRetention, replication_factor: int
 ) -> EnabledTopic:
-    """Make it from the topic's own configuration in Kafka."""
+    """Make an EnabledTopic from the topic's configuration in Kafka."""
     has_tier = settings.archive or is_tiered(config)
     local_ms = local_retention_ms(config)
     kept = None if local_ms is None else retention.longest_of(settings, replication_factor, local_ms)

@@ -299,7 +299,7 @@ def _led_to_agents(brokers: Mapping[int, Endpoint], settings: AgentSettings) -> 
 
 
 def faults_of_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]:
-    """Return what the file alone shows."""
+    """Return the gateway's faults that server.properties alone shows."""
     if not settings.gateway.enable:
         return []
     own, servers = _own_zones_listener(broker, settings), settings.client.bootstrap_servers

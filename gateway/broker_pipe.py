@@ -84,7 +84,7 @@ class RouterReads:
 
 @dataclass(frozen=True, slots=True)
 class SplicingContext:
-    """Shared state of all connections of one agent."""
+    """What all connections of an agent share on which it holds answers to producers."""
 
     limits: SpliceLimits
     reads: RouterReads
@@ -99,7 +99,7 @@ class SplicingContext:
 
 @dataclass(frozen=True, slots=True)
 class HoldingContext:
-    """Shared state of all connections of one agent."""
+    """What all connections of an agent share on which it holds answers to producers."""
 
     logs: DurableLogs
     metrics: DurableMetrics

@@ -12,7 +12,7 @@ does not read its connection meanwhile, and looks like one that hangs. Clients' 
 
 @dataclass(frozen=True, slots=True)
 class ClientSide:
-    """The origin of one connection."""
+    """Where a client's connection comes from: its zone, and the agent that relays it."""
 
     zone: str
     """The client's zone."""

@@ -1,6 +1,13 @@
-"""Remote storage for combined segments: the seam `RemoteWalStorageManager`, the backends, and wrappers around them.
+"""Remote storage for combined segments.
 
-`format` has bytes and keys, `clients` the requests to stores, `zones` a bucket for each zone. Backends stay at the
-places of their class names, which operators write into settings: `s3`, `s3_express`, `gcs`, `azure_blob`,
-`local_directory`.
+In the order in which data meets them:
+
+- `remote_wal_storage_manager`: the seam (KIP-1176); `segment_metadata` has its values, `errors` what can go wrong
+- `loading`: finds the backend by its class name, which operators write into settings: `s3`, `s3_express`, `gcs`,
+  `azure_blob`, `local_directory`
+- `object_wal_storage_manager`: what they share: bytes and keys by `format`, requests by `clients`
+- `archive_storage`, `blob_storage`: archive objects, and all that is no segment
+- `zones`, `wrappers`: a bucket for each zone; guards around a backend
+- `store_loop`: the event loop of all requests; `hot_path` has what is cheap there
+- `prices`: what requests and bytes cost
 """

@@ -1,6 +1,10 @@
 """Rebuilds a broker's log directories from object storage, checks what is stored, and moves partitions.
 
-`metadata/`: what is stored, and rebuilding a lost metadata topic; `logs/`: which runs make a log, how they are read and
-written; `reassignment/`: moves. `broker_recovery` puts a broker's logs together, `verification` reads what would be
-needed.
+In the order in which data meets them:
+
+- `cluster_view`: what the cluster says
+- `metadata`: what is stored
+- `logs`: plans logs, reads objects, writes files; `patience` waits for the store
+- `broker_recovery`: all logs of a broker; `verification` only reads what they need
+- `reassignment`: moves between living brokers
 """

@@ -400,7 +400,7 @@ def last_in_sync(broker: LostBroker, view: ClusterView) -> list[TopicIdPartition
 def lead_refusal(
     leads: Sequence[TopicIdPartition], planned: Iterable[PlannedLog], view: ClusterView
 ) -> TargetRefusedError | None:
-    """Return why they are not restored without a request; None if there are none."""
+    """Return why logs that this broker would lead at once are not restored unasked; None if `leads` is empty."""
     if not leads:
         return None
     ends = {log.partition: log.plan.end_offset for log in planned if log.is_restored(log.plan, log.plan.gap)}

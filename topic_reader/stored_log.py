@@ -91,7 +91,7 @@ class KnownLog:
         return LeaderEpochs(self.runs.lineage)
 
     def bounds(self) -> OffsetRange:
-        """Return where what is stored begins, and the offset behind it."""
+        """Return the first offset that is stored, and the one behind the last."""
         start = self.runs.plan(self.rules).start_offset
         plan = self.runs.plan(self._with_holes(start))
         return start, plan.end_offset if plan.gap is None else plan.gap.to_offset
@@ -191,7 +191,7 @@ class StoredLog:
             yield from results
 
     def bounds(self) -> OffsetRange:
-        """Return where what is stored begins, and the offset behind it."""
+        """Return the first offset that is stored, and the one behind the last."""
         return self._known(False).bounds()
 
     def plan(self, start: int, end: int, *, fail_on_data_loss: bool = True) -> RangePlan:

@@ -1,1 +1,9 @@
-"""The agent's HTTP endpoint: its pages, who may read them, and the status page for people."""
+"""The agent's HTTP endpoint.
+
+In the order in which data meets them:
+
+- `http_access`: who may ask
+- `http_server`, `http_endpoint`: connections, and pages
+- `status`, `status_page`, `object_summary`: what pages say
+- `http_asking`: asks other agents' endpoints
+"""

@@ -137,7 +137,7 @@ class UsageReport:
 
 
 def client_usage(beside: UsageRecord, traffic: "ClientTraffic", prices: str) -> ClientUsageRecord:
-    """Return the record as of now. `prices` names the section of price tables of the agent's store."""
+    """Return the usage record of a gateway's clients as of now. `prices` names the store's section in price tables."""
     return ClientUsageRecord(
         beside.broker_id,
         beside.incarnation,

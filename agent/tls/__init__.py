@@ -1,1 +1,1 @@
-"""Keys and certificates: those of the broker, and how long they are valid."""
+"""Keys and certificates: `broker_tls` for the broker, from `key_stores`; `certificates` watches how long they last."""

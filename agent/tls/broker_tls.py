@@ -28,7 +28,7 @@ _CLIENT_AUTH = {"required": ssl.CERT_REQUIRED, "requested": ssl.CERT_OPTIONAL, "
 
 @dataclass(frozen=True, slots=True)
 class BrokerTlsPlan:
-    """The files to read, and the certificates that each side requires."""
+    """How the agent and its own broker show each other certificates: from which files, and which are required."""
 
     identity: tuple[Store, ...]
     """Key and certificates, in one store or in two."""

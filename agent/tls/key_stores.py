@@ -30,7 +30,7 @@ class Store:
     """The password of a PKCS12 file, or of an encrypted PEM key."""
 
     def read(self) -> bytes:
-        """Read it. Raises OSError."""
+        """Read the store's file. Raises OSError."""
         return self.path.read_bytes() if self.path is not None else self.pem.encode()
 
 

@@ -1,1 +1,8 @@
-"""Plans the listeners and ports through which clients stay in their zone."""
+"""Plans the listeners and ports through which clients stay in their zone.
+
+In the order in which data meets them:
+
+- `plan_file`, `running_plan`: brokers and zones, from a file or a cluster
+- `planned_ports`: ports that stay as zones come and go
+- `plan`, `front`: each broker's lines, with zones or one agent in front
+"""

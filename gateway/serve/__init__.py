@@ -1,1 +1,10 @@
-"""Consumers' Fetch requests that the gateway answers itself, from what it reads once for all. See docs/gateway.md."""
+"""Consumers' Fetch requests that the gateway answers itself, from what it reads once for all. See docs/gateway.md.
+
+In the order in which data meets them:
+
+- `fetch_frames`, `fetch_session`: a client's requests and session
+- `serve_permission`: whether the cluster lets the gateway answer
+- `tails`: one connection to each broker's agent, where `tail_handler` answers
+- `log_tail`, `visible_log`: what consumers may see of each partition
+- `serving`, `served_client`: decides, and answers
+"""

@@ -104,7 +104,7 @@ class TopicSettings:
 
     @property
     def is_own(self) -> bool:
-        """Whether the topic itself was given them."""
+        """Whether the topic itself was given these settings: they come from no pattern or broker's file."""
         return not self.is_inherited and not self.is_default
 
     @property
@@ -114,7 +114,7 @@ class TopicSettings:
 
     @property
     def is_default(self) -> bool:
-        """Whether they equal the defaults, which hold without a record."""
+        """Whether the settings equal the defaults, which hold without a record."""
         return replace(self, topic_id=None) == TopicSettings()
 
     def is_of(self, topic_id: TopicId | None) -> bool:

@@ -99,7 +99,10 @@ def gather(data: NDArray[np.uint8], starts: Ints, size: int) -> NDArray[np.uint8
 
 
 def decode_blocks(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> EntryBatch:
-    """Decode the blocks [start, end) of `data`; `PADDING_BYTES` must follow the last one. Raises nothing."""
+    """Decode many segments' entries, in the blocks [start, end) of `data`, which `PADDING_BYTES` must follow.
+
+    Raises nothing: a wrong block is marked as such.
+    """
     layout = _layout(data, starts, ends)
     good = layout.is_good
     columns: dict[str, Ints] = {}
@@ -115,7 +118,7 @@ def decode_blocks(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> EntryBat
 
 
 def decode_blocks_of(data: NDArray[np.uint8], starts: Ints, ends: Ints, wanted: Bools) -> EntryBatch:
-    """Decode some of the blocks; the others count as not good."""
+    """Decode the `wanted` blocks as `decode_blocks` does; the others are marked as wrong."""
     chosen = np.flatnonzero(wanted)
     found = decode_blocks(data, starts[chosen], ends[chosen])
     is_good, counts = np.zeros(len(starts), dtype=np.bool_), np.zeros(len(starts), dtype=np.int64)

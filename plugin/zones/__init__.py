@@ -1,1 +1,1 @@
-"""A bucket for each zone: one store made of several."""
+"""A bucket for each zone: `buckets` plans them, `bucket_loading` opens them, `zoned_storage` is one store of all."""

@@ -1,1 +1,8 @@
-"""What is known of objects, from the topic, their own footers and agents' snapshots; and rebuilding the topic."""
+"""What is known of objects.
+
+In the order in which data meets them:
+
+- `inventory`: every run, by the topic, or by the objects' `footers`
+- `epoch_ends`: where leaders said that epochs end
+- `topic_rebuild`: writes the topic again
+"""

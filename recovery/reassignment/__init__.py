@@ -1,1 +1,9 @@
-"""Moves of partitions: which replicas go where, the moves step by step, and the calls to Kafka."""
+"""Moves of partitions.
+
+In the order in which data meets them:
+
+- `plan`, `balance`: which replicas go where
+- `tail_requests`: leaders' agents upload the rest
+- `moves`: step by step, without IO
+- `admin`, `run`: asks Kafka, and does it
+"""

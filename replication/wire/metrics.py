@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class PeerVersions:
-    """Updated in the event loop, once for each connection; any thread may read."""
+    """The protocol versions of other agents. Updated in the event loop at each connection; any thread may read."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._others: dict[int, int] = {}

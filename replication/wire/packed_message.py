@@ -185,7 +185,7 @@ class Unpacker:
         self._stream: ZstdDecompressor | None = None
 
     def size(self, payload: memoryview) -> int:
-        """Return what this payload unpacks to. Raises MalformedFrameError."""
+        """Return how many bytes this payload unpacks to. Raises MalformedFrameError."""
         form = payload[0] & (STREAMED | IN_PIECES)
         layout = _STREAM_SIZE if form == STREAMED else _SIZE
         if form not in (STREAMED, IN_PIECES) or len(payload) <= 1 + layout.size:

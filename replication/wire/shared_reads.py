@@ -110,7 +110,7 @@ class RangeRequest:
 
 
 def encode_answer(number: int, data: Buffer) -> bytes:
-    """Return what goes in front of the data."""
+    """Return the header of an answer to a RANGES question; the data follows."""
     return _ANSWER.pack(number, crc32c(data))
 
 

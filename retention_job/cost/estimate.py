@@ -113,7 +113,7 @@ class TopicEstimate:
     """Where the rate of what was produced is from: `AVERAGED`, `SAMPLED`, or both in a row of several topics."""
 
     def priced(self, tariff: Tariff) -> "TopicEstimate":
-        """Return it with its dollars."""
+        """Return the topic's estimate with its costs in dollars."""
         parts = ("produce_today", "produce_gateway", "consume_today", "consume_client_rack")
         crossed = {part: self.crossed[part] / BYTES_PER_GB * tariff.crossing_gb for part in parts}
         links = self.links.usd(tariff)
@@ -137,7 +137,7 @@ class TopicEstimate:
 
     @property
     def ways(self) -> dict[str, float]:
-        """Dollars a month by way, replication and clients together."""
+        """Dollars a month for replication and clients together, by way of `WAYS`: as today, packed, by links..."""
         replication, clients = self.replication, self.clients
         pairs = [("today", "today"), ("today", "client_rack"), ("packing", "today"), ("links", "today"),
                  ("links", "client_rack"), ("gateway", "gateway")]  # fmt: skip

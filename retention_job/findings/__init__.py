@@ -1,1 +1,8 @@
-"""Finds what is wrong, ranks it, and hands safe deletions over to the agents."""
+"""Finds what is wrong.
+
+In the order in which data meets them:
+
+- `kinds`: what can be wrong, and how badly
+- `find`: all rules: `object_rules`, `partition_rules`
+- `apply`: hands safe deletions to the agents
+"""

@@ -1,1 +1,8 @@
-"""Makes and writes a report: summaries, plots, the page, the textfile, and the output's tables."""
+"""Makes and writes a report.
+
+In the order in which data meets them:
+
+- `summaries`, `report_data`: tables as few values
+- `report`, `html_report`, `textfile`: for people and for monitoring
+- `report_output`: committed as one
+"""

@@ -13,7 +13,7 @@ from retention_job.page.report_data import Costs, ReportData
 
 
 def textfile(data: ReportData) -> bytes:
-    """Return Prometheus' text format."""
+    """Return a report's figures in Prometheus' text format."""
     registry = CollectorRegistry()
 
     def gauge(name: str, about: str, *labels: str) -> Gauge:

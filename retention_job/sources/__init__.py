@@ -1,3 +1,9 @@
-"""Reads the cluster by the admin client, topics by Spark's connector, and stores by listing or inventory; turns the
-topics' records into rows.
+"""Reads what the job judges.
+
+In the order in which data meets them:
+
+- `kafka`: the cluster, and its topics' records
+- `decoding`: records as rows
+- `inventory`: the stores' objects
+- `release_facts`: how long each entry must be kept
 """

@@ -1,4 +1,10 @@
-"""Combines the sources:
+"""Puts the sources together.
 
-objects by their states, the records that count, ranges of offsets, and the state for the next run.
+In the order in which data meets them:
+
+- `history`: all sources, read once; `inventories` and `tier` are of them
+- `fences`: records that do not count
+- `objects`: a row for each object
+- `coverage`: offsets in objects, gaps, and what elections killed
+- `state`: for the next run
 """

@@ -114,5 +114,5 @@ class Inventories:
         listed.write.parquet(self._path_of(kind))
 
     def table(self, kind: ObjectKind) -> "DataFrame | None":
-        """Return INVENTORY; None if there is none of this kind."""
+        """Return the table INVENTORY of one kind of objects; None if no source lists them."""
         return self._spark.read.schema(INVENTORY).parquet(self._path_of(kind)) if kind in self._sources else None

@@ -84,7 +84,7 @@ def segments_of(events: "DataFrame") -> "DataFrame":
 
 
 def quarantine_of(events: "DataFrame") -> "DataFrame":
-    """Return QUARANTINE: the records that were not understood."""
+    """Return the table QUARANTINE: records of the tier's topic that were not understood."""
     return (
         events.filter("reason IS NOT NULL")
         .drop("partition")

@@ -146,7 +146,7 @@ class Archiving:
         )
 
     def orphan_rounds(self, care: ArchiveCare) -> ArchiveOrphanRounds:
-        """Return the search for orphans among them."""
+        """Return the search for orphans among the archive's objects."""
         return ArchiveOrphanRounds(
             care,
             lambda: self._duties().incarnations,

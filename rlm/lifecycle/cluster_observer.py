@@ -315,7 +315,7 @@ def held_partitions(view: ClusterView) -> int:
 
 
 class ClusterWatch:
-    """Use it in the event loop; questions block, on `threads`."""
+    """Asks the cluster from time to time. Use it in the event loop; questions block, on `threads`."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class UploadedRuns(Protocol):
         """Return living runs with offsets that a log with these epochs lacks, each with the first such offset."""
 
     def local_losses(self) -> LocalLosses:
-        """Return what was declared already."""
+        """Return the losses that were declared already."""
 
 
 Leaders = Mapping[int, int]
@@ -166,7 +166,7 @@ _PARTITIONS_AT_ONCE = 100
 
 
 class FailoverTask:
-    """Use it in the event loop; files are read on `threads`.
+    """Declares what elections killed, from time to time. Use it in the event loop; files are read on `threads`.
 
     `rlm.lifecycle.failover` plans it.
     """

@@ -48,7 +48,7 @@ class KnownRegistrations(Protocol):
 
 
 class IncarnationWatch:
-    """Use it in the event loop; `fenced_because` may be read on any thread."""
+    """Notices a newer incarnation of this agent. Use it in the event loop; any thread may read `fenced_because`."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ _SIZES: Final = struct.Struct(">II")
 
 
 def with_archive(image: StoreImage, archive: ArchiveStore) -> StoreImage:
-    """Return the image with what the archive's store knows now."""
+    """Return the image of a metadata store with an archive's content added, for one snapshot of both."""
     return replace(image, extras={**image.extras, EXTRA_NAME: encode_archive(archive)})
 
 

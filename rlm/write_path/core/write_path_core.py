@@ -228,7 +228,7 @@ class WritePathCore:
     # What reads came to.
 
     def read_done(self, read: Read, outcome: Outcome, now_s: float) -> Sequence[Action]:
-        """Handle a task that ran, or that the budget did not reach."""
+        """Handle the outcome of reading a log: a task that ran, or that the budget did not reach."""
         led, schedule = read.led, self.pacing.schedule
         partition = led.assignment.topic_id_partition
         if self.led.get(partition) is not led:  # released meanwhile, and perhaps taken on again

@@ -99,7 +99,7 @@ def end_of_log(assignment: Assignment) -> ResumePoint:
 
 
 def resume_of(store: RemoteWalMetadataStore, archive: ArchiveStore, log: LedLog) -> ResumePoint:
-    """Return it for this log. Raises ResumeUnknownError."""
+    """Return where the upload of this log continues. Raises ResumeUnknownError."""
     epochs = log.leader_epochs
     if not epochs.entries:  # a leader's log has at least its own epoch, once the broker has begun to lead
         raise ResumeUnknownError("the log has no leader epochs yet")

@@ -146,7 +146,7 @@ class ResumedTail:
         return max(self._tail.backlog_bytes(), int(self.has_missing))
 
     def unread_bytes(self) -> int:
-        """Return it like `SegmentTail.unread_bytes`."""
+        """Return how many bytes of the log are not read yet, as far as is known."""
         return self._tail.unread_bytes()
 
     def close(self) -> None:
