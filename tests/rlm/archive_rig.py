@@ -49,41 +49,19 @@ TTL_MS = 10_000
 GRACE_MS = 1_000
 
 
-class CrashError(Exception):
-    """The process dies here."""
-
-
-@dataclass(slots=True)
-class Crashes:
-    """Counts what is done to the outside, and dies at the n-th; each deed has a moment before and one after it."""
-
-    at: int | None = None
-    done: int = 0
-    names: list[str] = field(default_factory=list)
-
-    def moment(self, name: str) -> None:
-        self.names.append(name)
-        self.done += 1
-        if self.done - 1 == self.at:
-            raise CrashError(name)
-
-
 class MemoryArchive:
     """An ArchiveStorage in a dict."""
 
     def __init__(self) -> None:
         self.objects: dict[ArchiveObjectId, bytes] = {}
-        self.crashes = Crashes()
         self.write_faults: list[Exception] = []
         self.now_ms = 0
 
     async def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
-        self.crashes.moment("write begins")
         assert object_id not in self.objects, "an id is used once"
         if self.write_faults:
             raise self.write_faults.pop(0)
         self.objects[object_id] = b"".join(sealed.chunks)
-        self.crashes.moment("written")
 
     async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
         if object_id not in self.objects:
@@ -100,27 +78,12 @@ class MemoryArchive:
         return runs
 
     async def delete(self, object_id: ArchiveObjectId) -> None:
-        self.crashes.moment("delete begins")
         self.objects.pop(object_id, None)
-        self.crashes.moment("deleted")
 
     async def list(
         self, topic_id_partition: TopicIdPartition | None = None
     ) -> AsyncIterator[list[StoredArchiveObject]]:
         yield [StoredArchiveObject(object_id, "", len(raw), self.now_ms) for object_id, raw in self.objects.items()]
-
-
-class CountedStorage(MemoryStorage):
-    """Combined segments whose reads are moments."""
-
-    crashes = Crashes()
-
-    async def fetch_log_segment(
-        self, combined_segment_id: CombinedSegmentId, start_position: int, end_position: int,
-        custom_metadata: bytes = b"",
-    ) -> bytes:  # fmt: skip
-        self.crashes.moment("read")
-        return await super().fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
 
 @dataclass(slots=True)
@@ -131,7 +94,7 @@ class Outside:
     """(base offset, epoch, batch) of the leader's log."""
     epochs: tuple[tuple[int, int], ...]
     wal: RemoteWalMetadataStore = field(default_factory=RemoteWalMetadataStore)
-    wal_storage: CountedStorage = field(default_factory=CountedStorage)
+    wal_storage: MemoryStorage = field(default_factory=MemoryStorage)
     archive_storage: MemoryArchive = field(default_factory=MemoryArchive)
     topic: list[tuple[bytes, bytes]] = field(default_factory=list)
     now_s: float = 1_000.0
@@ -173,11 +136,9 @@ class Outside:
 class Agent:
     """One incarnation, with a store rebuilt from the topic."""
 
-    def __init__(self, outside: Outside, incarnation: int, crash_at: int | None = None, **limits: int) -> None:
+    def __init__(self, outside: Outside, incarnation: int, **limits: int) -> None:
         self.outside = outside
         self.incarnation = incarnation
-        self.crashes = Crashes(crash_at)
-        outside.archive_storage.crashes = outside.wal_storage.crashes = self.crashes
         self.archive = ArchiveStore()
         self.read_topic()
         self.full = 0
@@ -222,9 +183,7 @@ class Agent:
         if self.full:
             self.full -= 1
             raise PublicationBacklogFullError("publish", str(record.object_id), "planted")
-        self.crashes.moment(f"publish {type(record).__name__} {record.state.name}")
         self.outside.topic.append((archive_records.encode_key(record.object_id), archive_records.encode(record)))
-        self.crashes.moment(f"published {type(record).__name__} {record.state.name}")
 
     def read_topic(self) -> None:
         for key, value in self.outside.topic:

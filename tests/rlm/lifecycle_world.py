@@ -1,8 +1,4 @@
-"""A broker's agent, its metadata topic and its object store in memory, which can crash before or after any effect.
-
-Effects are: a record that becomes durable in the topic, an object that is written, an object that is deleted. A crash
-takes with it all that the agent only had in memory: its metadata store, its planners, records that were not durable.
-"""
+"""A broker's agent, its metadata topic and its object store in memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,11 +10,8 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import PublishableRecord, RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.adopted_records import RecordsList
 from plugin.segment_metadata import (
     CombinedSegmentId,
-    RemoteWalCombinedLogSegmentMetadata,
-    RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from plugin.wall_clock import Clocks
 from rlm.lifecycle.expiration import (
@@ -42,65 +35,14 @@ GRACE_MS, TTL_MS, RETENTION_MS = 60_000, 600_000, 100_000
 START_MS = 1_700_000_000_000
 
 
-class CrashError(BaseException):
-    """The process died."""
-
-
 @dataclass
 class World:
     """What outlives an agent."""
 
-    crash_at: int | None = None
-    """The number of the effect at which the agent dies, counted from 0; None: never."""
-    crash_after: bool = False
-    """Whether the effect has taken place by then."""
-    effects: int = 0
     topic: list[PublishableRecord] = field(default_factory=list)
     now_ms: int = START_MS
     incarnation: int = 0
-
-    def __post_init__(self) -> None:
-        self.storage = _CrashingStorage(self)
-        self.is_dead = False
-
-    def effect(self) -> "_Effect":
-        return _Effect(self)
-
-
-class _Effect:
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def __enter__(self) -> None:
-        world = self._world
-        self._strikes = world.effects == world.crash_at
-        world.effects += 1
-        if world.is_dead or (self._strikes and not world.crash_after):
-            world.is_dead = True
-            raise CrashError
-
-    def __exit__(self, *_: object) -> None:
-        if self._strikes and self._world.crash_after:
-            self._world.is_dead = True
-            raise CrashError
-
-
-class _CrashingStorage(MemoryStorage):
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    async def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
-    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        with self._world.effect():
-            return await super().copy_log_segment_data(metadata, records_list)
-
-    async def delete_log_segment_data(
-        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
-    ) -> None:
-        with self._world.effect():
-            await super().delete_log_segment_data(combined_segment_id, custom_metadata)
+    storage: MemoryStorage = field(default_factory=MemoryStorage)
 
 
 class _Publisher:
@@ -131,8 +73,7 @@ class _Publisher:
             self._append(record)
 
     def _append(self, record: PublishableRecord) -> None:
-        with self._world.effect():
-            self._world.topic.append(record)
+        self._world.topic.append(record)
         if not self.is_read_late:
             self._store.apply(record)
 
@@ -142,7 +83,6 @@ class AgentOfWorld:
 
     def __init__(self, world: World, *, registers: bool = True) -> None:
         world.incarnation += 1
-        world.is_dead = False
         self._world = world
         self.store = RemoteWalMetadataStore()
         for record in world.topic:

@@ -1,7 +1,7 @@
 """Archiving: what is archived is the log, byte for byte, whatever overlaps, dies or fails."""
 
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from kafka_log.batch_digests import records_digest
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.record_batch import scan_batches
 from metadata_topic.records.archive_records import ArchiveRecord
-from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from rlm.archive.archive_care import KnownLogs
@@ -19,7 +19,7 @@ from rlm.lifecycle.orphans import MetadataBehindError
 from tests.kafka_log.batches import batch
 from tests.kafka_log.forgery import forged
 from tests.metric_values import metric_value
-from tests.rlm.archive_rig import GRACE_MS, ORDERS, TTL_MS, Agent, CrashError, Outside, plain_log
+from tests.rlm.archive_rig import GRACE_MS, ORDERS, TTL_MS, Agent, Outside, plain_log
 from tests.rlm.segment_lookup import Tier
 
 Batch = tuple[int, int, bytes]
@@ -111,69 +111,6 @@ async def test_a_lookup_works_before_during_and_after_and_once_the_sources_are_g
     assert set(tiers()) == {Tier.ARCHIVE}
     assert agent.lookup(24) is None
     agent.task.close()
-
-
-def _crash_world() -> Outside:
-    outside = Outside(plain_log(4) + plain_log(4, first=8, epoch=2), ((0, 0), (2, 8)))
-    outside.upload(outside.log[:3])
-    outside.upload(outside.log[2:4] + plain_log(2, first=8), broker_id=2)  # with a dead tail
-    outside.upload(outside.log[4:])
-    return outside
-
-
-async def _live(outside: Outside, incarnation: int, crash_at: int | None) -> Agent:
-    """A whole life: archive, take care, release; until the end, or until it dies."""
-    agent = Agent(outside, incarnation, crash_at, max_bytes=600)
-    try:
-        await agent.archive_all()
-        agent.take_care()
-        agent.release_sources()
-    finally:
-        agent.task.close()
-    return agent
-
-
-async def test_killed_at_any_step_and_again_while_healing_the_same_end_state_is_reached() -> None:
-    seen: set[str] = set()
-
-    async def dies(outside: Outside, incarnation: int, crash_at: int) -> bool:
-        try:
-            await _live(outside, incarnation, crash_at)
-        except CrashError as crash:
-            seen.add(str(crash))
-            return True
-        return False
-
-    for first in count():
-        if not await dies(_crash_world(), 5, first):
-            break
-        for second in count():
-            outside = _crash_world()
-            await dies(outside, 5, first)
-            left_something = bool(outside.topic)
-            outside.now_s += TTL_MS / 1000
-            died_again = left_something and await dies(outside, 6, second)
-            outside.now_s += TTL_MS / 1000
-            _check_the_end(outside, await _live(outside, 7, None))
-            if not died_again:
-                break
-    prepared, committed = "ArchiveObjectPrepared COPY_SEGMENT_STARTED", "ArchiveObjectCommitted COPY_SEGMENT_FINISHED"
-    marked, gone = "ArchiveObjectDeleted DELETE_SEGMENT_STARTED", "ArchiveObjectDeleted DELETE_SEGMENT_FINISHED"
-    told = {f"{verb} {what}" for verb in ("publish", "published") for what in (prepared, committed, marked, gone)}
-    assert seen == told | {"read", "write begins", "written", "delete begins", "deleted"}
-
-
-def _check_the_end(outside: Outside, agent: Agent) -> None:
-    committed = {named for named, _ in agent.archive.objects(FINISHED)}
-    assert agent.archived_bytes() == b"".join(raw for _, _, raw in outside.log)
-    assert set(outside.archive_storage.objects) == committed
-    assert agent.archive.objects(STARTED) == agent.archive.objects(DELETING) == []
-    for base, _, raw in outside.log:
-        located = agent.lookup(base)
-        assert located is not None
-        assert raw in agent.read(located)
-    # The one with the dead tail is left, which is not the archive's to release.
-    assert len(outside.wal_storage.objects) == 1
 
 
 async def test_a_corrupt_or_missing_source_gives_way_to_its_copy() -> None:

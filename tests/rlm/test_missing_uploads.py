@@ -51,45 +51,6 @@ async def second_stored_and_first_under_way(rig: Rig) -> asyncio.Event:
     return rig.storage.copies_held[0]  # type: ignore[return-value]
 
 
-async def test_an_upload_that_failed_before_the_agent_died_is_made_by_the_next_one(tmp_path: Path) -> None:
-    died = Rig(tmp_path, LIMITS)
-    main = died.manager.start()
-    first = await second_stored_and_first_under_way(died)
-    died.storage.copies_fail = True
-    first.set()
-    await died.until(lambda: told(died) == [(10, 20)], "only the second is told")
-    main.cancel()
-    await asyncio.gather(main, return_exceptions=True)
-
-    store = topic_of(died)
-    async with running(tmp_path) as rig:
-        rig.logs = died.logs
-        rig.owner.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
-        rig.log().append(5)
-        rig.assign(0)
-        await rig.until(lambda: told(rig) == [(0, 10), (20, 25)], "what was missing, and then what is new")
-        assert rig.manager.uploaded_offset(partition(0)) == 25
-    await died.manager.stop(0)
-
-
-async def test_until_what_is_missing_is_stored_the_uploaded_offset_is_below_it(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.owner.resume = lambda _assignment: ResumePoint(30, ((10, 20),), EPOCH_0)
-        for _ in range(4):
-            rig.log().append(10)
-        rig.storage.copies_fail = True
-        rig.assign(0)
-        await rig.until(lambda: metric_value(rig.metrics.upload_failures.labels("timeout")) > 0, "a failure")
-        status = rig.manager.status()[partition(0)]
-        assert status.uploaded_offset == 10
-        assert status.lag_bytes > 0
-        assert not rig.manager.upload_expected(partition(0), 5)
-        rig.storage.copies_fail = False
-        await rig.until(lambda: told(rig) == [(10, 20), (30, 40)])
-        status = rig.manager.status()[partition(0)]
-        assert (status.uploaded_offset, status.lag_bytes) == (40, 0)
-
-
 async def test_a_stop_uploads_what_failed_before_and_fails_meanwhile(tmp_path: Path) -> None:
     rig = Rig(tmp_path, LIMITS)
     rig.manager.start()

@@ -22,26 +22,6 @@ from tests.rlm.manager_rig import LIMITS, Listener, Rig, partition, running
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
-async def test_everything_appended_is_stored_exactly_once_and_in_order(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        for number in range(3):
-            rig.log(number).append(2, payload=b"before" * 20)
-        rig.assign(0, 1, 2)
-        for round_ in range(10):
-            for number in range(3):
-                rig.log(number).append(1 + number, leader_epoch=round_ // 4, payload=b"%d" % round_ * 50)
-            if round_ == 5:
-                rig.log(1).roll()
-            await asyncio.sleep(0)
-        for number in range(3):
-            await rig.all_stored(number)
-            assert rig.listener.stored(partition(number)) == [batch.raw for batch in rig.log(number).batches]
-        await rig.until(lambda: all(s.lag_bytes == 0 for s in rig.manager.status().values()))
-        status = rig.manager.status()[partition(2)]
-        assert status.uploaded_offset == status.log_end_offset == rig.log(2).log_end_offset
-        assert status.lag_age_ms == 0
-
-
 async def test_each_partition_counts_the_objects_that_hold_something_of_it_with_all_that_is_in_them(
     tmp_path: Path,
 ) -> None:
@@ -96,41 +76,6 @@ async def test_the_object_and_its_metadata_hold_what_the_listener_was_told(tmp_p
     assert [record.combined_segment_id for record in published] == [
         segment.combined_segment_id for segment in rig.listener.uploaded
     ]
-
-
-async def test_a_run_that_was_begun_for_a_former_assignment_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-    read, close = SegmentTail.read, SegmentTail.close
-    reading: set[SegmentTail] = set()
-    closed_while_reading: list[SegmentTail] = []
-
-    def slow_read(tail: SegmentTail, max_bytes: int) -> object:
-        result = read(tail, max_bytes)
-        if not begun.is_set():
-            reading.add(tail)
-            loop.call_soon_threadsafe(begun.set)
-            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(60)
-            reading.discard(tail)
-        return result
-
-    def watched_close(tail: SegmentTail) -> None:
-        closed_while_reading.extend(reading & {tail})
-        close(tail)
-
-    monkeypatch.setattr(SegmentTail, "read", slow_read)
-    monkeypatch.setattr(SegmentTail, "close", watched_close)
-    async with running(tmp_path) as rig:
-        rig.log().append(4)
-        rig.assign(0)
-        await begun.wait()
-        rig.assign()
-        rig.assign(0)
-        go_on.set()
-        await rig.all_stored()
-        assert rig.listener.stored(partition(0)) == [batch.raw for batch in rig.log().batches]
-    assert closed_while_reading == []
 
 
 async def test_the_backlog_is_bounded_while_the_store_is_down_and_nothing_is_lost(tmp_path: Path) -> None:

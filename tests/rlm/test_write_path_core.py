@@ -42,59 +42,6 @@ def driven() -> Driven:
     return driven
 
 
-def test_a_plain_loop_stores_all_in_the_order_of_the_logs(driven: Driven) -> None:
-    for number, count in enumerate((5, 1, 9)):
-        driven.append(number, count)
-    driven.settle()
-    for number, log in enumerate(driven.logs):
-        assert [raw for _, raw in driven.told if raw in log.batches] == log.batches
-        assert driven.uploaded(number) == len(log.batches)
-
-
-def test_uploads_that_end_in_any_order_count_only_as_far_as_all_before_are_stored(driven: Driven) -> None:
-    for _ in range(3):
-        driven.append(0, 2)
-        driven.read()
-        driven.begin_upload()
-    driven.end_upload(2)
-    assert driven.uploaded(0) == 0
-    driven.end_upload(0)
-    assert driven.uploaded(0) == 2
-    driven.end_upload(0)
-    assert driven.uploaded(0) == 6
-
-
-def test_what_failed_in_any_order_is_uploaded_again_in_the_order_of_the_log(driven: Driven) -> None:
-    for _ in range(3):
-        driven.append(0, 2)
-        driven.read()
-        driven.begin_upload()
-    driven.end_upload(1, succeeds=False)
-    driven.end_upload(1, succeeds=False)
-    driven.end_upload(0, succeeds=False)
-    assert driven.uploaded(0) == 0
-    assert isinstance(driven.core.pacing.next_step(driven.now_s), Wait), "not before a back-off"
-    driven.now_s += 10
-    driven.settle()
-    assert [offset for offset, _ in driven.told] == list(range(6))
-    assert driven.uploaded(0) == 6
-
-
-def test_truncation_during_an_upload_keeps_what_is_below_it_and_no_more(driven: Driven) -> None:
-    driven.append(0, 2)
-    driven.read()
-    driven.begin_upload()
-    driven.logs[0].cut(1)
-    driven.append(0)
-    driven.read()
-    assert driven.taken(TellTruncated) == [TellTruncated(partition(0), 1)]
-    driven.end_upload()
-    assert driven.told == [(0, driven.logs[0].batches[0])]
-    assert driven.uploaded(0) == 1
-    driven.settle()
-    assert [raw for _, raw in driven.told] == driven.logs[0].batches
-
-
 def test_truncation_takes_what_is_queued_from_there_on_and_the_followers_back(driven: Driven) -> None:
     driven.append(0, 4)
     driven.read()
@@ -105,44 +52,6 @@ def test_truncation_takes_what_is_queued_from_there_on_and_the_followers_back(dr
     assert driven.core.queue.size_bytes == 2 * BATCH_BYTES
     assert driven.core.led[partition(0)].followers_offset == 2
     assert driven.core.led[partition(0)].pending_bytes == 2 * BATCH_BYTES
-
-
-def test_what_a_read_finds_for_a_log_that_was_released_meanwhile_changes_nothing(driven: Driven) -> None:
-    driven.append(0, 2)
-    driven.begin_reads()
-    driven.assign(1, 2)
-    assert [action.led.assignment.topic_id_partition for action in driven.taken(Release)] == [partition(0)]  # type: ignore[union-attr]
-    driven.end_reads()
-    assert len(driven.core.queue) == 0
-    driven.assign(0, 1, 2)
-    driven.settle()
-    assert [raw for _, raw in driven.told] == driven.logs[0].batches
-
-
-def test_what_a_read_finds_for_a_log_that_was_taken_on_anew_meanwhile_is_read_again(driven: Driven) -> None:
-    driven.append(0, 2)
-    driven.begin_reads()
-    driven.assign(1, 2)
-    driven.assign(0, 1, 2)
-    driven.end_reads()
-    assert len(driven.core.queue) == 0
-    driven.settle()
-    assert [raw for _, raw in driven.told] == driven.logs[0].batches
-
-
-def test_an_upload_for_a_former_assignment_is_told_to_nobody_and_not_counted(driven: Driven) -> None:
-    driven.append(0, 2)
-    driven.append(1, 1)
-    driven.read()
-    driven.begin_upload()
-    driven.assign(1, 2)
-    driven.assign(0, 1, 2)
-    driven.read()
-    driven.end_upload()
-    assert driven.told == []
-    assert driven.uploaded(0) == 0
-    driven.settle()
-    assert sorted(raw for _, raw in driven.told) == sorted(driven.logs[0].batches + driven.logs[1].batches)
 
 
 def test_a_log_that_is_released_during_an_upload_takes_its_digests_with_it(driven: Driven) -> None:
@@ -165,15 +74,6 @@ def test_an_upload_without_digests_is_told_without_any(driven: Driven) -> None:
         CombinedSegmentId(1, 1, 1), items, tuple(item.metadata_entry() for item in items), 1, driven.now_s
     )
     assert TellStored(segment) in driven.core.upload_stored(upload, segment, driven.now_s)
-
-
-def test_a_failed_upload_for_a_former_assignment_does_not_come_back(driven: Driven) -> None:
-    driven.append(0, 2)
-    driven.read()
-    driven.begin_upload()
-    driven.assign(1, 2)
-    driven.end_upload(succeeds=False)
-    assert len(driven.core.queue) == 0
 
 
 def test_nothing_is_read_while_the_queue_is_full_and_as_much_as_fits_otherwise(driven: Driven) -> None:
