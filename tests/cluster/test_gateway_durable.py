@@ -1,13 +1,15 @@
 """Producers of a durable topic are answered once their records are stored, so its only replica may be lost whole.
 
-Zones az1 to az3 with a broker each. Broker 2 has the only replicas; producers of az1 come by their gateway, those of
-az2 by broker 2's own agent.
+Zones az1 to az3 with a broker each. Broker 2 has the only replicas; producers of az1 and az3 come by their gateways,
+whose objects are not stored again, those of az2 by broker 2's own agent.
 """
 
 import shutil
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -21,7 +23,7 @@ from local_cluster.zones import ZoneGateways
 from metadata_topic.settings.topic_settings import TopicSettings
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
-from tests.cluster.recovery_commands import ask_cluster, run_command
+from tests.cluster.recovery_commands import ask_cluster, drilled_recovery, run_command
 from tests.cluster.script import PATIENCE_S, Script
 
 GATEWAYS = ZoneGateways(THREE_ZONES, durable=True)
@@ -29,6 +31,9 @@ LEADER = 2
 ANSWERS = "remote_wal_gateway_durable_answers_total"
 DURABLE = TopicSettings(enable=True, durable=True)
 ENOUGH, FEW = 2000, 500
+RECORDS, RECORD_BYTES = 2000, 2000
+WRITTEN, ADOPTED = "remote_wal_store_bytes_total", "remote_wal_adopted_bytes_total"
+ROUTED = "remote_wal_gateway_produce_requests_total"
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -220,3 +225,84 @@ def test_transactions_are_refused_for_durable_topics_and_durability_while_one_is
     assert read(cluster, durable) == []
     assert read(cluster, other) == ["kept-0", "kept-1"]
     ask_cluster(cluster, "topics", "enable", other, "--durable")
+
+
+class LargeRecords(NumberedProducer):
+    """Large enough for batches that are worth naming."""
+
+    def value(self, number: int) -> str:
+        return super().value(number).ljust(RECORD_BYTES, ".")
+
+
+def large_producers(cluster: LocalCluster, topic: str, run: str) -> list[NumberedProducer]:
+    """Of both other zones."""
+    settings: dict[str, object] = {"linger.ms": 50, "enable.idempotence": True, "acks": "all"}
+    return [
+        LargeRecords(GATEWAYS.bootstrap_servers(cluster.layout, zone), topic, f"{run}-{zone}", **settings)
+        for zone in ("az1", "az3")
+    ]
+
+
+def are_answered(running: list[NumberedProducer], records: int = RECORDS) -> Callable[[], bool]:
+    """Whether each has so many acknowledged."""
+    return lambda: all(len(one.acknowledged) > records for one in running)
+
+
+def uploaded_offset(cluster: LocalCluster, topic: str) -> int:
+    (view,) = [one for one in describe(cluster, LEADER)["partitions"] if one["topic"] == topic]
+    return int(view["uploaded_offset"])
+
+
+def test_what_gateways_stored_once_outlives_the_only_replicas_disk(
+    cluster: LocalCluster, topic: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    # produced, stored once -> more is produced, and broker 2 dies with its disk -> recovered -> the producers go on
+    begin(cluster, {topic: DURABLE})
+    counters = AgentCounters(cluster)
+    first = large_producers(cluster, topic, "first")
+    with first[0], first[1]:
+        wait_until(are_answered(first), "all are answered", PATIENCE_S)
+    stored = read(cluster, topic)
+    wait_until(lambda: uploaded_offset(cluster, topic) >= len(stored), "all is stored", PATIENCE_S)
+    produced_bytes = sum(map(len, stored))
+    written = counters.growth(WRITTEN, operation="put") / produced_bytes
+    adopted = counters.growth(ADOPTED) / produced_bytes
+    record_property("written", f"{written:.3f} bytes written per byte produced, {adopted:.3f} adopted")
+    assert adopted > 0.95
+    assert written <= 1.05
+    assert counters.growth(ANSWERS, outcome="stored") > 0
+
+    second = large_producers(cluster, topic, "second")
+    with ExitStack() as stack:
+        for one in second:
+            stack.enter_context(one)
+        wait_until(are_answered(second, RECORDS // 4), "all are answered", PATIENCE_S)
+        cluster.agent(LEADER).kill()
+        cluster.broker(LEADER).kill()
+        recover_from_an_empty_disk(cluster, topic)
+        answered = max(len(one.acknowledged) for one in second)
+        wait_until(are_answered(second, answered + RECORDS // 4), "all are answered again", PATIENCE_S)
+    values = read(cluster, topic)
+    assert values[: len(stored)] == stored
+    for one in second:
+        mine = [value for value in values if value.startswith(one.name)]
+        assert mine[: len(one.acknowledged)] == one.acknowledged, "in order, and each once"
+    assert counters.growth(ADOPTED) / sum(map(len, values)) > 0.5  # what a gateway stores too late is stored again
+    drilled = drilled_recovery(cluster, LEADER, topic, tmp_path / "drill")
+    assert drilled["end_offset"] >= len(values)
+
+
+def test_no_producer_is_answered_for_what_its_gateway_stored_alone(cluster: LocalCluster, topic: str) -> None:
+    begin(cluster, {topic: DURABLE})
+    counters = AgentCounters(cluster)
+    with Script(cluster, topic) as script:
+        script.switch(LEADER, "put-defect")
+        patient = large_producers(cluster, topic, "patient")
+        with patient[0], patient[1]:
+            wait_until(lambda: counters.growth(ROUTED, way="linked") >= len(patient), "gateways stored it", PATIENCE_S)
+            wait_until(lambda: len(read(cluster, topic)) > 0, "the log has it", PATIENCE_S)
+            assert not any(one.acknowledged for one in patient)
+            assert counters.growth(ANSWERS, outcome="stored") == 0
+            script.clear_switches()
+            wait_until(are_answered(patient, RECORDS // 4), "all goes on", PATIENCE_S)
+    assert counters.growth(ADOPTED) > 0
