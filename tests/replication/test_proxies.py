@@ -21,7 +21,7 @@ from rlm.write_path.commit.link_policy import LinkMode
 from tests.gateway.produce.produce_frames import produce
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
-from tests.replication.fetch_frames import partition, request, response
+from tests.replication.fetch_frames import request, response
 from tests.replication.two_agents import framed, read_frame, two_agents
 
 
@@ -51,31 +51,6 @@ async def test_only_a_fraction_of_the_bytes_crosses_between_the_agents() -> None
         sent = agents.leader_metrics.peer_bytes.labels("leader", "sent")
         await agents.until(lambda: agents.linked_responses == 20)
         assert 0 < metric_value(sent) < len(raw) / 20
-
-
-async def test_a_response_waits_for_the_upload_that_is_on_its_way() -> None:
-    async with two_agents() as agents:
-        raw = batches(1, 0, 3)
-        agents.append({0: raw}, stored=False)
-        follower = await agents.connect()
-        follower.send({0: 0})
-        await agents.until(lambda: bool(agents.led.wanted))
-        agents.store({0: raw})
-        assert await follower.receive() == follower.expected({0: raw})
-        assert agents.linked_responses == 1
-
-
-async def test_a_response_that_has_waited_long_enough_goes_inline() -> None:
-    async with two_agents() as agents:
-        raw = batches(1, 0, 3)
-        agents.append({0: raw}, stored=False)
-        follower = await agents.connect()
-        follower.send({0: 0})
-        await agents.until(lambda: bool(agents.led.wanted))
-        agents.now_s += 0.5
-        agents.uploads.notify()
-        assert await follower.receive() == follower.expected({0: raw})
-        assert agents.leader_faults("link_wait_timeout") == 1
 
 
 async def test_announced_ranges_are_read_ahead_of_the_response() -> None:
@@ -152,37 +127,6 @@ async def test_two_responses_keep_their_order_when_the_first_takes_longer() -> N
         agents.storage.fetch_gate.set()
         assert await follower.receive() == response({0: first}, correlation_id=one)
         assert await follower.receive() == response({0: second}, correlation_id=two)
-
-
-async def test_pipelined_requests_are_never_linked_and_answered_in_order() -> None:
-    async with two_agents() as agents:
-        raw = batches(2, 0, payload=b"p" * 300)
-        agents.append({0: raw})
-        follower = await agents.connect()
-        agents.broker.go_on.clear()
-        ids = [follower.send({0: 0}) for _ in range(3)]
-        await agents.until(lambda: metric_value(agents.leader_metrics.stock_bytes.labels("request")) > 250)
-        agents.broker.go_on.set()
-        for correlation_id in ids:
-            assert await follower.receive() == response({0: raw}, correlation_id=correlation_id)
-        assert agents.linked_responses <= 1  # the last one is alone by then
-
-
-async def test_a_request_that_comes_while_a_response_waits_for_its_links_takes_them_away() -> None:
-    async with two_agents() as agents:
-        raw = batches(1, 0)
-        agents.append({0: raw}, stored=False)
-        follower = await agents.connect()
-        one = follower.send({0: 0})
-        await agents.until(lambda: bool(agents.led.wanted))
-        agents.broker.go_on.clear()
-        two = follower.send({0: 0})
-        await agents.until(lambda: len(agents.broker.requests) == 2)
-        agents.store({0: raw})
-        assert await follower.receive() == response({0: raw}, correlation_id=one)
-        assert agents.linked_responses == 0
-        agents.broker.go_on.set()
-        assert await follower.receive() == response({0: raw}, correlation_id=two)
 
 
 async def test_a_consumer_is_never_given_a_link() -> None:
@@ -266,19 +210,6 @@ async def test_a_request_that_gets_no_answer_does_not_shift_those_behind_it() ->
 # Things end.
 
 
-async def test_a_response_that_comes_after_the_follower_gave_up_is_not_sent() -> None:
-    async with two_agents(stale_after_s=30.0) as agents:
-        agents.append({0: batches(1, 0)})
-        follower = await agents.connect()
-        agents.broker.go_on.clear()
-        follower.send({0: 0})
-        await agents.until(lambda: len(agents.broker.requests) == 1)
-        agents.now_s += 31.0
-        agents.broker.go_on.set()
-        assert await follower.receive() is None
-        assert agents.leader_faults("stale_response") == 1
-
-
 async def test_a_broker_that_dies_in_the_middle_of_a_response_gives_the_follower_no_byte_of_it() -> None:
     async with two_agents() as agents:
         agents.append({0: batches(5, 0, payload=b"d" * 10_000)}, stored=False)
@@ -321,31 +252,6 @@ async def test_an_upload_that_ends_just_when_a_follower_leaves_is_told_to_the_ot
         assert len(agents.leader.relays) == 2
         survivors = [f for f in (leaving, staying) if await f.fetch({0: 1}) == f.expected({0: batches(1, 1)})]
         assert len(survivors) == 1
-
-
-async def test_a_released_partition_is_neither_linked_nor_announced_any_more() -> None:
-    async with two_agents() as agents:
-        raw = batches(1, 0)
-        agents.append({0: raw})
-        follower = await agents.connect()
-        await follower.fetch({0: 0})
-        assert agents.linked_responses == 1
-        agents.led.mode = LinkMode.OFF
-        agents.leader.partition_released(partition(0))
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-        assert agents.linked_responses == 1
-
-
-async def test_what_was_stored_above_a_truncation_is_not_linked_any_more() -> None:
-    async with two_agents() as agents:
-        kept, dead = batches(1, 0), batches(1, 1, leader_epoch=0)
-        agents.append({0: kept + dead})
-        agents.led.expected = False
-        agents.leader.partition_truncated(partition(0), 1)
-        agents.broker.logs[0] = kept + batches(1, 1, leader_epoch=1)
-        follower = await agents.connect()
-        assert await follower.fetch({0: 1}) == follower.expected({0: batches(1, 1, leader_epoch=1)})
-        assert agents.linked_responses == 0
 
 
 @pytest.mark.parametrize(("beyond", "passes"), [(0, True), (1, False)])
