@@ -13,7 +13,7 @@ from plugin.prices import DEFAULT_PRICES_FILE, EXPRESS, Prices, StorePrices
 from rlm.write_path.commit.link_costs import FOLLOWERS_UNKNOWN, LinkCosts
 
 GRACE_TIMES: Final = 2
-"""How many of the longest time-out of those who read objects stay that are to be deleted."""
+"""For how many of the longest time-out of those who read them objects stay that are to be deleted (guessed)."""
 
 
 def delete_grace_ms(broker: BrokerProperties, settings: AgentSettings) -> int:
