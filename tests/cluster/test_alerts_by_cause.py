@@ -50,7 +50,7 @@ HASTY = {
     "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
     **quick(bypass_after_s=1, bypass_return_s=2, unpublished_max_ms=3000, orphans_interval_s=5, orphans_min_objects=1),
     **quick(failover_interval_s=1, cluster_interval_s=2, expiration_interval_s=0.5),
-    **quick(delete_grace_times=0.03, snapshot_interval_s=2),
+    **quick(delete_grace_times=0.15, snapshot_interval_s=2),
     # An outage of seconds is to be what one of hours is.
     **quick(queue_bytes=256 * 1024),
     "remote.wal.log.manager.combiner.task.upload.bytes": str(128 * 1024),
