@@ -37,8 +37,8 @@ _READ_QUARTERS = 5
 
 
 def cache_bytes(settings: AgentSettings) -> int:
-    """Return the bytes of objects that are cached or being read at most: an eighth of the memory (guessed)."""
-    return settings.process.memory_bytes // 8
+    """Return the bytes of objects that are cached or being read at most: a tenth of the memory (guessed)."""
+    return settings.process.memory_bytes // 10
 
 
 def other_bytes(settings: AgentSettings) -> int:
@@ -48,7 +48,7 @@ def other_bytes(settings: AgentSettings) -> int:
 
 def least_memory_bytes(settings: AgentSettings) -> int:
     """Return the memory that suffices for these settings."""
-    return -(-(_fixed_bytes(settings) + MIN_FRAME_BYTES) * 32 // (32 - _READ_QUARTERS))
+    return -(-(_fixed_bytes(settings) + MIN_FRAME_BYTES) * 40 // (40 - _READ_QUARTERS))
 
 
 def _fixed_bytes(settings: AgentSettings) -> int:

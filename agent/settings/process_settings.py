@@ -113,7 +113,7 @@ class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
     memory_bytes: int = Field(
         1024**3,
         ge=64 * 1024 * 1024,
-        description="The memory of the process. Queue, uploads, archive and an eighth for objects that are read "
+        description="The memory of the process. Queue, uploads, archive and a tenth for objects that are read "
         "are taken from it; the rest is for frames. While it is used up, sockets are not read.",
     )
     watchdog_timeout_s: Seconds = Field(

@@ -104,7 +104,7 @@ def test_quotas_reach_what_they_bound() -> None:
     )
     assert log_manager_limits(found).commit.bytes_per_s == 5_000_000
     reads = catch_up_read_limits(found)
-    assert (reads.bytes_per_s, reads.wait_max_s, reads.under_way_bytes) == (7_000_000, 0.4, 20_000_000)
+    assert (reads.bytes_per_s, reads.wait_max_s, reads.under_way_bytes) == (7_000_000, 0.4, 16_000_000)
     assert log_manager_limits(AgentSettings()).commit.bytes_per_s is None
 
 

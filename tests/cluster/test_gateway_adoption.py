@@ -51,6 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     agents = {
         **BY_OBJECTS,
         **quick(expiration_interval_s=0.5, delete_grace_times=0.03, cluster_interval_s=0.5),
+        "remote.wal.agent.memory.bytes": str(1280 * 1024 * 1024),  # for the archive beside all of the gateway
         "remote.wal.archive.enable": "true",
         "remote.wal.archive.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
         f"{ARCHIVE_IMPL_PREFIX}directory": str(tmp_path_factory.mktemp("archive")),
