@@ -25,7 +25,7 @@ def frames(settings: AgentSettings) -> int:
 def test_what_others_may_take_is_taken_off_what_frames_may() -> None:
     small = settings()
     large = settings(remote_wal_log_manager_combiner_task_upload_bytes=8 * MIB)
-    assert frames(small) + other_bytes(small) == small.process.memory_bytes
+    assert 0 <= small.process.memory_bytes - frames(small) - other_bytes(small) < 8
     assert frames(small) - frames(large) == 2 * 5 * 4 * MIB
     assert frames(settings(remote_wal_archive_enable=True)) >= MIN_FRAME_BYTES, "the defaults fit, with the archive too"
 
