@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from agent.configuration import Configuration
 from agent.found_peers import gateway_parts, own_address, own_bypass
 from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, TopicDefaults
@@ -36,7 +35,7 @@ from metadata_topic.settings.settings_topic import SettingsReader, SettingsWrite
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.followed_metadata import FollowedMetadata
-from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
+from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.topic import MetadataTopicSettings
 from metadata_topic.topic.topic_follower import TopicReader
 from plugin.wall_clock import lasting_s, wall_ms
@@ -86,8 +85,10 @@ class KafkaFollowing:
         self._leaders = partial(LeadershipReader, client, broker_id)
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
-        plan = _topic_plan(around.configuration, broker_id)
-        self.topics = MetadataTopics(client, plan, broker_id, self._pool, around.publisher.hold)
+        made = MetadataTopicSettings(replication_factor=settings.metadata.topic_replication_factor)
+        longest_ms = partial(longest_enabled_retention_ms, client, broker_id)
+        grace_ms, hold = around.configuration.delete_grace_ms, around.publisher.hold
+        self.topics = MetadataTopics(client, made, grace_ms, longest_ms, broker_id, self._pool, hold)
         self.replicas = LocalReplicas(log_directories)
         self.metadata = metadata
         memory = SettingsMemory(settings.process.state_directory)
@@ -245,12 +246,3 @@ def _write_settings(client: KafkaClientConfig, records: Mapping[bytes, bytes | N
 def wal_retention(settings: LifecycleSettings) -> WalRetention:
     """Return how long this agent keeps combined segments."""
     return WalRetention(milliseconds(settings.retention_s))
-
-
-def _topic_plan(configuration: Configuration, broker_id: int) -> TopicPlan:
-    client = configuration.client
-    return TopicPlan(
-        MetadataTopicSettings(replication_factor=configuration.settings.metadata.topic_replication_factor),
-        configuration.delete_grace_ms,
-        lambda: longest_enabled_retention_ms(client, broker_id),
-    )

@@ -149,7 +149,7 @@ class WritePath(WritePathOwner):
         self.tails = TailUploads(around.identity.broker_id, self.manager, self._answers, clocks.wall_ms)
         self._durable: DurableUploads | None = None
         if gateway is not None and gateway.durable is not None:
-            self._durable = DurableUploads(self.manager, self._combine, gateway.durable)
+            self._durable = DurableUploads(self.manager, self._combine.when_published, gateway.durable)
         listeners: list[UploadListener] = [relaying.leader, self.tails] if self._shadow is None else [self._shadow]
         if self._durable is not None:
             listeners.append(self._durable.published)

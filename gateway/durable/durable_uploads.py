@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from gateway.durable.durable_logs import DurableLogs
 from kafka_log.broker_files.partition_metadata import read_partition_metadata
@@ -13,36 +12,29 @@ from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.published_offsets import PublishedOffsets
-
-
-class HurriedUploads(Protocol):
-    """The log manager, as used here."""
-
-    def hurry(self, partition: TopicIdPartition) -> None: ...
-
-    def uploaded_offset(self, partition: TopicIdPartition) -> int | None: ...
-
-
-class PublishingUploads(Protocol):
-    """RLMWalCombineTask, as used here."""
-
-    def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None: ...
+from rlm.write_path.uploads.tail_uploads import HurriedUploads
 
 
 class DurableUploads:
     """What one run of the write path stores."""
 
-    def __init__(self, manager: HurriedUploads, combine: PublishingUploads, logs: DurableLogs) -> None:
+    def __init__(
+        self,
+        manager: HurriedUploads,
+        when_published: Callable[[CombinedSegmentId, Callable[[], object]], object],
+        logs: DurableLogs,
+    ) -> None:
+        """`when_published` is RLMWalCombineTask's."""
         self._manager = manager
         self._logs = logs
         self._directories: dict[TopicIdPartition, tuple[Path, int]] = {}
         """Directories of durable logs that are led, each with its inode."""
         loop = asyncio.get_running_loop()
 
-        def when_published(segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-            combine.when_published(segment_id, lambda: loop.call_soon_threadsafe(tell))
+        def tell_in_loop(segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
+            when_published(segment_id, lambda: loop.call_soon_threadsafe(tell))
 
-        self.published = PublishedOffsets(manager.uploaded_offset, when_published, logs)
+        self.published = PublishedOffsets(manager.uploaded_offset, tell_in_loop, logs)
 
     def arrived(self) -> None:
         """Record that the write path runs."""

@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import cache
 
 import structlog
@@ -39,35 +38,31 @@ _TURN_S = 3.0
 _ADMIN_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
-    """The wanted state of the topics."""
-
-    made: MetadataTopicSettings
-    """How they are created."""
-    grace_ms: int
-    """How much longer their records live than an object's."""
-    longest_retention_ms: Callable[[], int | None]
-    """The longest local retention of the enabled topics, used if only the metadata topic was lost; None if unknown.
-    Blocks. Raises MetadataTopicError."""
-
-
 class MetadataTopics:
     """Takes care of both topics. Looks block, one at a time, on `threads`; the rest belongs to the event loop."""
 
     def __init__(
         self,
         client: KafkaClientConfig,
-        plan: TopicPlan,
+        made: MetadataTopicSettings,
+        grace_ms: int,
+        longest_retention_ms: Callable[[], int | None],
         broker_id: int,
         threads: Executor,
         hold_publication: Callable[[str | None], object],
         make_admin: Callable[[], AdminLike] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`hold_publication` is called with why nothing may be published, or None; on any thread."""
+        """The topics are created as `made`; their records live for `grace_ms` longer than an object's.
+
+        `longest_retention_ms` is that of the enabled topics, used if only the metadata topic was lost; None if unknown.
+        It blocks, and raises MetadataTopicError. `hold_publication` is called with why nothing may be published, or
+        None; on any thread.
+        """
         self._client = client
-        self._plan = plan
+        self._made = made
+        self._grace_ms = grace_ms
+        self._ask_retention = longest_retention_ms
         self._broker_id = broker_id
         self._threads = threads
         self._hold_publication = hold_publication
@@ -134,9 +129,9 @@ class MetadataTopics:
             raise TopicNotKnownError("describe topic", METADATA_TOPIC, "the broker does not know it")
         longest_ms = self._longest_retention_ms
         needs = TopicNeeds(
-            self._plan.made.replication_factor,
-            self._plan.made.min_insync_replicas,
-            None if longest_ms is None else retention_needed_ms(longest_ms, self._plan.grace_ms),
+            self._made.replication_factor,
+            self._made.min_insync_replicas,
+            None if longest_ms is None else retention_needed_ms(longest_ms, self._grace_ms),
         )
         config = admin.topic_config(METADATA_TOPIC)
         found = topic_problems(METADATA_TOPIC, config, layout.replicas, needs, self._client.bootstrap_servers)
@@ -162,6 +157,6 @@ class MetadataTopics:
         Raises MetadataTopicError.
         """
         if METADATA_TOPIC not in missing or SETTINGS_TOPIC in missing:
-            return self._plan.made
-        longest_ms = self._plan.longest_retention_ms()
-        return self._plan.made if longest_ms is None else self._plan.made.covering(longest_ms, self._plan.grace_ms)
+            return self._made
+        longest_ms = self._ask_retention()
+        return self._made if longest_ms is None else self._made.covering(longest_ms, self._grace_ms)

@@ -8,7 +8,7 @@ import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
-from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
+from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, Broker, MetadataTopicSettings
 from metadata_topic.topic.topic_requirements import TopicLayout
 
@@ -51,10 +51,17 @@ class Rig:
         self.agents = {number: self._agent(number) for number in (1, 2, 3)}
 
     def _agent(self, broker_id: int) -> MetadataTopics:
-        pool = ThreadPoolExecutor(1)  # never used: looks are called by the test
-        client = KafkaClientConfig("b:9092")
-        plan = TopicPlan(MetadataTopicSettings(), GRACE_MS, lambda: self.longest_retention_ms)
-        return MetadataTopics(client, plan, broker_id, pool, self.held.append, lambda: self.cluster, lambda: self.now_s)
+        return MetadataTopics(
+            KafkaClientConfig("b:9092"),
+            MetadataTopicSettings(),
+            GRACE_MS,
+            lambda: self.longest_retention_ms,
+            broker_id,
+            ThreadPoolExecutor(1),  # never used: looks are called by the test
+            self.held.append,
+            lambda: self.cluster,
+            lambda: self.now_s,
+        )
 
 
 def test_the_agent_with_the_lowest_id_makes_the_topics_and_the_others_find_them() -> None:
@@ -145,7 +152,7 @@ class Unheard(Cluster):
 async def test_after_a_cluster_did_not_answer_the_client_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata_topic.topic.metadata_topics._RETRY_S", 0.0)
     clients = [Cluster(), Unheard()]
-    plan = TopicPlan(MetadataTopicSettings(), GRACE_MS, lambda: None)
+    client, made = KafkaClientConfig("b:9092"), MetadataTopicSettings()
     with ThreadPoolExecutor(1) as threads:
-        await MetadataTopics(KafkaClientConfig("b:9092"), plan, 1, threads, lambda _reason: None, clients.pop).make()
+        await MetadataTopics(client, made, GRACE_MS, int, 1, threads, lambda _reason: None, clients.pop).make()
     assert not clients

@@ -1,6 +1,5 @@
 """What those who hold answers know of the write path, and learn from it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 
 LOG = TopicIdPartition(TopicId(b"t" * 16), 0)
@@ -24,14 +22,11 @@ class WritePath:
         self.uploaded: int | None = -1
         self.hurried: list[TopicIdPartition] = []
 
-    def hurry(self, partition: TopicIdPartition) -> None:
+    def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
         self.hurried.append(partition)
 
     def uploaded_offset(self, _partition: TopicIdPartition) -> int | None:
         return self.uploaded
-
-    def when_published(self, _segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-        tell()
 
 
 def led(directory: Path, log: TopicIdPartition = LOG) -> Assignment:
@@ -44,7 +39,7 @@ def led(directory: Path, log: TopicIdPartition = LOG) -> Assignment:
 
 def made(directory: Path) -> tuple[WritePath, DurableLogs, DurableUploads, Assignment]:
     path, logs, assignment = WritePath(), DurableLogs(), led(directory)
-    durable = DurableUploads(path, path, logs)
+    durable = DurableUploads(path, lambda _segment_id, tell: tell(), logs)
     logs.topics_known(TABLE, {LOG.topic_id: "orders"})
     durable.assigned([assignment])
     durable.arrived()
