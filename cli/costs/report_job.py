@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreSections
 
 _TIMEOUT_S = 30.0
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,10 @@ class RunOptions:
     output: Annotated[str, typer.Option(help="Where the page and the tables go: a directory, hdfs:// or s3a://.")] = (
         "remote-wal-report"
     )
-    incremental: Annotated[
-        bool, typer.Option("--incremental", help="Read what is new since the last run that wrote to --output.")
+    full: Annotated[
+        bool, typer.Option("--full", help="Read all again, not only what is new since the last run with this --output.")
     ] = False
+    keep_days: Annotated[int, typer.Option(help="For how long findings of earlier runs are kept.", min=0)] = 90
     apply: Annotated[
         bool, typer.Option("--apply/--dry-run", help="Hand safe deletions to the agents, or only count them.")
     ] = False
@@ -96,7 +98,7 @@ def run_report(given: SourceOptions, options: RunOptions, master: str | None, me
         cluster_id,
         given.broker_config,
         f"{options.output.rstrip('/')}/state",
-        options.incremental,
+        not options.full,
         inventory,
         archive_inventory,
     )
@@ -140,6 +142,7 @@ def _run(
     progress("writing the report")
     report.write(output)
     result.finish()
+    output.prune(result.history.run_id, now_ms - options.keep_days * _DAY_MS)
     return report.data
 
 

@@ -82,7 +82,7 @@ def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms:
     if metadata_is_doubtful(history, sources.life_times) is not None:
         deletable = deletable.filter("NOT is_unguarded")
     if not dry_run and not deletable.filter("is_unguarded").isEmpty():
-        deletable = deletable.join(_told_since(history, kafka), "segment", "left_anti").localCheckpoint()
+        deletable = deletable.join(_told_since(history, kafka), "segment", "left_anti").checkpoint()
     counted = deletable.agg(
         fn.count("*").alias("n"), fn.coalesce(fn.sum("size_bytes"), fn.lit(0)).alias("bytes")
     ).collect()[0]

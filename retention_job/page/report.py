@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
+from pyspark.sql.types import DoubleType
 
 from plugin.prices import PriceTable
 from retention_job.cost.cost_tables import CostSources, client_costs, cost_by_topic
@@ -19,6 +20,7 @@ from retention_job.page.report_output import ReportOutput
 from retention_job.page.summaries import summarise_costs, summarise_objects
 from retention_job.settings import StoreSections
 from retention_job.sources.decoding import OTHER_ROW
+from retention_job.spark.joins import union
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,9 +65,14 @@ def make_report(
     tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
     seconds = max(0.0, (sources.now_ms - sources.since_ms) / 1000)
     costs = summarise_costs(daily, tiered, clients, seconds, prices, history.topics)
-    costs = dataclasses.replace(
-        costs, days=merged_days(days_before(before, history.last), costs.days, history.read.is_incremental)
-    )
+    earlier_days, is_incremental = days_before(before, history.last), history.read.is_incremental
+    costs = dataclasses.replace(costs, days=merged_days(earlier_days, costs.days, is_incremental))
+    kept_days = {day.day for day in costs.days if any(day is earlier for earlier in earlier_days)}
+
+    def merged(name: str, now: "DataFrame", *key: str) -> "DataFrame":
+        earlier = before.table(name, (history.last.run_id if history.last else before.last_run_id()) or "")
+        return merged_rows(earlier, now, (*key, "day"), None if is_incremental else kept_days)
+
     data = ReportData(
         history.run_id,
         sources.now_ms,
@@ -82,9 +89,9 @@ def make_report(
     tables = {
         "findings": result.findings,
         "quarantine": history.quarantine,
-        "cost_daily": history.with_topic_names(daily),
-        "cost_clients": clients,
-        "cost_tiered": history.with_topic_names(tiered),
+        "cost_daily": merged("cost_daily", history.with_topic_names(daily), "topic_id", "broker_id"),
+        "cost_clients": merged("cost_clients", clients, "zone"),
+        "cost_tiered": merged("cost_tiered", history.with_topic_names(tiered), "topic_id"),
         "cost_days": days_table(history.spark, costs.days),
         "usage_counters": latest(sources.counters),
     }
@@ -106,6 +113,25 @@ def merged_days(before: Sequence[DayCosts], now: Sequence[DayCosts], is_incremen
         elif is_incremental:
             known[day.day] = _sum_of(old, day)
     return [known[day] for day in sorted(known)]
+
+
+def merged_rows(
+    before: "DataFrame | None", now: "DataFrame", key: Sequence[str], kept_days: Collection[int] | None
+) -> "DataFrame":
+    """Return all known rows, one for each key, by the rules of `merged_days`.
+
+    `before` are those of the run before. `kept_days`: those that a full run leaves as they were; None: an incremental
+    run adds.
+    """
+    if before is None:
+        return now
+    if kept_days is not None:
+        is_kept = fn.col("day").isin(*kept_days) if kept_days else fn.lit(False)
+        return union(before.filter(is_kept), now.filter(~is_kept)).select(*now.columns)
+    summed = [field.name for field in now.schema if field.name not in key and field.dataType == DoubleType()]
+    rest = [name for name in now.columns if name not in (*key, *summed)]
+    sums = (*(fn.sum(name).alias(name) for name in summed), *(fn.max(name).alias(name) for name in rest))
+    return union(before, now).groupBy(*key).agg(*sums).select(*now.columns)
 
 
 def _sum_of(one: DayCosts, other: DayCosts) -> DayCosts:
@@ -180,8 +206,6 @@ def days_before(before: ReportOutput, last: "RunRecord | None") -> list[DayCosts
     table = before.table("cost_days", (last.run_id if last else before.last_run_id()) or "")
     if table is None:
         return []
-    if "has_usage" not in table.columns:  # of an older version, which does not say why a day is incomplete
-        table = table.selectExpr("*", "is_complete AS is_priced", "map() AS has_usage")
     return [
         DayCosts(
             row.day, json.loads(row.parts), row.stock_usd, row.tiered_storage_usd, row.is_priced, dict(row.has_usage)

@@ -5,7 +5,7 @@ written; then the pages are replaced, and last of all `COMMITTED.json`, which na
 does not name is unfinished, whatever files it has, and `begin` removes it. One run at a time writes to an output.
 
 Any file system that Spark can write to will do. Delta Lake's CONVERT TO DELTA and Iceberg's add_files accept this
-partitioned Parquet as it is.
+partitioned Parquet as it is. When the state is committed, too, `prune` removes what the newest run replaces.
 """
 
 import json
@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 TABLES: Final = (
     "findings", "quarantine", "cost_daily", "cost_clients", "cost_days", "cost_tiered", "usage_counters",
 )  # fmt: skip
+DAILY: Final = ("cost_daily", "cost_clients", "cost_days", "cost_tiered", "usage_counters")
+"""Tables that have all that is known in each run: the newest replaces the others."""
 _UNFINISHED: Final = "unfinished"
 _COMMITTED: Final = "COMMITTED.json"
 
@@ -65,6 +67,16 @@ class ReportOutput:
             for table in TABLES if run_id not in committed else ():
                 self._files.delete(f"{table}/run={run_id}")
         return sorted(found)
+
+    def prune(self, run_id: str, oldest_ms: int) -> None:
+        """Forget runs from before `oldest_ms`, and of the tables that are keyed by day all but this run's."""
+        kept = [run for run in self.runs() if run["run_id"] == run_id or int(run.get("now_ms", 0)) >= oldest_ms]
+        self._files.replace_text(_COMMITTED, json.dumps({"runs": kept}, indent=1))
+        names = {f"run={run['run_id']}" for run in kept}
+        for table in TABLES:
+            for found in self._files.directories(table):
+                if found.startswith("run=") and found not in ({f"run={run_id}"} if table in DAILY else names):
+                    self._files.delete(f"{table}/{found}")
 
     def table(self, name: str, run_id: str) -> "DataFrame | None":
         """Return a committed run's table; None if there is no such run, or it had none."""

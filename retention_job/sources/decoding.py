@@ -23,6 +23,7 @@ from metadata_topic.records.records import (
     UnknownRecord,
 )
 from metadata_topic.records.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
+from retention_job.schemas import SEGMENT_KEY
 from retention_job.sources.release_facts import ReleaseFacts
 
 SEGMENT_ROW: Final = "segment"
@@ -91,6 +92,20 @@ def decoder(facts: ReleaseFacts) -> Callable[[Iterable[pa.RecordBatch]], Iterato
             yield from decode_batch(batch, facts)
 
     return decode
+
+
+def retention_of_entries(facts: ReleaseFacts) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for mapInArrow, from entries with their SEGMENT_KEY to that and `kept_ms`."""
+
+    def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            topic_ids = batch.column("topic_id").dictionary_encode()
+            codes, partition, last_offset = map(_ints, (topic_ids.indices, batch["partition"], batch["last_offset"]))
+            kept_ms = facts.retention_of(topic_ids.dictionary.to_pylist(), codes, partition, last_offset)
+            columns = {name: batch.column(name) for name in SEGMENT_KEY} | {"kept_ms": pa.array(kept_ms, pa.int64())}
+            yield pa.RecordBatch.from_pydict(columns)
+
+    return judge
 
 
 def decode_batch(batch: pa.RecordBatch, facts: ReleaseFacts) -> Iterator[pa.RecordBatch]:

@@ -73,7 +73,7 @@ def small_side(frame: "DataFrame") -> SmallSide:
     """Compute the frame now; if it has many rows, Spark joins by shuffling both sides."""
     rows = frame.limit(_FEW + 1).toArrow()
     if rows.num_rows > _FEW:
-        return SmallSide(frame.localCheckpoint(), None)
+        return SmallSide(frame.checkpoint(), None)
     return SmallSide(fn.broadcast(frame.sparkSession.createDataFrame(rows, frame.schema)), rows)
 
 

@@ -41,8 +41,10 @@ from retention_job.sources.decoding import (
     OTHER_ROW,
     PARTITION_SHIFT,
     QUARANTINE_ROW,
+    SEGMENT_ROW,
     STAGED,
     decoder,
+    retention_of_entries,
 )
 from retention_job.sources.kafka import Cluster, Kafka, Offsets
 from retention_job.sources.release_facts import ReleaseFacts
@@ -65,7 +67,7 @@ from retention_job.tables.objects import (
     object_table,
     topmost,
 )
-from retention_job.tables.state import InventoryRead, ReadSummary, RunRecord, RunState, plan_reading
+from retention_job.tables.state import CHECKPOINTS, InventoryRead, ReadSummary, RunRecord, RunState, plan_reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,8 +143,11 @@ class History:
 
     def entries_of_all_runs(self) -> "DataFrame":
         """Return ENTRIES of this run and of earlier ones, as far as they are kept."""
-        found = (self.entries, *map(self._entries_of, self._entry_runs))
-        return union(*found).select(*ENTRIES.fieldNames())
+        return union(self.entries, *self.entries_before()).select(*ENTRIES.fieldNames())
+
+    def entries_before(self) -> "list[DataFrame]":
+        """Return ENTRIES of each earlier run whose entries are kept."""
+        return [self._entries_of(run_id) for run_id in self._entry_runs]
 
     @property
     def _entry_runs(self) -> Mapping[str, int]:
@@ -243,6 +248,7 @@ class History:
             RunRecord(
                 self.run_id,
                 now_ms,
+                self.last.full_ms if self.last else now_ms,
                 dict(self.read.ending_offsets),
                 metadata.topic_id.hex(),
                 self.cluster.retentions,
@@ -266,6 +272,7 @@ def load(
     state = RunState(FileSystem(spark, sources.state_path))
     last = state.last()
     state.begin(run_id, last)
+    spark.sparkContext.setCheckpointDir(state.path_of(run_id, CHECKPOINTS))
     try:
         inventories = Inventories(spark, sources, state, run_id)
         if inventories.are_listings:
@@ -287,13 +294,15 @@ def load(
         staged.write.partitionBy("row").parquet(state.path_of(run_id, "staged"))
         from_last = last if plan.is_incremental else None
         layers: Sequence[str] = ()  # none if objects without new records may have changed, or if there are too many
-        if from_last is not None and len(from_last.layers) < MAX_LAYERS and inventories.goes_on_from(from_last):
+        is_layer = from_last is not None and not plan.changed_topics and len(from_last.layers) < MAX_LAYERS
+        if from_last is not None and is_layer and inventories.goes_on_from(from_last):
             layers = from_last.layers
         inventories.write_files(from_last if layers else None)
         progress("putting objects and records together")
         read = replace(plan, inventory_ms=inventories.known_ms)
         history = History(spark, state, run_id, cluster, read, from_last, tier_events, layers, inventories.read)
-        _write_objects(history, inventories)
+        inventories.list_others(_brokers_told(history))
+        _write_objects(history, inventories, facts)
     except PySparkException as error:
         raise SourceError("read", "sources", one_line(error)) from error
     return history
@@ -311,7 +320,19 @@ def _release_facts(cluster: Cluster, tiered_up_to: Mapping[tuple[bytes, int], in
     return ReleaseFacts.of(retention, before)
 
 
-def _write_objects(history: History, inventories: Inventories) -> None:
+def _brokers_told(history: History) -> frozenset[int]:
+    """Return the brokers of which records, or earlier runs, name objects that are not deleted.
+
+    A broker may be gone, and its registration with a lost settings topic.
+    """
+    frames = [history.staged(SEGMENT_ROW)]
+    if history.last is not None:
+        frames.append(history.objects_before(COMBINED_SEGMENT))
+    rows = union(*(frame.filter("state < 3").select("broker_id").distinct() for frame in frames)).collect()
+    return frozenset(int(row.broker_id) for row in rows)
+
+
+def _write_objects(history: History, inventories: Inventories, release: ReleaseFacts) -> None:
     """Write the tables of both kinds of objects; records of fenced writers do not count."""
     registered = history.staged(OTHER_ROW).filter(f"record_type = {NODE_REGISTRATION}")
     registered = registered.select("key", "value", "record_id")
@@ -327,6 +348,8 @@ def _write_objects(history: History, inventories: Inventories) -> None:
         before = None
         if history.last is not None:
             before = history.objects_before(kind)
+            if kind is COMBINED_SEGMENT and history.read.changed_topics:
+                before = _judged_again(history, before, release)
             if history.layers:
                 before = _touched(kind, before, told, inventory)
         facts = [told]
@@ -341,6 +364,20 @@ def _write_objects(history: History, inventories: Inventories) -> None:
         history.keep(kind.table, objects.sortWithinPartitions(*SEGMENT_KEY))
 
 
+def _judged_again(history: History, before: "DataFrame", release: ReleaseFacts) -> "DataFrame":
+    """Return the objects of earlier runs with the retention of today, if they hold some of the changed topics."""
+    entries = union(*history.entries_before()).select(*SEGMENT_KEY, "topic_id", "partition", "last_offset")
+    changed = [fn.lit(bytearray.fromhex(topic_id)) for topic_id in sorted(history.read.changed_topics)]
+    asked = small_side(entries.filter(fn.col("topic_id").isin(changed)).select(*SEGMENT_KEY).distinct())
+    whole = entries.filter(asked.where_to_look()).join(asked.frame, list(SEGMENT_KEY), "left_semi")
+    kept = whole.mapInArrow(
+        retention_of_entries(release), "broker_id INT, incarnation LONG, sequence LONG, kept_ms LONG"
+    )
+    kept = kept.groupBy(*SEGMENT_KEY).agg(fn.max("kept_ms").alias("kept_ms"))
+    judged = before.join(kept, list(SEGMENT_KEY), "left")
+    return judged.withColumn("retention_ms", fn.coalesce("kept_ms", "retention_ms")).drop("kept_ms")
+
+
 def _touched(kind: ObjectKind, before: "DataFrame", told: "DataFrame", inventory: "DataFrame | None") -> "DataFrame":
     """Return the objects that new records or an inventory name."""
     keys = told.select(*kind.key)
@@ -348,4 +385,4 @@ def _touched(kind: ObjectKind, before: "DataFrame", told: "DataFrame", inventory
         keys = union(keys, facts_of_inventory(kind, inventory).select(*kind.key))
     asked = small_side(keys)
     found = before.filter(asked.where_to_look()).join(asked.frame, list(kind.key), "left_semi")
-    return found.localCheckpoint()
+    return found.checkpoint()

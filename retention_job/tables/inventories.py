@@ -46,6 +46,7 @@ class Inventories:
         }
         self._is_shared = sources.archive == sources.inventory
         """Whether both kinds are in the same buckets."""
+        self._listed: frozenset[int] = frozenset()
         self.known_ms: dict[str, int] = {}
         """The time up to which each inventory is complete, by the table of its kind. A listing is complete up to now,
         an inventory only up to its newest object."""
@@ -57,14 +58,21 @@ class Inventories:
         """Whether any of them is a listing."""
         return any(isinstance(source, StoreListing) for source in self._sources.values())
 
-    def write_listings(self, brokers: "frozenset[int]", now_ms: int) -> None:
+    def write_listings(self, brokers: frozenset[int], now_ms: int) -> None:
         """Write the listings as tables, because they are used several times."""
+        self._listed = brokers
         for kind, source in self._sources.items():
             if isinstance(source, StoreListing):
                 is_archive = kind is ARCHIVE_OBJECT
                 found = list_archive(self._spark, source) if is_archive else list_store(self._spark, source, brokers)
                 self._write(kind, found)
                 self.known_ms[kind.table] = now_ms
+
+    def list_others(self, brokers: frozenset[int]) -> None:
+        """Add the objects of brokers that were not listed yet."""
+        source = self._sources.get(COMBINED_SEGMENT)
+        if isinstance(source, StoreListing) and (others := brokers - self._listed):
+            self._write(COMBINED_SEGMENT, list_store(self._spark, source, others), mode="append")
 
     def goes_on_from(self, last: RunRecord) -> bool:
         """Return whether all sources are inventories, as in `last`, with all files that `last` read, unchanged."""
@@ -109,9 +117,9 @@ class Inventories:
     def _path_of(self, kind: ObjectKind) -> str:
         return self._state.path_of(self._run_id, kind.inventory)
 
-    def _write(self, kind: ObjectKind, found: "DataFrame") -> None:
+    def _write(self, kind: ObjectKind, found: "DataFrame", mode: str = "error") -> None:
         listed = found.filter(kind.is_listed) if kind is ARCHIVE_OBJECT else found
-        listed.write.parquet(self._path_of(kind))
+        listed.write.mode(mode).parquet(self._path_of(kind))
 
     def table(self, kind: ObjectKind) -> "DataFrame | None":
         """Return the table INVENTORY of one kind of objects; None if no source lists them."""

@@ -9,8 +9,8 @@ If two runs overlap, one counts. The second takes the first's directory for such
 that its directory is gone, or that another run than the one it continued from is now the last, and ends with an error
 that says so. Nothing that was committed is lost.
 
-An incremental run continues from there only if nothing has changed that the older rows depend on: the same metadata
-topic, not cut off before the last run's offsets, the same retentions.
+An incremental run continues from there if it is the same metadata topic, not cut off before the last run's offsets. If
+a topic was deleted, or its retention changed, the objects that hold some of it are judged again by their kept entries.
 """
 
 import json
@@ -23,9 +23,14 @@ from retention_job.errors import StateError
 from retention_job.sources.kafka import Cluster
 from retention_job.spark.file_system import FileSystem
 
-FORMAT_VERSION: Final = 6
+FORMAT_VERSION: Final = 7
+CHECKPOINTS: Final = "checkpoints"
+"""Under a run's directory, what the run alone needs, and where a lost executor does not take it along."""
 _CURRENT: Final = "CURRENT.json"
 _RUNS: Final = "runs"
+_GONE: Final = "gone"
+_FULL_EVERY_MS: Final = 7 * 86_400_000
+"""Only a full run sees that a log start released an object of which nothing new is told."""
 _ONE_AT_A_TIME: Final = "one run at a time; this one is to be made again"
 
 
@@ -45,6 +50,8 @@ class RunRecord:
 
     run_id: str
     now_ms: int
+    full_ms: int
+    """The time of the last run that read everything."""
     offsets: Mapping[int, int]
     """The offsets up to which it read the metadata topic, by partition."""
     topic_id: str
@@ -110,6 +117,7 @@ class RunState:
         for directory in self._files.directories(_RUNS):
             if directory != record.run_id and directory not in {*record.entry_runs, *record.layers}:
                 self._files.delete(f"{_RUNS}/{directory}")
+        self._files.delete(f"{_RUNS}/{record.run_id}/{CHECKPOINTS}")
 
     def path_of(self, run_id: str, table: str) -> str:
         """Return the path of a run's table."""
@@ -126,6 +134,8 @@ class ReadSummary:
     is_incremental: bool
     full_because: str | None
     """The reason why an incremental run reads everything after all."""
+    changed_topics: frozenset[str] = frozenset()
+    """Topics, by hexadecimal id, that were deleted since the last run, or whose retention was changed."""
     inventory_ms: Mapping[str, int] = field(default_factory=dict)
     """The time up to which the inventory of a kind is complete, by the kind's table, if there is an inventory."""
 
@@ -138,13 +148,15 @@ class ReadSummary:
 def plan_reading(cluster: Cluster, last: RunRecord | None, now_ms: int, *, is_incremental: bool) -> ReadSummary:
     """Plan the offsets to read; an incremental run continues from the last run's state if it can. Sans-IO."""
     offsets = cluster.offsets[METADATA_TOPIC]
-    because = _why_not(cluster, last) if is_incremental else None
+    because = _why_not(cluster, last, now_ms) if is_incremental else None
     if last is None or not is_incremental or because is not None:
         return ReadSummary(now_ms, dict(offsets.earliest), dict(offsets.latest), False, because)
-    return ReadSummary(now_ms, {**offsets.earliest, **last.offsets}, dict(offsets.latest), True, None)
+    now = cluster.retentions
+    changed = frozenset(one for one, kept_ms in last.retention.items() if now.get(one, _GONE) != kept_ms)
+    return ReadSummary(now_ms, {**offsets.earliest, **last.offsets}, dict(offsets.latest), True, None, changed)
 
 
-def _why_not(cluster: Cluster, last: RunRecord | None) -> str | None:
+def _why_not(cluster: Cluster, last: RunRecord | None, now_ms: int) -> str | None:
     if last is None:
         return "no finished run to go on from"
     offsets = cluster.offsets[METADATA_TOPIC]
@@ -154,7 +166,6 @@ def _why_not(cluster: Cluster, last: RunRecord | None) -> str | None:
         return "the metadata topic no longer holds what followed the last run"
     if any(offsets.latest.get(number, 0) < offset for number, offset in last.offsets.items()):
         return "the metadata topic ends before the last run's end"
-    now = cluster.retentions
-    if any(now.get(topic_id, "gone") != kept_ms for topic_id, kept_ms in last.retention.items()):
-        return "a topic was deleted, or its retention was changed"
+    if now_ms - last.full_ms >= _FULL_EVERY_MS:
+        return "the last run that read everything is a week old"
     return None

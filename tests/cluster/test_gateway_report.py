@@ -108,6 +108,6 @@ def test_the_report_tells_what_clients_moved_and_what_follower_fetching_would_br
 
     # More of the same by an incremental run, which counts that alone.
     assert consume(topic, gateway) == RECORDS
-    more, _ = clients_of(cluster, tmp_path / "output", "az1", "--incremental")
+    more, _ = clients_of(cluster, tmp_path / "output", "az1")
     assert more["amounts"]["near_bytes"] == pytest.approx(given, rel=0.02)
     assert more["amounts"]["sent_bytes"] < size / 10

@@ -1,5 +1,6 @@
 """The job finds every planted defect and nothing else, read whole or in parts, as a plain computation does."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from metadata_topic.records.records import UnknownRecord
 from retention_job.findings.object_rules import object_findings
 from retention_job.run import RunResult, RunSettings, run
-from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENTS
+from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENT_KEY, SEGMENTS
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
 from tests.retention_job.findings.plain_findings import FOR_EVER_MS, Facts, decoded, plain_findings
 from tests.retention_job.recorded.history import CLUSTER_ID, DAY_MS, HOUR_MS, Finding, HistorySpec, Record, StoredObject
@@ -164,6 +165,31 @@ def test_every_record_is_either_read_or_kept_aside_with_its_offset(halves: ReadI
         if isinstance(decoded(*record), UnknownRecord)
     }
     assert kept_aside == unknown != set()
+
+
+def test_after_a_topics_retention_changed_an_incremental_run_says_what_a_full_one_says(
+    halves: ReadInHalves, spark: SparkSession, tmp_path: Path
+) -> None:
+    kafka = halves.world.kafka()
+    topics = [one for one in kafka.seen.topics if one.settings.enable]
+    gone, other = topics[0], topics[1]
+    changed = replace(other, settings=replace(other.settings, wal_retention_ms=7000))
+    left = tuple(changed if one is other else one for one in kafka.seen.topics if one is not gone)
+    kafka = replace(kafka, seen=replace(kafka.seen, topics=left))
+    given = settings(halves.directory, halves.world, "third", "the same inventory", incremental=True)
+    state = shutil.copytree(halves.directory / "state", tmp_path / "again")
+    found = run(replace(given, sources=replace(given.sources, state_path=str(state))), spark, kafka)
+    assert found.history.read.is_incremental
+    assert len(found.history.read.changed_topics) == 2
+    full_sources = replace(given.sources, state_path=str(tmp_path / "state"), is_incremental=False)
+    full = run(replace(given, sources=full_sources, run_id="full"), spark, kafka)
+
+    def kept(result: RunResult) -> dict[tuple[object, ...], object]:
+        rows = result.history.segments.select(*SEGMENT_KEY, "retention_ms").collect()
+        return {tuple(row[:3]): row[3] for row in rows}
+
+    assert kept(found).items() <= kept(full).items()
+    assert found_by(found) == found_by(full)
 
 
 def test_a_killed_runs_directory_is_gone(halves: ReadInHalves) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from cli.costs.report import exit_code
 from cli.exit_code import ExitCode
 from retention_job.errors import StateError
-from retention_job.page.report import days_before, days_table, merged_days
+from retention_job.page.report import days_before, days_table, merged_days, merged_rows
 from retention_job.page.report_data import DayCosts
 from retention_job.page.report_output import ReportOutput
 from retention_job.spark.file_system import FileSystem
@@ -111,17 +111,45 @@ def test_a_day_is_not_added_to_the_report_of_a_run_that_left_no_state(spark: Spa
     first, killed = [_day(1, 5.0, b1=True, b2=False)], [_day(1, 9.0, None, False)]
     output.write("first", {"cost_days": days_table(spark, first)}, {})
     output.write("killed", {"cost_days": days_table(spark, killed)}, {})
-    last = RunRecord("first", 0, {}, "aa", {}, {}, ["first"], {})
+    last = RunRecord("first", 0, 0, {}, "aa", {}, {}, ["first"], {})
     assert days_before(output, last) == first
     assert days_before(output, None) == killed, "a full run replaces days, whichever they are"
 
 
-def test_a_day_of_an_older_version_that_is_incomplete_stays_so(spark: SparkSession, tmp_path: Path) -> None:
+_ROWS = "topic_id STRING, day INT, puts DOUBLE, gets DOUBLE, remote_zones INT, topic STRING"
+_BEFORE = [("a", 1, 1.0, None, 1, "of a"), ("a", 2, 2.0, 1.0, 2, "of a"), (None, 2, 3.0, None, None, None)]
+_NOW = [("a", 2, 5.0, 7.0, 1, None), (None, 2, 1.0, None, None, None), ("b", 3, 1.0, None, 1, "of b")]
+
+
+@pytest.mark.parametrize(
+    ("kept_days", "expected"),
+    [
+        (
+            None,
+            [(None, 2, 4.0, None, None, None), ("a", 1, 1.0, None, 1, "of a"), ("a", 2, 7.0, 8.0, 2, "of a"), _NOW[2]],
+        ),
+        ({1}, [_NOW[1], _BEFORE[0], _NOW[0], _NOW[2]]),
+        (set(), [_NOW[1], _NOW[0], _NOW[2]]),
+    ],
+    ids=["incremental", "full", "full of all"],
+)
+def test_a_table_has_each_day_once(spark: SparkSession, kept_days: set[int] | None, expected: list[object]) -> None:
+    before, now = (spark.createDataFrame(rows, _ROWS) for rows in (_BEFORE, _NOW))
+    merged = merged_rows(before, now, ("topic_id", "day"), kept_days)
+    assert sorted((tuple(row) for row in merged.collect()), key=lambda row: (row[0] or "", row[1])) == expected
+
+
+def test_old_findings_are_forgotten_and_the_newest_days_replace_the_others(spark: SparkSession, tmp_path: Path) -> None:
     output = ReportOutput(spark, str(tmp_path))
-    older = days_table(spark, [_day(1, 5.0, b1=False)]).drop("is_priced", "has_usage")
-    output.write("older", {"cost_days": older}, {})
-    (day,) = days_before(output, None)
-    assert not day.is_complete
+    for number, name in enumerate(("old", "recent", "newest")):
+        output.write(name, {"findings": spark.range(1), "cost_daily": spark.range(1)}, {}, now_ms=number * 1000)
+    output.prune("newest", 1000)
+    assert [run["run_id"] for run in output.runs()] == ["recent", "newest"]
+    left = {table: {path.name for path in (tmp_path / table).glob("run=*")} for table in ("findings", "cost_daily")}
+    assert left == {"findings": {"run=recent", "run=newest"}, "cost_daily": {"run=newest"}}
+    assert output.begin() == []
+    output.prune("newest", 10**12)
+    assert output.last_run_id() == "newest", "the newest run stays, however old it is"
 
 
 @pytest.mark.parametrize(

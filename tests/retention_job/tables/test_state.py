@@ -15,7 +15,8 @@ from retention_job.spark.file_system import FileSystem
 from retention_job.tables.state import InventoryRead, RunRecord, RunState, plan_reading
 
 INVENTORIES = {"segments": InventoryRead({"file:/inventory/part-0.parquet": [0, 100, 1000]}, {"0": 900})}
-FIRST = RunRecord("first", 1000, {0: 10, 1: 20}, "aa", {"bb": 5, "cc": None}, {"first": 1000}, ["first"], INVENTORIES)
+RETENTION = {"bb": 5, "cc": None}
+FIRST = RunRecord("first", 1000, 900, {0: 10, 1: 20}, "aa", RETENTION, {"first": 1000}, ["first"], INVENTORIES)
 
 
 @pytest.fixture
@@ -111,7 +112,15 @@ LAST = replace(FIRST, offsets={0: 50}, topic_id=(b"m" * 16).hex(), retention=clu
 def test_an_incremental_run_goes_on_where_the_last_one_ended() -> None:
     plan = plan_reading(cluster(), LAST, 2000, is_incremental=True)
     assert (plan.is_incremental, plan.starting_offsets, plan.ending_offsets) == (True, {0: 50}, {0: 100})
-    assert plan.records == 50
+    assert (plan.records, plan.changed_topics) == (50, frozenset())
+
+
+def test_topics_whose_retention_changed_are_judged_again_and_nothing_else_is_read_again() -> None:
+    changed = cluster(agents=AgentsRetention((WalRetention(4000),)))
+    gone = replace(changed, topics=changed.topics[1:])
+    for now in (changed, gone):
+        plan = plan_reading(now, LAST, 2000, is_incremental=True)
+        assert (plan.records, plan.changed_topics) == (50, frozenset({(b"o" * 16).hex()}))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +130,7 @@ def test_an_incremental_run_goes_on_where_the_last_one_ended() -> None:
         (cluster(earliest=51), LAST, "no longer holds"),
         (cluster(latest=49), LAST, "ends before"),
         (cluster(topic=b"n" * 16), LAST, "another one"),
-        (cluster(agents=AgentsRetention((WalRetention(4000),))), LAST, "retention was changed"),
+        (cluster(), replace(LAST, full_ms=2000 - 7 * 86_400_000), "a week old"),
     ],
 )
 def test_it_reads_everything_where_older_tables_may_be_wrong(now: Cluster, last: RunRecord | None, reason: str) -> None:
