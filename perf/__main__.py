@@ -13,10 +13,11 @@ from perf.gateway.command import gateway
 from perf.ladder.command import ladder
 from perf.pack import pack
 from perf.size import size
+from perf.spark import spark
 from tests.soak.command import soak
 
 app = command_group(__doc__)
-for command in (ladder, cost, counts, defaults, gateway, pack, size, soak):
+for command in (ladder, cost, counts, defaults, gateway, pack, size, spark, soak):
     app.command()(command)
 
 if __name__ == "__main__":

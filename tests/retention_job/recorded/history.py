@@ -101,10 +101,12 @@ def bulk_entries(spec: HistorySpec, broker_id: int, sequence: int) -> Iterator[t
         yield f"bulk-{partition % BULK_TOPICS}", number, turn * _RECORDS_PER_ENTRY
 
 
-def bulk_segments(spec: HistorySpec, broker_id: int) -> Iterator[RemoteWalCombinedLogSegmentMetadata]:
-    """The COPY_SEGMENT_FINISHED of each of a broker's segments, the newest an hour ago."""
+def bulk_segments(
+    spec: HistorySpec, broker_id: int, sequences: range | None = None
+) -> Iterator[RemoteWalCombinedLogSegmentMetadata]:
+    """The COPY_SEGMENT_FINISHED of each of a broker's segments, or of some, the newest an hour ago."""
     size_bytes = _HEADER_BYTES + spec.entries_per_segment * _ENTRY_BYTES + 200
-    for sequence in range(spec.per_broker):
+    for sequence in sequences or range(spec.per_broker):
         entries = tuple(
             RemoteLogSegmentMetadataEntry(
                 TopicIdPartition(topic_id(topic), partition), 0, first, first + _RECORDS_PER_ENTRY - 1,

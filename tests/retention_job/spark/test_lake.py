@@ -1,4 +1,6 @@
-"""The page on Spark makes an Iceberg table of a topic: its program and its command are run, as they stand there."""
+"""The page on Spark makes tables of a topic, of Iceberg and of Delta Lake: its programs and commands are run as they
+stand there.
+"""
 
 import os
 import re
@@ -15,43 +17,45 @@ from tests.recovery.ruins import ORDERS, Ruins
 from tests.topic_reader.written import TRANSACTIONAL, Written, marker, written_batch
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/spark.md").read_text()
-TABLE = "lake.db.orders"
-COUNT = f"""
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.getOrCreate()
-print("FOUND", sorted(row.offset for row in spark.table("{TABLE}").select("offset").collect()))
-"""
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "docs/spark.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def block(word: str, language: str = "") -> str:
+    """The page's only block of this language with the word."""
+    [found] = [text for name, text in BLOCKS if name == language and word in text]
+    return found
 
 
 @pytest.mark.gate
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_topic_becomes_an_iceberg_table_run_by_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lake", "table"),
+    [("iceberg", 'spark.table("lake.db.orders")'), ("delta", 'spark.read.format("delta").load("/lake/orders")')],
+)
+def test_a_topic_becomes_a_table_run_by_run(lake: str, table: str, tmp_path: Path) -> None:
     ruins = Ruins(tmp_path)
     ruins.write()
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    [program] = [text for language, text in blocks if language == "python" and TABLE in text]
-    [command] = [text for language, text in blocks if not language and "iceberg" in text]
-    name, version = re.findall(r"org\.apache\.iceberg:(\S+):(\S+)", command)[0]
-    java = find_java()
-    jar_set = JarSet(
-        "Iceberg",
-        Path(__file__).with_name("iceberg-ivy.xml"),
-        "iceberg",
-        {"iceberg.name": name, "iceberg.version": version},
-    )
-    [jar] = fetch_jars(jar_set, ROOT / ".spark" / f"{name}-{version}", java, lambda _line: None).iterdir()
-    words = command.replace("\\", " ").replace("/lake/", f"{tmp_path}/lake/").split()
-    words[words.index("--packages") : words.index("--packages") + 2] = ["--jars", str(jar)]
+    program, command = block('toTable("lake.db.orders")', "python"), block(f":{lake}-spark")
+    if lake == "delta":
+        rest = program.index("columns = ")
+        program = program[:rest] + block('format("delta")', "python")
+    program += f'print("FOUND", sorted(row.offset for row in {table}.select("offset").collect()))\n'
+    paths = {"/etc/remote-wal": str(tmp_path), '"/lake/': f'"{tmp_path}/lake/', "=/lake/": f"={tmp_path}/lake/"}
+    for place, here in paths.items():
+        program, command = program.replace(place, here), command.replace(place, here)
+    java, words = find_java(), command.replace("\\", " ").split()
+    at = words.index("--packages")
+    group, name, version = words[at + 1].split(":")
+    properties = {"lake.group": group, "lake.name": name, "lake.version": version}
+    jar_set = JarSet(lake, Path(__file__).with_name("lake-ivy.xml"), "lake", properties)
+    jars = fetch_jars(jar_set, ROOT / ".spark" / f"{name}-{version}", java, lambda _line: None).glob("*.jar")
+    words[at : at + 2] = ["--jars", ",".join(map(str, jars))]
     quick = ["--driver-java-options", " ".join(QUICK_JVM_OPTIONS), "--master", "local[2]", "--driver-memory", "1g"]
     quick += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
-    paths = {"/etc/remote-wal": str(tmp_path), "/lake/checkpoints": f"{tmp_path}/lake/checkpoints"}
-    for place, here in paths.items():
-        program = program.replace(place, here)
 
-    def run(text: str) -> str:
-        (tmp_path / words[-1]).write_text(text)
+    def run() -> str:
+        (tmp_path / words[-1]).write_text(program)
         spark = Path(pyspark.__file__).parent
         environment = {
             **os.environ, "JAVA_HOME": str(java.home), "SPARK_HOME": str(spark), "PYSPARK_PYTHON": sys.executable,
@@ -62,14 +66,14 @@ def test_a_topic_becomes_an_iceberg_table_run_by_run(tmp_path: Path) -> None:
             cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=400,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-5000:]
-        return done.stdout
+        return done.stdout.split("FOUND ")[1].strip()
 
     def upload(first: int, raw: bytes) -> None:
         ruins.upload(first, (ORDERS, 0, first, raw))
 
     upload(0, written_batch(0, [Written(b"k")] * 40, codec="zstd"))
     upload(40, written_batch(40, [Written(b"k")] * 5, attributes=TRANSACTIONAL, producer_id=7))
-    run(program)
+    assert run() == str([*range(40)]), "up to the first open transaction"
     upload(45, marker(45, 7, commits=True))
     upload(46, written_batch(46, [Written(b"k")] * 4))
-    assert run(program + COUNT).split("FOUND ")[1].strip() == str([*range(45), *range(46, 50)])
+    assert run() == str([*range(45), *range(46, 50)])
