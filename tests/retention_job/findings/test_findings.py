@@ -189,7 +189,8 @@ def test_after_a_topics_retention_changed_an_incremental_run_says_what_a_full_on
         return {tuple(row[:3]): row[3] for row in rows}
 
     assert kept(found).items() <= kept(full).items()
-    assert found_by(found) == found_by(full)
+    read_again = {one for one in found_by(full) if one[0] == "records_quarantined"}
+    assert found_by(found) == found_by(full) - read_again, "what was kept aside is told by the run that read it"
 
 
 def test_a_killed_runs_directory_is_gone(halves: ReadInHalves) -> None:
