@@ -17,7 +17,9 @@ from tests.recovery.ruins import ORDERS, Ruins
 from tests.topic_reader.written import TRANSACTIONAL, Written, marker, written_batch
 
 ROOT = Path(__file__).resolve().parents[3]
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "docs/spark.md").read_text(), re.DOTALL | re.MULTILINE)
+BLOCKS: list[tuple[str, str]] = re.findall(
+    r"^```(\w*)\n(.*?)^```$", (ROOT / "docs/spark.md").read_text(), re.DOTALL | re.MULTILINE
+)
 
 
 def block(word: str, language: str = "") -> str:
