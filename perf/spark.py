@@ -24,7 +24,7 @@ from cli.connection import Json
 from cli.tables import show, table
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
+from local_cluster.cluster_admin import CLIENT_CONFIG, LINKED_AND_KEPT, set_topics
 from local_cluster.processes import descendants
 from local_cluster.zones import ZoneHosts
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -213,9 +213,8 @@ def _sources(mb: int, rounds: int) -> list[dict[str, Any]]:
             cluster.admin.create_topic(codec, partitions=4, replication_factor=3)
             set_topics(cluster.bootstrap_servers, [codec], LINKED_AND_KEPT)
             cluster.wait_until_ready()
-            producer = Producer(
-                {"bootstrap.servers": cluster.bootstrap_servers, "compression.type": codec, "linger.ms": 20}
-            )
+            own = {"bootstrap.servers": cluster.bootstrap_servers, "compression.type": codec, "linger.ms": 20}
+            producer = Producer({**CLIENT_CONFIG, **own})
             records = records_of("json", _RECORD_BYTES)
             for number in range(mb * 1_000_000 // _RECORD_BYTES):
                 producer.produce(codec, records[number % len(records)], partition=number % 4)
