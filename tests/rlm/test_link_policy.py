@@ -136,6 +136,19 @@ def test_a_decision_says_how_when_and_why_and_changes_nothing() -> None:
     assert decided(COST, replace(COST, is_durable=True))[1] < 0
 
 
+def test_links_rest_where_many_objects_were_too_small_and_not_after_two_of_a_busy_machine() -> None:
+    one, only_for_links = decider(), [replace(COST, is_kept=False)]
+    now_s = steady(one, 1e6)
+    for _ in range(50):
+        one.uploading(only_for_links, 20_000, now_s)
+    for _ in range(3):
+        one.uploading(only_for_links, 100, now_s)
+    assert not one.price.rests(now_s), "earlier objects lend them what they saved"
+    for _ in range(25):
+        one.uploading(only_for_links, 100, now_s)
+    assert one.price.rests(now_s), "however much earlier ones saved"
+
+
 def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded() -> None:
     paused, other = replace(ALWAYS, topic="paused"), replace(ALWAYS, topic="other")
     one = decider()

@@ -122,6 +122,13 @@ def test_a_surplus_that_ends_is_a_latency_and_one_that_still_grows_costs_through
     assert looked(0.25, 1.1e6, 1.1e6)[1] is Finding.FREE
 
 
+def test_a_surplus_that_is_above_the_bound_by_chance_alone_is_looked_at_for_longer() -> None:
+    _, found, seconds = looked(0.25, 2.3e6, *[1e6] * 10)
+    assert (found, seconds >= 0.9 * LOOK_MAX_S) == (Finding.HELD, True)
+    _, found, seconds = looked(0.25, 2.3e6, 1e6, 0.2e6, *[1e6] * 8)
+    assert (found, seconds < 0.9 * LOOK_MAX_S) == (Finding.FREE, True)
+
+
 def test_links_that_do_not_come_end_the_round_and_the_next_one_begins_anew() -> None:
     trials, _, now_s = looked(0.25, 3e6, 3e6)
     assert trials.is_tried("t"), "another look follows at once"
