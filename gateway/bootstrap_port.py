@@ -49,7 +49,6 @@ class BootstrapPort(ClientPort):
         self._broker_id = broker_id
         self._rules = rules
         self._listeners = listeners
-        self._timeout_s = limits.connect_timeout_s
         self._metrics = metrics
 
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:

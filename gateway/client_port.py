@@ -26,6 +26,8 @@ class ClientPort(ABC):
         self, client_tls: Callable[[], ssl.SSLContext | None], limits: ClientLimits, metrics: GatewayMetrics
     ) -> None:
         self._clients = ClientListeners(self._serve, client_tls, limits, metrics)
+        self._timeout_s = limits.connect_timeout_s
+        """For connecting to the broker."""
 
     async def start(self, listener: Listener) -> None:
         """Start to listen. Raises OSError naming the address or file, ssl.SSLError."""
@@ -61,7 +63,6 @@ class PassingPort(ClientPort):
     ) -> None:
         super().__init__(client_tls, limits, metrics)
         self._broker = broker
-        self._timeout_s = limits.connect_timeout_s
 
     async def _serve(self, _number: int, accepted: socket.socket, _address: str) -> None:
         client, broker = RelayEnd(), RelayEnd()

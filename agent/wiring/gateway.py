@@ -312,15 +312,11 @@ def build_gateway(
 
 
 def _capabilities(configuration: Configuration, follower: FollowerContext) -> PeerCapabilities:
-    settings, produce, own = (
-        configuration.settings.gateway,
-        configuration.settings.gateway_produce,
-        follower.hello.capabilities,
-    )
+    settings, own = configuration.settings, follower.hello.capabilities
     found = PeerCapabilities.CLIENTS | own & PeerCapabilities.PACKED
-    if produce.enable:
+    if settings.gateway_produce.enable:
         found |= PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.ADOPTED_RECORDS
-    if settings.fetch_links_enable:
+    if settings.gateway.fetch_links_enable:
         found |= PeerCapabilities.LINKED_FETCH | own & _OF_LINKS
     return found
 

@@ -167,11 +167,8 @@ def build_relaying(
     hydration = HydrationCache(storage, cache_bytes(settings), stage_times, metrics, clock, archive)
     pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory)
     tls_plan = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
-    broker_tls, frames, index = (
-        BrokerTls(tls_plan) if tls_plan is not None else None,
-        frame_bytes(settings),
-        LinkIndex(),
-    )
+    broker_tls = BrokerTls(tls_plan) if tls_plan is not None else None
+    frames, index = frame_bytes(settings), LinkIndex()
     packing = Packing(clock, metrics.packing)
     context = LeaderContext(
         own_hello(identity, settings, shares_reads=configuration.shares_reads),

@@ -40,7 +40,6 @@ class OwnZonePort(ClientPort):
         super().__init__(client_tls, limits, metrics)
         self._broker = broker
         self._holding = holding
-        self._timeout_s = limits.connect_timeout_s
         self._connections = metrics.connections.labels(OWN_SIDE, zone, str(broker_id))
         self._unreached = News()
 
