@@ -94,9 +94,7 @@ class Agent:
                 "/describe": json_page(state.describe),
                 "/objects": json_page(state.objects),
                 "/status": json_page(lambda: summary(status_of(state, clocks), release)),
-                "/": Page(
-                    "text/html; charset=utf-8", lambda: status_page(status_of(state, clocks, with_why=True), release)
-                ),
+                "/": Page("text/html; charset=utf-8", lambda: status_page(status_of(state, clocks), release)),
                 "/config": json_page(lambda: shown_configuration(broker, settings)),
             },
             Health(state.not_ready, state.degraded),

@@ -28,6 +28,7 @@ BrokerConfig = Annotated[
 ]
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the numbers behind each sentence, too.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent.agent_state import AgentState
 from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState, by_topic
+from plugin.inline_reason import InlineReason
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.wall_clock import Clocks
@@ -14,10 +15,14 @@ from replication.follower.peer_watch import NOT_ASKED, Presence
 from rlm.write_path.core.led_partition import PartitionStatus
 
 if TYPE_CHECKING:
-    from agent.wiring.write_path import WhyInline
+    from agent.wiring.write_path import TopicWay
 
 _LATE_S: Final = 60.0
 """A store that answered longer ago was not asked lately."""
+_HELD_INLINE: Final = (InlineReason.HELD_UP, InlineReason.LATENCY_BOUND)
+"""Why a topic goes inline though links to it pay, and nothing else in the summary says so."""
+_MOST_HELD_INLINE: Final = 20
+"""So many such topics are named, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Status:
     peers: Sequence[Peer] = ()
     broker_away: str | None = None
     """Why the local broker does not accept connections; None: as far as was seen, it does."""
-    why: "Mapping[str, WhyInline]" = field(default_factory=dict)
+    why: "Mapping[str, TopicWay]" = field(default_factory=dict)
     """By topic."""
     paused: Sequence[str] = ()
     """The pauses of links in force."""
@@ -114,6 +119,8 @@ class Status:
 def summary(status: Status, release: str) -> dict[str, Any]:
     """Return the state as JSON for `remote-wal status`. Ages are as of now."""
     total, (store, failure) = status.all_topics, status.store
+    largest = ((name, status.why[name]) for name in status.topics if name in status.why)
+    held_inline = [(name, why) for name, why in largest if why.reason in _HELD_INLINE]
     return {
         "broker_id": status.broker_id,
         "cluster_id": status.cluster_id,
@@ -129,6 +136,8 @@ def summary(status: Status, release: str) -> dict[str, Any]:
         "lag_age_s": total.oldest_ms / 1000,
         "linked_share": {"minute": linked_share(status.minute), "hour": linked_share(status.hour)},
         "inline_bytes": {way: moved for way, moved in status.hour.items() if way != "linked"},
+        "held_inline": {name: asdict(why) for name, why in held_inline[:_MOST_HELD_INLINE]},
+        "topics_held_inline": len(held_inline),
         "store": {"state": store, "failure": failure, "answered_s_ago": status.store_answered_s_ago},
         "shadow": status.shadow,
         "peers": {one.broker_id: asdict(one.presence) | {"is_bypassed": one.is_bypassed} for one in status.peers},
@@ -141,11 +150,8 @@ def linked_share(moved: Mapping[str, int]) -> float | None:
     return moved.get("linked", 0) / total if total else None
 
 
-def status_of(state: AgentState, clocks: Clocks, *, with_why: bool = False) -> Status:
-    """Gather the state; `why`, which is costly with many topics, only if wanted.
-
-    Any thread may call it, because it only asks for snapshots.
-    """
+def status_of(state: AgentState, clocks: Clocks) -> Status:
+    """Gather the state. Any thread may call it, because it only asks for snapshots."""
     identity, relaying, run, savings = state.identity, state.relaying, state.storage_run, state.savings
     if identity is None or relaying is None or savings is None:
         return Status(state.broker_id, reasons=state.not_ready(), degraded=state.degraded())
@@ -169,7 +175,7 @@ def status_of(state: AgentState, clocks: Clocks, *, with_why: bool = False) -> S
         sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
         _peers(state),
         relaying.leader.broker_unreachable,
-        run.write_path.explain_inline() if run is not None and with_why else {},
+        run.write_path.explain() if run is not None else {},
         relaying.pauses.told,
         recent.moved(60, now_s),
         recent.moved(3600, now_s),

@@ -202,7 +202,7 @@ def _topics(status: Status) -> str:
         "by links",
         "last minute",
         "last hour",
-        "why inline",
+        "how it travels",
         "not stored",
         "oldest",
         "linked",
@@ -218,7 +218,7 @@ def _why(status: Status, topic: str) -> tuple[str, str, str]:
     if why is None:
         return "", "", ""
     minute, hour = ("none" if one is None else f"{one:.1%}" for one in (why.minute, why.hour))
-    return minute, hour, escape(why.told)
+    return minute, hour, f"{escape(why.plain)}<small>{escape(why.numbers)}</small>"
 
 
 def _partitions(status: Status) -> str:

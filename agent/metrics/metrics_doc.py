@@ -121,7 +121,7 @@ def _collectors() -> list[Collector]:
         SavingsCollector(lambda: Dollars(0, 0, 0), is_shadow=True),
         PausedReads(None),
         PausedLinks(None),
-        TopicCollector(dict, dict, 0),
+        TopicCollector(dict, dict, dict, 0),
         StateCollector(
             GuardedStorageManager(),
             NoLedPartitions(),

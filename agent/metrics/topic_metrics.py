@@ -1,5 +1,6 @@
 """Metrics by topic, for the largest topics only, because each costs the monitoring several series."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -57,10 +58,20 @@ def by_topic(
 class TopicCollector(Collector):
     """Shows the largest topics to Prometheus. `status` and `traffic` may be called on any thread."""
 
-    def __init__(self, status: Callable[[], Status], traffic: Callable[[], Traffic], most: int = 20) -> None:
-        """Show so many topics at most: each costs the monitoring several series (guessed)."""
+    def __init__(
+        self,
+        status: Callable[[], Status],
+        traffic: Callable[[], Traffic],
+        held_back_s: Callable[[], Mapping[str, float | None]],
+        most: int = 20,
+    ) -> None:
+        """Show so many topics at most: each costs the monitoring several series (guessed).
+
+        `held_back_s` is of the topics that have looks; None: there was none yet.
+        """
         self._status = status
         self._traffic = traffic
+        self._held_back_s = held_back_s
         self._most = most
 
     def collect(self) -> Iterator[Metric]:
@@ -83,10 +94,19 @@ class TopicCollector(Collector):
             "Record bytes of a topic that went inline where links would have saved money, whatever kept them from it",
             labels=["topic"],
         )
+        held_back = GaugeMetricFamily(
+            "remote_wal_topic_link_held_back_seconds",
+            "How long links held records back at a topic's producers, as the last look found; NaN: no look yet",
+            labels=["topic"],
+        )
+        held_back_s = self._held_back_s()
         for topic, state in list(by_topic(self._status(), dict(self._traffic())).items())[: self._most]:
             lag.add_metric([topic], state.lag_bytes)
             oldest.add_metric([topic], state.oldest_ms / 1000)
             moved.add_metric([topic, "linked"], state.linked_bytes)
             moved.add_metric([topic, "inline"], state.inline_bytes)
             unsaved.add_metric([topic], state.unsaved_bytes)
-        yield from (lag, oldest, moved, unsaved)
+            if topic in held_back_s:
+                seconds = held_back_s[topic]
+                held_back.add_metric([topic], math.nan if seconds is None else seconds)
+        yield from (lag, oldest, moved, unsaved, held_back)

@@ -320,7 +320,7 @@ class StorageSystem:
                 lambda: run.led_gaps.offsets,
                 lambda: run.led_gaps.held_offsets,
             ),
-            TopicCollector(run.write_path.status, lambda: traffic.by_partition),
+            TopicCollector(run.write_path.status, lambda: traffic.by_partition, run.write_path.held_back_s),
         )
         for one in collectors:
             registry.register(one)

@@ -28,6 +28,7 @@ from gateway.durable.durable_uploads import DurableUploads
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
+from plugin.inline_reason import InlineReason
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.zones import reads_for
 from replication.wire.metrics import RecentTraffic
@@ -40,6 +41,7 @@ from rlm.write_path.commit.price import Price
 from rlm.write_path.core.led_partition import BacklogLimits, PartitionStatus
 from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
+from rlm.write_path.explanation import Explanation
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint, end_of_log, resume_point
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadListener, WritePathOwner
@@ -90,29 +92,27 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class WhyInline:
-    """How a topic's recent bytes travelled from here, for people."""
+class TopicWay:
+    """How a topic's bytes travel from here, and travelled of late, for people."""
 
     minute: float | None
     """The linked share of the last minute; None: nothing moved."""
     hour: float | None
     reasons: Mapping[str, int]
     """Bytes of the last hour that went inline, by `InlineReason`."""
-    now: str
-    """Why bytes go inline now, if they do."""
+    reason: InlineReason | None
+    """Why bytes go inline now; None: they are linked."""
+    plain: str
+    """How they travel now, in one sentence with what to do."""
+    numbers: str
+    """What that follows from."""
 
     @classmethod
-    def of(cls, recent: RecentTraffic, now: str, now_s: float) -> Self:
+    def of(cls, recent: RecentTraffic, now: Explanation, now_s: float) -> Self:
         reasons = {way: size for way, size in recent.moved(3600, now_s).most_common() if way != "linked"}
-        return cls(recent.share(60, now_s), recent.share(3600, now_s), reasons, now)
-
-    @property
-    def told(self) -> str:
-        """The text; empty if nothing went inline in the last minute."""
-        if self.minute is None or self.minute == 1.0:
-            return ""
-        reasons = ", ".join(f"{size / 1e6:,.1f} MB {reason}" for reason, size in self.reasons.items())
-        return f"{self.now} (last hour: {reasons})"
+        inline = ", ".join(f"{size / 1e6:,.1f} MB {reason}" for reason, size in reasons.items())
+        numbers = f"{now.numbers} (inline in the last hour: {inline or 'nothing'})"
+        return cls(recent.share(60, now_s), recent.share(3600, now_s), reasons, now.reason, now.plain, numbers)
 
 
 class WritePath(WritePathOwner):
@@ -270,16 +270,21 @@ class WritePath(WritePathOwner):
         """Return the led partitions."""
         return self.manager.status()
 
-    def explain_inline(self) -> Mapping[str, WhyInline]:
-        """Return for each topic led here how much of it is linked, and why bytes go inline."""
-        told = self.manager.explain_inline()
+    def explain(self) -> Mapping[str, TopicWay]:
+        """Return for each topic led here how it travels, and why."""
+        told = self.manager.explain()
         recent, now_s = dict(self._around.relaying.traffic.recent), self._around.clocks.monotonic_s()
         ids = {one.topic: partition.topic_id for partition, one in self.status().items()}
         return {
-            topic: WhyInline.of(recent.get(ids[topic]) or RecentTraffic(), why, now_s)
+            topic: TopicWay.of(recent.get(ids[topic]) or RecentTraffic(), why, now_s)
             for topic, why in told.items()
             if topic in ids
         }
+
+    def held_back_s(self) -> Mapping[str, float | None]:
+        """Return by topic how long links held records back, as the last look found; None: there was none yet."""
+        found = self._decider.trials.found()
+        return {topic: None if one is None else max(one.held_back_s, 0.0) for topic, one in found.items()}
 
     @property
     def break_even_bytes(self) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.completion import complete_topic
-from cli.connection import Connection, Json
+from cli.connection import Connection, Json, Verbose
 from cli.exit_code import ExitCode
 from cli.fleet.agents import LoginFile, ask_agent, ask_agents, http_settings
 from cli.fleet.topics import orphaned_lines
@@ -34,14 +34,16 @@ def describe(
     ] = False,
     why: Annotated[
         bool,
-        typer.Option("--why", help="Show for each topic and leader what was linked of late, and why not the rest."),
+        typer.Option("--why", help="Show for each topic and leader what was linked of late, and how it travels now."),
     ] = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Show for every led partition its log end offset, uploaded offset, lag, and linked and inline bytes; and gaps.
 
     Asks each agent that is registered, over HTTP. Exits with 3 if an agent does not answer. With --objects one agent
-    is asked, as each knows all objects; it exits with 3 if none answers.
+    is asked, as each knows all objects; it exits with 3 if none answers. --verbose adds to --why what looks found, and
+    what an object would carry.
     """
     from metadata_topic.settings.settings_topic import read_known_settings
 
@@ -67,7 +69,7 @@ def describe(
         told = {"wal_retention": retention, "orphaned_settings": orphaned, "topic_settings": origins}
         tell_json({"agents": list(answers.values()), "silent": silent, **told}, code)
     elif why:
-        _print_why(answers, silent, topic)
+        _print_why(answers, silent, topic, is_verbose=verbose)
     else:
         _print(answers, silent)
         _print_retention(retention)
@@ -185,7 +187,9 @@ def _packed(answers: dict[int, dict[str, Any]]) -> Iterator[str]:
             yield f"Packed by agent {broker_id}: {', '.join(told)}{more}."
 
 
-def _print_why(answers: dict[int, dict[str, Any]], silent: dict[int, str], topic: str | None) -> None:
+def _print_why(
+    answers: dict[int, dict[str, Any]], silent: dict[int, str], topic: str | None, *, is_verbose: bool
+) -> None:
     from rich.text import Text
 
     rows = [
@@ -193,7 +197,7 @@ def _print_why(answers: dict[int, dict[str, Any]], silent: dict[int, str], topic
             name,
             broker_id,
             *("none" if why[one] is None else f"{why[one]:.1%}" for one in ("minute", "hour")),
-            why["told"],
+            f"{why['plain']}; {why['numbers']}" if is_verbose else why["plain"],
         )
         for broker_id, answer in answers.items()
         for name, why in answer.get("why", {}).items()
@@ -203,7 +207,7 @@ def _print_why(answers: dict[int, dict[str, Any]], silent: dict[int, str], topic
     columns = ("topic", ">leader", ">last minute", ">last hour")
     show(
         fitted(*columns, rows=[row[:-1] for row in rows], drop=(), title="Linked shares"),
-        *(Text(f"{name}, led by broker {leader}: {told}") for name, leader, _, _, told in rows if told),
+        *(Text(f"{name}, led by broker {leader}: {told}") for name, leader, _, _, told in rows),
         *(f"agent {broker_id}: no answer: {reason}" for broker_id, reason in silent.items()),
         *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
     )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import Connection, Json
+from cli.connection import Connection, Json, Verbose
 from cli.exit_code import ExitCode
 from cli.fleet.agents import Answer, LoginFile, ask_agents, http_settings
 from cli.option_groups import grouped
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _KAFKA_TIMEOUT_S = 10.0
 _ANSWER_KEYS = (
     "uptime_s", "not_ready", "degraded", "paused", "missing_offsets", "partitions", "lag_bytes", "lag_age_s",
-    "linked_share", "inline_bytes", "store", "shadow",
+    "linked_share", "inline_bytes", "held_inline", "topics_held_inline", "store", "shadow",
 )  # fmt: skip
-_MOST_REASONS = 3
+_MOST_REASONS = _MOST_TOPICS = 3
 _LESS_NEEDED = ("release", "answered", "oldest", "linked 1 min", "zone", "store")
 """Columns that a narrow terminal does without, the first ones first."""
 
@@ -32,6 +32,7 @@ def status(
     connection: Connection,
     broker_config: LoginFile = None,
     timeout: Annotated[float, typer.Option(help="How many seconds each agent has to answer.", min=0.1)] = 3.0,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Show every broker and its agent: zone, release, linked share, lag, store, pauses, and why bytes go inline.
@@ -53,7 +54,7 @@ def status(
     if json:
         tell_json({"brokers": rows, "pauses": _pauses(known)}, code)
     else:
-        _print(rows, _pauses(known))
+        _print(rows, _pauses(known), is_verbose=verbose)
     raise typer.Exit(code)
 
 
@@ -125,7 +126,7 @@ def _pauses(known: "SettingsTable") -> list[str]:
     return [pause.describe(scope) for scope, pause in sorted(known.pauses.items())]
 
 
-def _print(rows: list[dict[str, Any]], pauses: list[str]) -> None:
+def _print(rows: list[dict[str, Any]], pauses: list[str], *, is_verbose: bool) -> None:
     from rich.text import Text
 
     from agent.http.status_page import shadow_text
@@ -137,6 +138,8 @@ def _print(rows: list[dict[str, Any]], pauses: list[str]) -> None:
     for row in rows:
         if inline := _why_inline(row):
             show(Text(f"broker {row['broker']} sent inline in the last hour: {inline}"))
+        for text in _held_inline(row, is_verbose=is_verbose):
+            show(Text(f"broker {row['broker']}: {text}"))
         if row["shadow"]:
             show(Text(f"broker {row['broker']} is {shadow_text(row['shadow'])}"))
         for text in _told(row):
@@ -176,6 +179,15 @@ def _why_inline(row: Mapping[str, Any]) -> str:
 
     reasons = sorted((row["inline_bytes"] or {}).items(), key=lambda one: -one[1])
     return ", ".join(f"{reason} {size(moved)}" for reason, moved in reasons[:_MOST_REASONS])
+
+
+def _held_inline(row: Mapping[str, Any], *, is_verbose: bool) -> Iterator[str]:
+    """Yield which topics go inline though links pay, and why."""
+    shown = list((row["held_inline"] or {}).items())[:_MOST_TOPICS]
+    for topic, why in shown:
+        yield f"{topic}: {why['plain']}{'; ' + why['numbers'] if is_verbose else ''}"
+    if more := (row["topics_held_inline"] or 0) - len(shown):
+        yield f"so do {more:,} more topics: remote-wal describe --why"
 
 
 def _agent_text(row: Mapping[str, Any]) -> str:

@@ -53,6 +53,7 @@ from rlm.write_path.core.led_partition import LedPartition, PartitionStatus, Wri
 from rlm.write_path.core.led_views import StoredLog
 from rlm.write_path.core.pacing import LogManagerLimits, Look, UploadNow, Wait
 from rlm.write_path.core.write_path_core import WritePathCore
+from rlm.write_path.explanation import Explanation, explain
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.append_watcher import AppendWatcher
 from rlm.write_path.reading.log_task import LogTask
@@ -534,11 +535,11 @@ class RemoteWalLogManager:
             return InlineReason.NOT_ENABLED
         return self._decider.why_inline(led.assignment, self._clock()) or InlineReason.LOOK
 
-    def explain_inline(self) -> dict[str, str]:
-        """Describe for each topic led here, in words and numbers, why its bytes go inline. On any thread."""
+    def explain(self) -> dict[str, Explanation]:
+        """Describe for each topic led here how its bytes travel, and why. On any thread."""
         of_topics = {led.assignment.topic: led.assignment for led in list(self._core.led.values())}
         now_s, wall_ms = self._clock(), self._wall_ms()
-        return {topic: self._decider.explain(one, now_s, wall_ms) for topic, one in of_topics.items()}
+        return {topic: explain(self._decider, one, now_s, wall_ms) for topic, one in of_topics.items()}
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Upload now: followers wait for these partitions' links."""

@@ -9,11 +9,14 @@ from agent.http.status import Peer, Status
 from agent.http.status_page import MOST_TOPICS, dollars, duration, size, status_page
 from agent.metrics.savings import Dollars
 from agent.metrics.topic_metrics import TopicState
-from agent.wiring.write_path import WhyInline
+from agent.wiring.write_path import TopicWay
+from plugin.inline_reason import InlineReason
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.follower.peer_watch import Presence
+from replication.wire.metrics import RecentTraffic
 from rlm.write_path.core.led_partition import PartitionStatus
+from rlm.write_path.explanation import Explanation
 
 _VOID = {"meta", "br"}
 THERE = Presence(1.25)
@@ -73,11 +76,14 @@ def status(**changes: object) -> Status:
 
 
 def test_of_each_topic_it_says_what_was_linked_of_late_and_why_not_the_rest() -> None:
-    why = WhyInline(0.25, 0.5, {"load": 3_000_000}, "0.30 MB/s <here>")
+    moved = RecentTraffic()
+    moved.add("linked", 1_000_000, 90.0)
+    moved.add("load", 3_000_000, 90.0)
+    why = TopicWay.of(moved, Explanation(InlineReason.LOAD, "too little <here>", "an object: 1 KB"), 100.0)
     page = Page(status(why={"orders": why}))
     assert "25.0%" in page.markup
-    assert "0.30 MB/s &lt;here&gt; (last hour: 3.0 MB load)" in page.markup
-    assert WhyInline(1.0, 0.5, {"load": 1}, "x").told == WhyInline(None, 0.5, {"load": 1}, "x").told == ""
+    told = "too little &lt;here&gt;<small>an object: 1 KB (inline in the last hour: 3.0 MB load)</small>"
+    assert told in page.markup
 
 
 def test_of_the_answer_only_what_is_wrong_is_marked() -> None:

@@ -1,5 +1,7 @@
 """What metrics tell by topic."""
 
+import math
+
 from agent.metrics.topic_metrics import TopicCollector
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.wire.metrics import PartitionTraffic
@@ -16,9 +18,10 @@ def test_the_largest_topics_are_told_each_with_all_its_partitions() -> None:
         status[key] = PartitionStatus(topic, partition, 9, 8, lag, 1000 * lag, 0)
         if linked:
             traffic[key] = PartitionTraffic(linked, inline, inline // 2)
+    held_back: dict[str, float | None] = {"large": 0.02, "small": None, "idle": 1.0}
     told = [
-        (one.name, *one.labels.values(), one.value)
-        for family in TopicCollector(lambda: status, lambda: traffic, 2).collect()
+        (one.name, *one.labels.values(), "unknown" if math.isnan(one.value) else one.value)
+        for family in TopicCollector(lambda: status, lambda: traffic, lambda: held_back, 2).collect()
         for one in family.samples
     ]
     assert told == [
@@ -32,4 +35,6 @@ def test_the_largest_topics_are_told_each_with_all_its_partitions() -> None:
         ("remote_wal_topic_record_bytes_total", "small", "inline", 1),
         ("remote_wal_topic_unsaved_bytes_total", "large", 10),
         ("remote_wal_topic_unsaved_bytes_total", "small", 0),
+        ("remote_wal_topic_link_held_back_seconds", "large", 0.02),
+        ("remote_wal_topic_link_held_back_seconds", "small", "unknown"),
     ]

@@ -101,15 +101,17 @@ def test_with_the_brokers_file_agents_are_asked_as_it_says(monkeypatch: pytest.M
 
 
 def test_why_bytes_go_inline_is_shown_by_topic_and_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    why = {"minute": 0.255, "hour": None, "reasons": {"load": 7}, "now": "", "told": "0.30 MB/s bring 30 KB"}
-    told = {"broker_id": 1, "partitions": [], "why": {"orders": why, "clicks": {**why, "told": ""}}}
+    why = {"minute": 0.255, "hour": None, "reasons": {"load": 7}, "plain": "too little comes", "numbers": "30 KB"}
+    told = {"broker_id": 1, "partitions": [], "why": {"orders": why, "clicks": why}}
     monkeypatch.setattr(agents_module, "ask_agent", lambda *_: told)
     for columns in ("80", "150"):
         monkeypatch.setenv("COLUMNS", columns)
         shown = described(monkeypatch, {1: agent(1)}, "--why", "--topic", "orders").stdout
         assert [part in shown for part in ("orders", "25.5%", "none")] == [True] * 3
-        assert "orders, led by broker 1: 0.30 MB/s bring 30 KB\n" in shown
+        assert "orders, led by broker 1: too little comes\n" in shown
         assert "clicks" not in shown
+    in_numbers = described(monkeypatch, {1: agent(1)}, "--why", "--verbose").stdout
+    assert "clicks, led by broker 1: too little comes; 30 KB\n" in in_numbers
 
 
 def test_an_agent_in_shadow_is_told_with_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

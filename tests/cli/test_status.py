@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agent.http.status import Status, summary
+from agent.metrics.topic_metrics import TopicState
+from agent.wiring.write_path import TopicWay
 from cli.fleet import agents as asking
 from cli.fleet.agents import ask_agents
 from cli.main import build_app
@@ -19,13 +21,14 @@ from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_records import Pause
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration
+from plugin.inline_reason import InlineReason
 
 PAUSE = Pause("anna@ops-1", 1_600_000_000_000)
 KEYS = {
     "broker", "is_broker_alive", "agent", "zone", "version", "endpoint", "answer_s", "failure", "heard_by_others",
     "led_and_followed",
     "uptime_s", "not_ready", "degraded", "paused", "missing_offsets", "partitions", "lag_bytes", "lag_age_s",
-    "linked_share", "inline_bytes", "store", "shadow",
+    "linked_share", "inline_bytes", "held_inline", "topics_held_inline", "store", "shadow",
 }  # fmt: skip
 
 
@@ -84,6 +87,26 @@ def test_where_all_is_well_each_broker_has_a_row_and_the_exit_code_is_0(monkeypa
         assert part in row
     assert "broker 1 sent inline in the last hour: load 400 B, look 100 B\n" in told.stdout
     assert "unknown" not in told.stdout
+
+
+def test_topics_that_go_inline_although_links_pay_are_told_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, small = (
+        TopicWay(0.0, None, {}, reason, "links hold its producers back: use larger batches", "1.2 s here")
+        for reason in (InlineReason.HELD_UP, InlineReason.LOAD)
+    )
+    names = [f"held{number}" for number in range(25)]
+    ways = dict.fromkeys(names, held) | {"small": small}
+    pages = WELL | {1: page(1, why=ways, topics={name: TopicState() for name in [*ways, "gone"]})}
+    told = shown(monkeypatch, pages)
+    assert told.exit_code == 0, told.output
+    lines = [line for line in told.stdout.splitlines() if line.startswith("broker 1: ")]
+    assert lines == [
+        *(f"broker 1: {name}: links hold its producers back: use larger batches" for name in names[:3]),
+        "broker 1: so do 22 more topics: remote-wal describe --why",
+    ]
+    assert "use larger batches; 1.2 s here\n" in shown(monkeypatch, pages, "--verbose").stdout
+    document = json.loads(shown(monkeypatch, pages, "--json").stdout)
+    assert len(document["brokers"][0]["held_inline"]) == 20
 
 
 @pytest.mark.parametrize(("columns", "is_whole"), [(80, False), (150, True)])

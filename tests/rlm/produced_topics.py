@@ -48,6 +48,7 @@ class Produced:
         self.appended, self.batches = dict.fromkeys(self.topics, 0), dict.fromkeys(self.topics, 0)
         self.linked_bytes = dict.fromkeys(self.topics, 0)
         self.found: list[tuple[str, Finding]] = []
+        self.states = set[State]()
         self._stalled_until_s, self._before = 0.0, dict(self.appended)
         for one in fleets:
             one.wait_bytes = [self.rng.random() * one.request_bytes for _ in range(one.producers)]
@@ -73,6 +74,7 @@ class Produced:
                 samples = {one: Sample(self.now_s, self.appended[one], self.batches[one]) for one in wanted}
                 before = {topic: self.trials.of(topic).state for topic in self.topics}
                 self.found += self.trials.advance(samples, self.now_s, do_pay=True)
+                self.states |= {self.trials.of(one).state for one in self.topics}
                 self._release({one for one in self.topics if self.trials.of(one).state is not before[one]})
         return self
 

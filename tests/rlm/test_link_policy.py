@@ -1,5 +1,6 @@
 """Link or inline, in virtual time."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from rlm.write_path.commit.constants import HOLD_OFF_S, PERIOD_S
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
 from rlm.write_path.commit.price import Price
 from rlm.write_path.commit.trial import Sample
+from rlm.write_path.explanation import explain
 from tests.rlm.driven_core import LIMITS
 
 PARTITION = TopicIdPartition(TopicId(bytes(16)), 0)
@@ -156,17 +158,17 @@ def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded(
     assert (one.mode_of(paused, 1.0), one.mode_of(other, 1.0)) == (LinkMode.OFF, LinkMode.LINK)
     assert one.mode_of(replace(paused, remote_followers=frozenset()), 1.0) is LinkMode.OFF
     assert one.why_inline(paused, 1.0) is InlineReason.PAUSED_BY_OPERATOR
-    assert one.explain(paused, 1.0, 0) == "paused by anna"
+    assert explain(one, paused, 1.0, 0).plain == "paused by anna: remote-wal resume"
     one.paused_because = lambda _topic: None
     assert one.mode_of(paused, 1.0) is LinkMode.LINK
 
 
-def held_up(one: LinkDecider) -> float:
-    """1 MB/s by links, and 4 MB/s in each look. Returns when the trial has found that."""
+def tried(one: LinkDecider, inline_bytes_per_s: float, *, is_over: Callable[[float], bool]) -> float:
+    """1 MB/s by links, and so much in each look. Returns the time when it is over."""
     now_s, size = steady(one, 2e6), 0
-    while one.why_inline(COST, now_s) is not InlineReason.HELD_UP:
+    while not is_over(now_s):
         now_s += 0.01
-        size += 10_000 if one.mode_of(COST, now_s) is LinkMode.LINK else 40_000
+        size += int(0.01 * (1e6 if one.mode_of(COST, now_s) is LinkMode.LINK else inline_bytes_per_s))
         one.appended(COST, 20_000, now_s - 0.01, now_s)
         if one.look_s(now_s) <= now_s:
             sizes = {topic: size if topic == "t" else 0 for topic in one.trials.wanted(now_s)}
@@ -175,13 +177,18 @@ def held_up(one: LinkDecider) -> float:
     return now_s
 
 
+def held_up(one: LinkDecider) -> float:
+    return tried(one, 4e6, is_over=lambda now_s: one.why_inline(COST, now_s) is InlineReason.HELD_UP)
+
+
 def test_what_a_trial_found_is_told_and_another_topic_stays_where_its_own_bytes_pay() -> None:
     one, other = decider(), replace(COST, topic="other")
     one.set_led([COST, other])
     now_s = held_up(one)
-    assert one.explain(COST, now_s, 1_700_000_000_000) == (
-        "links hold records back 1.3 s here and still more came inline, 0.25 s allowed: 3 looks at 22:13:20 UTC; "
-        "inline until 22:13:40"
+    told = explain(one, COST, now_s, 1_700_000_000_000)
+    assert told.plain.startswith("links hold its producers back, so it goes inline for a while: use larger batches, or")
+    assert told.numbers == (
+        "links hold records back 1.3 s here, 0.25 s allowed: 3 looks at 22:13:20 UTC; inline until 22:13:40 UTC"
     )
     assert steady(one, 5e6, now_s) > now_s
     assert one.mode_of(other, now_s + 1) is LinkMode.INLINE, "what the first has counts no more"
@@ -205,19 +212,45 @@ def test_a_load_after_a_pause_is_looked_at_soon() -> None:
     assert one.look_s(later_s) <= later_s + PERIOD_S[0]
 
 
-def test_why_bytes_go_inline_is_told_in_words_and_numbers() -> None:
+def test_how_a_topic_travels_is_told_plainly_with_what_to_do_and_in_numbers() -> None:
     one = decider()
     now_s = steady(one, 0.1e6)
 
-    def why(assignment: Assignment = COST) -> tuple[str | None, str]:
-        return one.why_inline(assignment, now_s), one.explain(assignment, now_s, 0)
+    def told(assignment: Assignment = COST) -> tuple[str | None, str, str]:
+        found = explain(one, assignment, now_s, 0)
+        return found.reason, found.plain, found.numbers
 
-    assert why() == ("load", "0.10 MB/s here bring 1 KB in 12 ms; links start at 15 KB")
-    assert why(replace(COST, remote_followers=frozenset()))[0] == "no_follower_elsewhere"
+    assert told() == (
+        "load",
+        "too little comes here for objects to pay, so it goes inline: nothing to do",
+        "an object here would carry 1 KB, it pays from 10 KB, and links begin at 15 KB",
+    )
+    one.price.rests_until_s = now_s + 20
+    assert told()[2].endswith("; objects came out too small, so links rest until 00:00:20 UTC")
+    one.price.rests_until_s = 0.0
+    assert told(replace(COST, remote_followers=frozenset()))[0] == "no_follower_elsewhere"
+    assert told(ALWAYS)[1:] == ("it is linked, as the policy is always: nothing to do", "no looks are taken")
     now_s = steady(one, 5e6, now_s)
-    assert why() == (None, "all is linked now")
+    assert told() == (
+        None,
+        "it is linked; whether links hold its producers back is not known yet: nothing to do",
+        "no look yet, 0.25 s allowed; next look at 00:00:00 UTC",
+    )
+    assert told(replace(COST, topic="without trial"))[2] == "no looks are taken here"
     one.price.uploaded(0.09)
     bounded = replace(COST, latency_bound_ms=20, is_bounded=True)
-    assert why(bounded) == ("latency_bound", "upload and read take 180 ms, the topic allows 20")
+    assert told(bounded)[::2] == ("latency_bound", "upload and read take 0.18 s, 0.02 s allowed")
     one.is_off = lambda: True
-    assert why()[0] == "uploads_stopped"
+    assert told()[0] == "uploads_stopped"
+
+
+def test_of_a_topic_that_is_linked_the_last_look_is_told_and_the_next_one() -> None:
+    one = decider()
+    trial = one.trials.of("t")
+    now_s = tried(one, 1e6, is_over=lambda _now_s: trial.found is not None)
+    told = explain(one, COST, now_s, 0)
+    assert told.plain == "it is linked; the last look found its producers not held back for too long: nothing to do"
+    last = "the last look at 00:00:00 UTC found records held back 0 s here, 0.25 s allowed; "
+    assert told.numbers == f"{last}a look is under way"
+    trial.end_round(now_s, has_looked=True)
+    assert explain(one, COST, now_s, 0).numbers == f"{last}next look at 00:00:10 UTC"

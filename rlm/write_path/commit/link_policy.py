@@ -7,7 +7,6 @@ With the policy `always`, neither counts.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum
 
 from kafka_log.topic_partition import TopicIdPartition
@@ -17,7 +16,7 @@ from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, Load, Urgency
 from rlm.write_path.commit.constants import WINDOW_S
 from rlm.write_path.commit.price import Price
-from rlm.write_path.commit.trial import Finding, Sample, State, Trials, Verdict
+from rlm.write_path.commit.trial import Finding, Sample, State, Trials
 
 
 class LinkMode(Enum):
@@ -119,33 +118,6 @@ class LinkDecider:
         bound_s = one.latency_bound_ms / 1000 if one.is_bounded else math.inf
         return self.price.wait_s(min(one.upload_wait_max_s, bound_s))
 
-    def explain(self, one: Assignment, now_s: float, wall_ms: int) -> str:
-        """Describe in words and numbers why the partition's bytes go inline."""
-        match self.why_inline(one, now_s):
-            case None:
-                return "all is linked now"
-            case InlineReason.LOAD:
-                rate, wait_s = self.price.bytes_per_s(now_s), self._wait_s(one)
-                return (
-                    f"{rate / 1e6:.2f} MB/s here bring {rate * wait_s / 1e3:.0f} KB in {wait_s * 1e3:.0f} ms; links "
-                    f"start at {self.price.paying_bytes / 1e3:.0f} KB"
-                )
-            case InlineReason.HELD_UP if (verdict := self.trials.of(one.topic).verdict) is not None:
-                return _told(verdict, one.topic, now_s, wall_ms)
-            case InlineReason.LATENCY_BOUND:
-                link_ms = self.price.link_s * 1000
-                return f"upload and read take {link_ms:.0f} ms, the topic allows {one.latency_bound_ms}"
-            case InlineReason.NEVER_PAYS:
-                return f"no object pays: each is stored for {one.object_life_s / 3600:.1f} h at these prices"
-            case InlineReason.PAUSED_BY_OPERATOR:
-                return self.paused_because(one.topic) or "links were paused until now"
-            case InlineReason.NO_FOLLOWER_ELSEWHERE:
-                return "no follower stands in another zone"
-            case InlineReason.UPLOADS_STOPPED:
-                return "the metadata topic takes no records"
-            case _:
-                return "a look whether links hold records back"
-
     # What happened.
 
     def set_led(self, led: Collection[Assignment]) -> None:
@@ -193,7 +165,7 @@ class LinkDecider:
 
     def look(self, samples: Mapping[str, Sample], now_s: float) -> Sequence[tuple[str, Finding]]:
         """Go on with trials. Returns what looks that ended found, by topic."""
-        if not self.cadence.is_prompt(WINDOW_S, now_s):
+        if self.price.rests(now_s) or not self.cadence.is_prompt(WINDOW_S, now_s):  # nothing goes by links as usual
             self.trials.abandon(now_s)
         return self.trials.advance(samples, now_s, do_pay=self.price.pays(now_s))
 
@@ -207,17 +179,3 @@ def _is_by_cost(one: Assignment) -> bool:
 
 def _has_no_follower_elsewhere(one: Assignment) -> bool:
     return one.remote_followers is not None and not one.remote_followers
-
-
-def _told(verdict: Verdict, topic: str, now_s: float, wall_ms: int) -> str:
-    def clock(at_s: float) -> str:
-        return datetime.fromtimestamp(wall_ms / 1000 + at_s - now_s, UTC).strftime("%H:%M:%S")
-
-    looks = "one look" if verdict.looks == 1 else f"{verdict.looks} looks"
-    costs = " and still more came inline" if verdict.grew else ""
-    others = [one for one in verdict.topics if one != topic]
-    beside = f", together with {', '.join(others)}" if others else ""
-    return (
-        f"links hold records back {verdict.held_back_s:.2g} s here{costs}, {verdict.limit_s:.2g} s allowed: {looks} at "
-        f"{clock(verdict.at_s)} UTC{beside}; inline until {clock(verdict.until_s)}"
-    )

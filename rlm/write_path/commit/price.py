@@ -41,7 +41,7 @@ class Price:
         """Of an object, on average."""
         self._gained = 0.0
         """How many objects' worth the last ones had more than they should; below 0: less."""
-        self._rests_until_s, self._rest_s = -math.inf, HOLD_OFF_S[0]
+        self.rests_until_s, self._rest_s = -math.inf, HOLD_OFF_S[0]
         self._uploading_s = -math.inf
         """When the last object began that is made only because links pay."""
         self.upload_s = 0.0
@@ -89,9 +89,9 @@ class Price:
         self._gained = min(self._gained + size / max(self.paying_bytes, 1) - 1, GAINED_MAX)
         self._uploading_s = now_s
         if self._gained < -LOAN:
-            is_soon = now_s - self._rests_until_s < self._rest_s  # after the last rest
+            is_soon = now_s - self.rests_until_s < self._rest_s  # after the last rest
             self._rest_s = min(2 * self._rest_s, HOLD_OFF_S[1]) if is_soon else HOLD_OFF_S[0]
-            self._gained, self._rests_until_s = 0.0, now_s + self._rest_s
+            self._gained, self.rests_until_s = 0.0, now_s + self._rest_s
 
     def _note(self, meter: RateMeter, size: int, now_s: float, over_s: float = 0.0) -> None:
         self._did_pay = self._brings_objects(now_s)
@@ -99,7 +99,7 @@ class Price:
         self._did_pay = self._brings_objects(now_s)
         if self._did_pay:
             if now_s - self._paid_s > HOLD_OFF_S[0]:  # a new load
-                self.begun_s, self._gained, self._rests_until_s = now_s, 0.0, -math.inf
+                self.begun_s, self._gained, self.rests_until_s = now_s, 0.0, -math.inf
             self._paid_s = now_s
 
     # Questions. They change nothing.
@@ -142,11 +142,14 @@ class Price:
 
     def rests(self, now_s: float) -> bool:
         """Whether objects were too small lately, whatever the rate."""
-        return now_s < self._rests_until_s
+        return now_s < self.rests_until_s
+
+    def object_bytes(self, now_s: float) -> float:
+        """Return the size of the objects that the rate brings."""
+        return self.bytes_per_s(now_s) * self.wait_s(self._wait_max_s)
 
     def _brings_objects(self, now_s: float) -> bool:
-        times = 1.0 if self._did_pay else PAYS_TIMES
-        return self.bytes_per_s(now_s) * self.wait_s(self._wait_max_s) >= times * self.break_even_bytes
+        return self.object_bytes(now_s) >= (1.0 if self._did_pay else PAYS_TIMES) * self.break_even_bytes
 
     @property
     def link_s(self) -> float:

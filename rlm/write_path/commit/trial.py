@@ -61,8 +61,6 @@ class Finding(Enum):
     """Links hold no records back, or not for too long."""
     HELD = "held"
     """Links hold records back for too long."""
-    NOTHING = "nothing"
-    """Too little came to tell."""
     GROWS = "grows"
     """The surplus grows, or is near the limit: the look goes on."""
 
@@ -77,19 +75,21 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Why a topic went inline. Times are monotonic seconds."""
+class Found:
+    """What the last look at a topic found. Times are monotonic seconds."""
 
     at_s: float
-    until_s: float
     held_back_s: float
-    """By how much links held records back."""
+    """How long links held records back."""
     limit_s: float
-    grew: bool
-    """Whether it still grew: links cost throughput."""
     looks: int
+    """How many in a row found records held back for too long."""
+    costs_throughput: bool
+    """Whether that was found because more still came at the end of the longest look, whatever the limit."""
+    until_s: float = -math.inf
+    """Until when the topic goes inline; before `at_s`: it stays linked."""
     topics: tuple[str, ...] = ()
-    """All that were found in this round."""
+    """All that go inline by this round."""
 
 
 class Trial:
@@ -99,8 +99,8 @@ class Trial:
         self.limit_s = limit_s
         """How long links may hold records back."""
         self.state = State.LINKS
-        self.verdict: Verdict | None = None
-        """The last one."""
+        self.found: Found | None = None
+        """None: there was no look yet."""
         self.votes, self.is_open = 0, False
         """Of looks in a row, and whether another one must follow at once."""
         self.next_s = -math.inf
@@ -161,19 +161,20 @@ class Trial:
     def end_look(self) -> Finding:
         """Judge the look."""
         found, surplus_s, self._samples = self.finding, self._surplus_s, []
-        if found is Finding.GROWS:  # if it grew all the time, links cost throughput
-            grew = self._grows and self._seconds > 0.9 * LOOK_MAX_S
-            found = Finding.HELD if grew or surplus_s > self.limit_s else Finding.FREE
+        costs_throughput = found is Finding.GROWS and self._grows and self._seconds > 0.9 * LOOK_MAX_S
+        if found is Finding.GROWS:
+            found = Finding.HELD if costs_throughput or surplus_s > self.limit_s else Finding.FREE
         self.votes = self.votes + 1 if found is Finding.HELD else 0
         may_wait, self.may_wait = self.may_wait, surplus_s > self._chance_s
         # Where nobody waits, uploads wait for larger objects from now on: that may hold producers back.
         self.is_open, self.state = self.votes > 0 or (may_wait and not self.may_wait), State.LINKS
         now_s = self._look[-1].at_s
+        self.found = Found(now_s, surplus_s, self.limit_s, self.votes, costs_throughput)
         if self.votes >= (1 if now_s < self._retry_until_s else LOOKS):
             until_s = now_s + self._hold_off_s
             self._retry_until_s = until_s + PERIOD_S[0]
             self.state, self._samples = State.INLINE, self._look[-1:]
-            self.verdict = Verdict(now_s, until_s, surplus_s, self.limit_s, self._grows, self.votes)
+            self.found = replace(self.found, until_s=until_s)
             self.next_s = min(now_s + PERIOD_S[0], until_s)
             self._hold_off_s, self.votes = min(2 * self._hold_off_s, HOLD_OFF_S[1]), 0
         return found
@@ -196,8 +197,8 @@ class Trial:
         is_idle = bool(self._samples) and sample.size_bytes <= self._samples[-1].size_bytes
         self._samples = [sample]
         if self.state is State.INLINE:
-            if not is_idle and self.verdict is not None and sample.at_s < self.verdict.until_s:
-                self.next_s = min(sample.at_s + PERIOD_S[0], self.verdict.until_s)
+            if not is_idle and self.found is not None and sample.at_s < self.found.until_s:
+                self.next_s = min(sample.at_s + PERIOD_S[0], self.found.until_s)
                 return
             self.state, self._period_s, self.next_s = State.LINKS, PERIOD_S[0], sample.at_s
         if is_idle:
@@ -262,6 +263,10 @@ class Trials:
     def of(self, topic: str) -> Trial:
         """Return the topic's trial; if there is none, one that has found nothing."""
         return self._trials.get(topic) or Trial(math.inf)
+
+    def found(self) -> dict[str, Found | None]:
+        """Return by topic what the last look found. On any thread."""
+        return {topic: one.found for topic, one in self._trials.items()}
 
     def is_tried(self, topic: str) -> bool:
         """Whether the topic's usual rate is measured: links are in use, whether they pay at this moment or not."""
@@ -344,15 +349,15 @@ class Trials:
 
     def _tell(self, topic: str, held: tuple[str, ...]) -> None:
         trial = self._trials[topic]
-        if (verdict := trial.verdict) is not None:
-            trial.verdict = verdict = replace(verdict, topics=held)
+        if (found := trial.found) is not None:
+            trial.found = found = replace(found, topics=held)
             log.info(
                 "links_hold_records_back",
                 topic=topic,
-                seconds=round(verdict.held_back_s, 2),
-                allowed=verdict.limit_s,
-                looks=verdict.looks,
-                inline_for_s=round(verdict.until_s - verdict.at_s),
+                seconds=round(found.held_back_s, 2),
+                allowed=found.limit_s,
+                looks=found.looks,
+                inline_for_s=round(found.until_s - found.at_s),
             )
 
     def _end_round(self, now_s: float) -> None:
