@@ -85,6 +85,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def _asking_context(settings: HttpSettings) -> ssl.SSLContext:
     """Return a context that shows the same certificate as the own agent, which is the host's."""
     context = ssl.create_default_context(cafile=str(settings.ssl_ca_file) if settings.ssl_ca_file else None)
+    if settings.ssl_ca_file is None and settings.agents_ca_file is not None:
+        context.load_verify_locations(settings.agents_ca_file)
     if settings.ssl_ca_file is not None and settings.ssl_certificate_file is not None:
         context.load_cert_chain(settings.ssl_certificate_file, settings.ssl_key_file)
     return context

@@ -4,7 +4,7 @@ An unmodified broker ignores unknown keys, so one file configures both. The keys
 follow its style. `docs/configuration.md` is generated from the sections here.
 """
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
@@ -85,6 +85,11 @@ class AgentSettings(BaseModel):
             name: {key: rest.pop(key) for key in known if key in rest} for name, known in cls._keys().items()
         }
         return sections | rest
+
+    @model_validator(mode="after")
+    def _tell_http_whom_agents_trust(self) -> Self:
+        self.http.trust_agents(self.tls.ca_file)
+        return self
 
     @classmethod
     def _keys(cls) -> dict[str, dict[str, FieldInfo]]:

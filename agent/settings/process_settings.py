@@ -59,7 +59,9 @@ class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
     )
     ssl_key_file: Path | None = Field(None, description="The certificate's private key, PEM.")
     ssl_ca_file: Path | None = Field(
-        None, description="Whoever asks must show a certificate of this authority; describe and doctor trust it, too."
+        None,
+        description="Whoever asks must show a certificate of this authority; describe and doctor trust it, too. "
+        "Without it they trust the host's authorities and remote.wal.agent.ssl.ca.file.",
     )
     token_file: Path | None = Field(
         None,
@@ -70,6 +72,17 @@ class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
         False,
         description="Accepts that other hosts reach the HTTP listener unencrypted or without a login.",
     )
+
+    _agents_ca_file: Path | None = None
+
+    @property
+    def agents_ca_file(self) -> Path | None:
+        """The authority of the agents' certificates for each other."""
+        return self._agents_ca_file
+
+    def trust_agents(self, ca_file: Path | None) -> None:
+        """Take the authority over from where it is set."""
+        self._agents_ca_file = ca_file
 
     @property
     def registered(self) -> str:

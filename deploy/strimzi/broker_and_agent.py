@@ -14,12 +14,14 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import javaproperties
+from cryptography import x509
 
 STOCK = Path(__file__).with_name("kafka-server-start.stock.sh")
 AGENT = (str(Path(sys.executable).with_name("remote-wal")), "agent", "--broker-config")
@@ -28,6 +30,7 @@ LISTENER = "REPLICATION-9091"
 _ADVERTISED = re.compile(rf"{LISTENER}://[a-z0-9-]+\.[a-z0-9-]+\.([a-z0-9-]+)\.svc:9091")
 _OURS = ("remote.wal.", "remote.log.wal.")
 _PORT_BASE_KEY, _PORT_BASE, _MAX_PORT = "remote.wal.agent.replica.port.base", "19900", 65535
+_CERTIFICATE_KEY = "remote.wal.agent.broker.ssl.certificate.file"
 _ADDRESSES_KEY, _PLAINTEXT = "advertised.listeners", "PLAINTEXT"
 _ENCODING = "iso-8859-1"
 """What Kafka reads the file by."""
@@ -36,6 +39,8 @@ _SETTLED_S = 5.0
 """An agent that ends sooner is started again a second later; others at once."""
 _AGENT_STOP_S = 40.0
 """Above twice remote.wal.agent.shutdown.timeout.ms, as in the unit of systemd."""
+_SILENCE_S = 15.0
+"""An agent that has reported, and then says nothing for so long, is killed: WatchdogSec of the unit of systemd."""
 
 
 class NotAsExpectedError(Exception):
@@ -48,12 +53,8 @@ def check_agent(properties: Mapping[str, str]) -> None:
         raise NotAsExpectedError("this node is a controller alone")
     if not any(key.startswith(_OURS) for key in properties):
         raise NotAsExpectedError("spec.kafka.config has no remote.log.wal.storage.system.enable")
-    protocols = dict(item.partition(":")[::2] for item in _items(properties, "listener.security.protocol.map"))
-    if protocols.get(LISTENER, _PLAINTEXT) != _PLAINTEXT and not _is_shadow(properties):
-        raise NotAsExpectedError(
-            f"{LISTENER} speaks {protocols[LISTENER]}, and Strimzi's certificates do not name wal-<id>; "
-            "see strimzi.io/internal-cluster-security"
-        )
+    if _has_tls(properties) and _CERTIFICATE_KEY not in properties and not _is_shadow(properties):
+        raise NotAsExpectedError(f"{LISTENER} has TLS, and {_CERTIFICATE_KEY} is not set: brokers would trust no agent")
 
 
 def new_addresses(properties: Mapping[str, str]) -> str:
@@ -69,7 +70,12 @@ def new_addresses(properties: Mapping[str, str]) -> str:
     number, base = properties.get("node.id", ""), properties.get(_PORT_BASE_KEY, _PORT_BASE)
     if not number.isdecimal() or not base.isdecimal() or int(number) + int(base) > _MAX_PORT:
         raise NotAsExpectedError(f"node.id {number!r} and {_PORT_BASE_KEY} {base!r} make no port")
-    address = f"{LISTENER}://wal-{number}.{form[1]}.svc:{int(base) + int(number)}"
+    host = f"wal-{number}.{form[1]}.svc"
+    if _has_tls(properties) and host not in (names := _names(properties[_CERTIFICATE_KEY])):
+        raise NotAsExpectedError(
+            f"{_CERTIFICATE_KEY} names {', '.join(names) or 'no host'}, and not {host}: alternativeNames of a listener"
+        )
+    address = f"{LISTENER}://{host}:{int(base) + int(number)}"
     return ",".join(address if item == found[0] else item for item in addresses)
 
 
@@ -106,13 +112,21 @@ def prepare(file: Path) -> bool:
 
 
 class Pair:
-    """The broker's process and its agent's: the agent is started again whenever it ends, and ends after the broker."""
+    """The broker's process and its agent's: the agent is started again whenever it ends, and ends after the broker.
+
+    An agent reports that it is alive as it does to systemd (sd_notify(3)).
+    """
 
     def __init__(self, broker: Sequence[str], agent: Sequence[str]) -> None:
         self._broker_command = broker
         self._agent_command = agent
         self._broker: asyncio.subprocess.Process | None = None
         self._ending = False
+        self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._reports.bind("")  # an abstract address that the kernel chooses
+        name = self._reports.getsockname().decode()
+        told = {"NOTIFY_SOCKET": name.replace("\0", "@", 1), "WATCHDOG_USEC": str(int(_SILENCE_S * 1e6))}
+        self._environment = {**os.environ, **told}
 
     async def run(self) -> int:
         """Run until the broker ends. Returns its exit code, as a shell has it."""
@@ -128,6 +142,7 @@ class Pair:
         finally:
             agent.cancel()
             await asyncio.gather(agent, return_exceptions=True)
+            self._reports.close()
         return code if code >= 0 else 128 - code
 
     def _end_broker(self) -> None:
@@ -140,22 +155,39 @@ class Pair:
         while True:
             started_s = time.monotonic()
             try:
-                agent = await asyncio.create_subprocess_exec(*self._agent_command, start_new_session=True)
+                agent = await asyncio.create_subprocess_exec(
+                    *self._agent_command, start_new_session=True, env=self._environment
+                )
             except OSError as error:
                 say(f"the agent does not start: {error}")
             else:
-                say(f"the agent ended with {await _wait(agent)}, and is started again")
+                say(f"the agent ended with {await self._wait(agent)}, and is started again")
             if time.monotonic() - started_s < _SETTLED_S:
                 await asyncio.sleep(1)
 
+    async def _wait(self, agent: asyncio.subprocess.Process) -> int:
+        """Wait for its end. If this is cancelled, end it."""
+        watch = asyncio.create_task(self._watch(agent))
+        try:
+            return await agent.wait()
+        except asyncio.CancelledError:
+            await _end(agent)
+            raise
+        finally:
+            watch.cancel()
 
-async def _wait(agent: asyncio.subprocess.Process) -> int:
-    """Wait for its end. If this is cancelled, end it."""
-    try:
-        return await agent.wait()
-    except asyncio.CancelledError:
-        await _end(agent)
-        raise
+    async def _watch(self, agent: asyncio.subprocess.Process) -> None:
+        """Kill an agent that falls silent: frozen, it holds up its broker, while a missing one is started again."""
+        limit_s = None
+        while True:
+            try:
+                async with asyncio.timeout(limit_s):
+                    await asyncio.get_running_loop().sock_recv(self._reports, 4096)
+            except TimeoutError:
+                say(f"the agent has said nothing for {_SILENCE_S:g} s, and is killed")
+                agent.kill()
+                return
+            limit_s = _SILENCE_S
 
 
 async def _end(agent: asyncio.subprocess.Process) -> None:
@@ -185,6 +217,21 @@ def main(arguments: Sequence[str]) -> None:
 
 def _is_shadow(properties: Mapping[str, str]) -> bool:
     return properties.get("remote.wal.agent.mode") == "shadow"
+
+
+def _has_tls(properties: Mapping[str, str]) -> bool:
+    protocols = dict(item.partition(":")[::2] for item in _items(properties, "listener.security.protocol.map"))
+    return protocols.get(LISTENER, _PLAINTEXT) != _PLAINTEXT
+
+
+def _names(file: str) -> list[str]:
+    """Return the hosts that a certificate names. Raises NotAsExpectedError."""
+    try:
+        extensions = x509.load_pem_x509_certificate(Path(file).read_bytes()).extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        raise NotAsExpectedError(f"{_CERTIFICATE_KEY}: {file}: {error}") from error
+    return list(names.get_values_for_type(x509.DNSName))
 
 
 def _items(properties: Mapping[str, str], key: str) -> list[str]:

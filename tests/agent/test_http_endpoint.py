@@ -19,6 +19,7 @@ from agent.http.http_access import HttpAccess, http_access
 from agent.http.http_asking import ask_agent_page
 from agent.http.http_endpoint import Health, HttpEndpoint, json_page
 from agent.http.http_server import HttpLimits
+from agent.settings.agent_settings import AgentSettings
 from agent.settings.process_settings import HttpSettings
 from local_cluster.polling import wait_until
 from local_cluster.security.authority import Authority
@@ -283,6 +284,25 @@ def test_certificates_are_asked_for_before_a_byte_of_a_request_is_read(tmp_path:
     rig = Rig(HttpLimits(silence_s=0.5), http_access(settings))
     with rig.connect(b"\x16\x03\x01") as half:  # a handshake that does not go on
         expect_to_be_closed(half)
+    rig.endpoint.close()
+
+
+def test_an_agents_certificate_for_others_serves_its_pages_as_well(tmp_path: Path, token_file: Path) -> None:
+    files = Authority(tmp_path).tls_for("host", ["127.0.0.1"])
+    key = "remote.wal.agent"
+    settings = AgentSettings.model_validate(
+        {
+            f"{key}.ssl.ca.file": str(files.ca_file),
+            f"{key}.http.ssl.certificate.file": str(files.certificate_file),
+            f"{key}.http.ssl.key.file": str(files.key_file),
+            f"{key}.http.token.file": str(token_file),
+        }
+    ).http
+    rig = Rig(HttpLimits(), http_access(settings))
+    endpoint = f"https://127.0.0.1:{rig.port}"
+    assert json.loads(ask_agent_page(endpoint, "/describe", 10, settings).body) == rig.described
+    with pytest.raises(OSError, match="certificate verify failed"):
+        ask_agent_page(endpoint, "/livez", 10, HttpSettings())
     rig.endpoint.close()
 
 

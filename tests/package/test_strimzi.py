@@ -1,9 +1,11 @@
 """Agents beside brokers that Strimzi manages: what changes in a broker's file, when nothing does, and who ends when."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,9 +15,12 @@ import javaproperties
 import pytest
 import yaml
 
+from agent.settings.http_listener import check_http_listener
 from agent.settings_file import read_settings_file
 from doctor.host_checks import listener_fault
 from local_cluster.polling import wait_until
+from local_cluster.security.authority import Authority
+from tests.package.bare_environment import ROOT
 from tests.package.stand_in import FOR_EVER
 from tests.package.strimzi import PROGRAM, SERVICE, STRIMZI, generated, pod, program
 from tests.package.test_containers import HADOLINT
@@ -24,6 +29,7 @@ COMPARED_NOT = {"advertised.listeners", "broker.id", "broker.rack"}
 """Kafka's own keys that Strimzi does not compare with the running broker; unknown keys it does not compare either."""
 SWITCH = {"remote.log.wal.storage.system.enable": True}
 PLAIN = ("PLAIN-9092", 9092, f"my-cluster-az1-7.{SERVICE}:9092")
+TLS = ("TLS-9093", 9093, f"my-cluster-az1-7.{SERVICE}:9093")
 OUTSIDE = ("EXTERNAL-9094", 9094, "broker-7.example.com:443")
 OLD = f"REPLICATION-9091://{pod(7, 'az1')}.{SERVICE}:9091"
 NEW = "REPLICATION-9091://wal-7.kafka.svc:19907"
@@ -82,11 +88,37 @@ def test_the_port_base_is_the_agents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["wal-0.kafka.svc", "wal-7.kafka.svc"], "the broker is advertised as"),
+        (["wal-0.kafka.svc"], "wal-0.kafka.svc, and not wal-7.kafka.svc"),
+        (None, "No such file"),
+    ],
+)
+def test_with_strimzis_tls_the_certificate_must_name_the_new_address(
+    names: list[str] | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else brokers would refuse each other."""
+    file = tmp_path / "tls.crt"
+    if names is not None:
+        file = Authority(tmp_path).tls_for("pod", [], also=names).certificate_file
+    key = "remote.wal.agent.broker.ssl.certificate.file"
+    text = generated(7, {**SWITCH, key: file}, protocol="SSL")
+    is_started, changed = prepared(tmp_path, text)
+    assert is_started
+    assert (NEW in changed) is (names is not None and len(names) == 2)
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         (generated(7, SWITCH, roles="controller"), "a controller alone"),
         (generated(7, {"min.insync.replicas": 2}), "spec.kafka.config has no remote.log.wal"),
-        (generated(7, SWITCH, protocol="SSL"), "REPLICATION-9091 speaks SSL"),
+        (
+            generated(7, SWITCH, protocol="SSL"),
+            "REPLICATION-9091 has TLS, and remote.wal.agent.broker.ssl.certificate.file is not set",
+        ),
         ("\\uno\n", "Invalid"),
     ],
 )
@@ -140,11 +172,13 @@ _AGENT = f'echo agent-starts >>"$0"; trap "echo agent-ends >>$0; exit 0" TERM; {
 _DYING = 'echo agent-starts >>"$0"; exit 3'
 
 
-def run_pair(broker: str, agent: str, told: Path, until: Callable[[list[str]], bool]) -> int:
+def run_pair(
+    broker: str, agent: str, told: Path, until: Callable[[list[str]], bool], silence_s: float = PATIENCE_S
+) -> int:
     """Run both until the lines that they write fulfil the condition, then end the pair as a container's end does."""
 
     module = program()
-    module.__dict__["_SETTLED_S"] = 0
+    module.__dict__.update(_SETTLED_S=0, _SILENCE_S=silence_s)
     told.touch()
 
     async def run() -> int:
@@ -170,6 +204,20 @@ def test_an_agent_that_ends_is_started_again(tmp_path: Path) -> None:
     told = tmp_path / "told"
     run_pair(_BROKER, _DYING, told, lambda lines: lines.count("agent-starts") >= 3)
     assert told.read_text().split().count("broker-starts") == 1
+
+
+def test_an_agent_that_falls_silent_is_killed_and_started_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, script = tmp_path / "told", tmp_path / "silent.py"
+    script.write_text(
+        "import os, signal, sys\nfrom agent.service_manager import ServiceManager\n"
+        "manager = ServiceManager(os.environ, os.getpid())\nassert manager.watchdog_s\n"
+        "manager.tell('WATCHDOG=1')\nopen(sys.argv[1], 'a').write('agent-starts\\n')\nsignal.pause()\n"
+    )
+    command = f'PYTHONPATH={ROOT} exec {sys.executable} {script} "$0"'
+    run_pair(_BROKER, command, told, lambda lines: lines.count("agent-starts") >= 2, silence_s=0.5)
+    assert "has said nothing for 0.5 s, and is killed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("end", "code"), [("exit 5", 5), ("kill -9 $$", 137)])
@@ -202,13 +250,20 @@ def test_agents_take_the_settings_of_the_kafka_resource(
     home = tmp_path / "kafka"
     (home / "init").mkdir(parents=True)
     (home / "init" / "rack.id").write_text(_zone(POOLS[list(IDS).index(node_id)]))
-    text = generated(node_id, KAFKA["spec"]["kafka"]["config"], pool=IDS[node_id], listeners=(PLAIN,), home=str(home))
-    assert prepared(tmp_path, text)[0]
+    [named] = [one["configuration"]["bootstrap"]["alternativeNames"] for one in KAFKA["spec"]["kafka"]["listeners"]]
+    strimzis = Authority(tmp_path).tls_for(pod(node_id, IDS[node_id]), [], also=named)
+    config = KAFKA["spec"]["kafka"]["config"]
+    certificate = config["remote.wal.agent.broker.ssl.certificate.file"]
+    text = generated(node_id, config, pool=IDS[node_id], protocol="SSL", listeners=(TLS,), home=str(home))
+    is_started, changed = prepared(tmp_path, text.replace(certificate, str(strimzis.certificate_file)))
+    assert is_started
+    assert f"wal-{node_id}.kafka.svc:{19900 + node_id}" in changed
     broker, settings = read_settings_file(tmp_path / "strimzi.properties")
     assert listener_fault(broker, settings) is None
     assert settings.storage.system_enable
     assert str(settings.peers.peers[node_id]) == f"{pod(node_id, IDS[node_id])}.{SERVICE}:19090"
-    assert settings.tls.key_file == Path(f"/mnt/remote-wal/broker-{node_id}.key")
+    check_http_listener(settings.http.listener, settings.http, "")
+    assert settings.http.agents_ca_file == settings.tls.ca_file
     assert settings.http.listener.host == f"{pod(node_id, IDS[node_id])}.{SERVICE}.cluster.local"
     assert broker.rack in settings.storage.buckets
 
@@ -241,10 +296,42 @@ def test_the_ports_of_agents_are_open_to_brokers_and_prometheus() -> None:
     assert monitor["podMetricsEndpoints"][0]["relabelings"][0]["replacement"].endswith(":19095")
 
 
-def test_certificates_are_mounted_where_agents_look() -> None:
-    [mount] = KAFKA["spec"]["kafka"]["template"]["kafkaContainer"]["volumeMounts"]
-    assert mount["mountPath"] == "/mnt/remote-wal"
-    assert [volume["name"] for volume in COMMON["template"]["pod"]["volumes"]] == [mount["name"]]
+def test_each_pod_has_its_own_secrets_where_the_agent_looks_for_them() -> None:
+    own = {one["name"]: one["secret"]["secretName"] for one in COMMON["template"]["pod"]["templatedVolumes"]}
+    assert own == {"agent": "remote-wal-{nodeId}", "agent-as-broker": "{nodePodName}"}
+    volumes = {one["name"] for one in COMMON["template"]["pod"]["volumes"]} | own.keys()
+    mounts = {
+        one["name"]: one["mountPath"] for one in KAFKA["spec"]["kafka"]["template"]["kafkaContainer"]["volumeMounts"]
+    }
+    assert volumes == mounts.keys()
+    files = {
+        Path(value).parent for value in map(str, KAFKA["spec"]["kafka"]["config"].values()) if value[:5] == "/mnt/"
+    }
+    [client] = [one["data"]["client.properties"] for one in BESIDE if one["kind"] == "ConfigMap"]
+    files |= {Path(line.partition("=")[2]).parent for line in client.split() if "=/mnt/" in line}
+    assert {str(one) for one in files} == set(mounts.values())
+
+
+def test_the_manifests_fit_strimzis_definitions_and_keep_its_security() -> None:
+    import jsonschema
+    import kubernetes_validate
+
+    custom = json.loads(Path(__file__).with_name("custom_resources.json").read_text())
+    for one in (KAFKA, *({**pool, "spec": _merged(COMMON, pool["spec"])} for pool in POOLS), *BESIDE):
+        if one["kind"] in custom:
+            jsonschema.validate(one, {**custom[one["kind"]], "definitions": custom["definitions"]})
+        else:
+            kubernetes_validate.validate(one, "1.32", strict=True)
+    assert "annotations" not in KAFKA["metadata"], (
+        "TLS and logins between brokers are Strimzi's, so nobody is ANONYMOUS"
+    )
+    assert all(listener["tls"] for listener in KAFKA["spec"]["kafka"]["listeners"])
+
+
+def _merged(first: Any, second: Any) -> Any:
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return second
+    return {key: _merged(first.get(key), second[key]) if key in second else first[key] for key in {**first, **second}}
 
 
 @pytest.mark.skipif(not HADOLINT.exists(), reason="hadolint is not here")
