@@ -34,14 +34,15 @@ def rebuild(
 
     For when the topic was deleted, made anew, or lost its end. Agents may run, and go on uploading; until the end of it
     they delete nothing that the topic does not tell of. Run it once, with any broker's settings. Exits with 1 when an
-    object cannot be read: it stays, and counts as unknown.
+    object cannot be read (it stays, and counts as unknown), or is lost: a snapshot knows it, it is not stored, and
+    nothing says that its records are not wanted any more.
     """
 
     def tell(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
     plan, written = _rebuild(where, write, tell)
-    code = ExitCode.FINDINGS if plan.unreadable else ExitCode.GOOD
+    code = ExitCode.FINDINGS if plan.unreadable or plan.lost else ExitCode.GOOD
     if json:
         tell_json(_as_json(plan, written), code)
     else:
@@ -54,6 +55,7 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
 
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
+    from recovery.metadata.absent_objects import agents_judges
     from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots
 
     with open_stores(where) as stores:
@@ -65,7 +67,8 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
         tell("reading the metadata topic")
         broker = stores.broker
         with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, tell=tell) as session:
-            run = Rebuild(storage, archive, remembered, wall_ms, progress_to(tell), patience_of(tell))
+            judges = agents_judges(stores.client, broker.node_id, wall_ms)
+            run = Rebuild(storage, archive, remembered, wall_ms, judges, progress_to(tell), patience_of(tell))
             tell("listing objects")
             plan = run.plan(Known(session.store, session.archive))
             tell(_summary(plan))
@@ -85,6 +88,7 @@ def _as_json(plan: "RebuildPlan", written: int | None) -> dict[str, object]:
         "from_footers": plan.from_footers,
         "bytes": plan.bytes,
         "gone": plan.gone,
+        "lost": [str(one) for one in plan.lost],
         "unreadable": [{"key": item.key, "reason": item.reason} for item in plan.unreadable],
         "written": written,
     }
@@ -101,11 +105,9 @@ def _summary(plan: "RebuildPlan") -> str:
 
 def _as_text(plan: "RebuildPlan", written: int | None) -> str:
     lines = [f"unreadable: {item.key}: {item.reason}" for item in plan.unreadable]
-    if plan.gone:
-        lines.append(
-            f"{plan.gone:,} combined segments that snapshots know as stored are not there: they count as expired. If "
-            "fewer can have expired since the last snapshot, find out who deleted them before --write"
-        )
+    lines += [f"lost: {one}: it is not stored, and nothing says that its records are not wanted" for one in plan.lost]
+    if plan.lost:
+        lines.append("Find out who deleted them before --write; leaders' agents then store again what their logs have")
     done = (
         f"{written:,} records written; the topic is whole" if written is not None else "nothing written: --write does"
     )

@@ -14,8 +14,9 @@ The last records are about what is in no object and need not be: for each log up
 then the declarations. An agent that only knows the topic takes for missing what lies behind the begin of a log's upload
 and is in no object (`rlm.write_path.reading.resume_point`). So without these records, everything that has expired since
 the upload began would be declared as lost. Released is what snapshots say, and what was in objects that a snapshot
-knows as finished and that are not stored any more. If somebody else has deleted those, this counts the same, because
-nobody can tell.
+knows as finished, that are not stored any more, and that agents would release now (`recovery.metadata.absent_objects`).
+Any other absent object is lost: the plan names it, and its records stay missing, so that leaders' agents upload them
+again or declare the gap.
 
 Dead entries are not published: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
 
@@ -56,13 +57,18 @@ from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from plugin.store_loop import ask_each
+from recovery.metadata.absent_objects import Judges
 from recovery.metadata.footers import Progress, UnreadableObject, read_footers
 from recovery.patience import IMPATIENT, Patience
+from rlm.lifecycle.release import ReleaseJudge
 
 _PASSES = 3
+_AGELESS_MS = -1
+"""Age alone does not release what is archived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,9 @@ class RebuildPlan:
     gaps: list[DeclaredGap] = field(default_factory=list)
     """The ends of released records come first."""
     gone: int = 0
-    """Segments that a snapshot knows as stored, and that are not: they count as released, whoever deleted them."""
+    """Objects that a snapshot knows as stored, and that are not, and that agents would release now."""
+    lost: list[CombinedSegmentId | ArchiveObjectId] = field(default_factory=list)
+    """The other absent ones: nothing says that their records are not wanted any more."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     """Objects without any metadata, not even their own."""
 
@@ -166,27 +174,29 @@ class Rebuild:
         archive: ArchiveStorage | None,
         remembered: RememberedMetadata,
         wall_ms: Callable[[], int],
+        judges: Judges,
         progress: Progress = lambda _what, _done: None,
         patience: Patience = IMPATIENT,
     ) -> None:
-        """`archive`: None if no broker has one."""
+        """`archive`: None if no broker has one. `judges` is asked if an object is absent."""
         self._storage = storage
         self._archive = archive
         self._remembered = remembered
         self._wall_ms = wall_ms
+        self._judges = judges
         self._progress = progress
         self._patience = patience
 
     def plan(self, told: Known) -> RebuildPlan:
         """Plan what the topic lacks. Raises RemoteStorageError, also when one of many buckets did not answer.
 
-        Otherwise its objects would be deleted as orphans once it answers.
+        Otherwise its objects would be deleted as orphans once it answers. Raises what the judges raise, too.
         """
         plan = RebuildPlan()
         self._plan_registrations(plan, told)
-        self._plan_segments(plan, told)
-        if self._archive is not None:
-            self._plan_archive(plan, told, self._archive)
+        listed = self._plan_segments(plan, told)
+        absent_runs = self._plan_archive(plan, told, self._archive) if self._archive is not None else []
+        self._plan_absent(plan, told, listed, absent_runs)
         return plan
 
     def write(self, session: WritableTopic, plan: RebuildPlan) -> int:
@@ -225,7 +235,7 @@ class Rebuild:
         remembered = self._remembered.store.newest_registrations()
         plan.registrations += [known for known in remembered if told.store.registration_of(known.broker_id) is None]
 
-    def _plan_segments(self, plan: RebuildPlan, told: Known) -> None:
+    def _plan_segments(self, plan: RebuildPlan, told: Known) -> "ListedObjects":
         unremembered: list[StoredSegment] = []
         listed = ListedObjects()
         for stored in self._listed():
@@ -258,9 +268,7 @@ class Rebuild:
                 plan.from_footers += 1
             elif not found.is_gone:  # agents deleted the object meanwhile
                 plan.unreadable.append(found)
-        gone = _gone(self._remembered, listed)
-        plan.gone = len(gone)
-        plan.gaps += untold_gaps(remembered_gaps(self._remembered, gone), told.store)
+        return listed
 
     def _listed(self) -> Iterator[StoredSegment]:
         for number, stored in enumerate(ask_each(self._storage.list_log_segments()), start=1):
@@ -268,9 +276,51 @@ class Rebuild:
                 self._progress("objects listed", number)
             yield stored
 
-    def _plan_archive(self, plan: RebuildPlan, told: Known, archive: ArchiveStorage) -> None:
+    def _plan_absent(
+        self, plan: RebuildPlan, told: Known, listed: "ListedObjects", absent: Sequence[ArchiveObjectCommitted]
+    ) -> None:
+        """Plan what was released, and name what is lost."""
+        store, ended = self._remembered.store, (DELETING, DELETED)
+        gone = [
+            segment
+            for segment in store.image().segments
+            if segment.state is FINISHED and segment.combined_segment_id not in listed
+        ]
+        in_question = [
+            (segment, segment.metadata.entries)
+            for segment in gone
+            if told.store.state_of(segment.combined_segment_id) not in ended
+        ]
+        archived = [one for one in absent if told.archive.state_of(one.object_id) not in ended]
+        entries = [*(entries for _, entries in in_question), *(one.runs for one in archived)]
+        topics = {entry.topic_id_partition.topic_id for each in entries for entry in each}
+        judges: Sequence[ReleaseJudge] = ()
+        if topics:
+            still_archived = ArchiveStore()
+            for record in (*told.archive.snapshot(), *plan.archived):
+                still_archived.apply(record)
+            judges = self._judges(topics, (store, told.store), still_archived)
+        now_ms = self._wall_ms()
+        lost = {
+            segment.combined_segment_id
+            for segment, entries in in_question
+            for dead in [store.dead_tails(segment.combined_segment_id)]
+            if not all(judge.releases(entries, now_ms - segment.event_timestamp_ms, dead) for judge in judges)
+        }
+        plan.lost += sorted(lost)
+        plan.lost += [
+            one.object_id for one in archived if not all(judge.releases(one.runs, _AGELESS_MS, {}) for judge in judges)
+        ]
+        plan.gone = len(gone) + len(absent) - len(plan.lost)
+        released = [one for one in gone if one.combined_segment_id not in lost]
+        plan.gaps += untold_gaps(remembered_gaps(self._remembered, released), told.store)
+
+    def _plan_archive(self, plan: RebuildPlan, told: Known, archive: ArchiveStorage) -> list[ArchiveObjectCommitted]:
+        """Return the remembered objects that are not stored any more, too."""
+        absent = dict(self._remembered.archive.objects(FINISHED))
         for stored in ask_each(archive.list()):
             plan.objects += 1
+            absent.pop(stored.object_id, None)
             if not _is_untold(told.archive.state_of(stored.object_id)):
                 plan.known += 1
                 continue
@@ -291,6 +341,8 @@ class Rebuild:
                     continue
                 plan.from_footers += 1
             plan.archived.append(replace(record, incarnation=incarnation))
+        records = map(self._remembered.archive.committed, absent)
+        return [one for one in records if one is not None]
 
     def _publisher_of(self, stored: StoredArchiveObject, told: Known) -> int:
         """Return an incarnation whose records about the object count."""
@@ -341,12 +393,6 @@ class ListedObjects:
 
     def __contains__(self, segment_id: CombinedSegmentId) -> bool:
         return segment_id.sequence in self._of[segment_id.broker_id, segment_id.incarnation]
-
-
-def _gone(remembered: RememberedMetadata, listed: ListedObjects) -> list[PublishedSegment]:
-    """Return the segments that a snapshot knows as stored, and that are not."""
-    known = remembered.store.image().segments
-    return [one for one in known if one.state is FINISHED and one.combined_segment_id not in listed]
 
 
 def remembered_gaps(remembered: RememberedMetadata, gone: Sequence[PublishedSegment]) -> list[DeclaredGap]:

@@ -1,6 +1,6 @@
 """Decides whether an entry is released, by the cluster's topics and logs and the long-term tiers. Sans-IO."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -253,7 +253,7 @@ class ReleaseJudge:
         if not count:
             return None
         if count <= self._few_entries:
-            return self._one_by_one(entry_columns.decode(entry_block), age_ms, dead)
+            return self._release_of_all(entry_columns.decode(entry_block), age_ms, dead)
         entries = _Entries(entry_block, count)
         self.topics_asked.update(entries.topics)
         released = self._by_topic(entries, age_ms)
@@ -266,8 +266,12 @@ class ReleaseJudge:
                 return None
         return self._release_of(entries.entry(entries.count - 1), age_ms, dead)
 
-    def _one_by_one(
-        self, entries: tuple[RemoteLogSegmentMetadataEntry, ...], age_ms: int, dead: DeadTails
+    def releases(self, entries: Sequence[RemoteLogSegmentMetadataEntry], age_ms: int, dead: DeadTails) -> bool:
+        """Whether all these entries of an object are released."""
+        return not entries or self._release_of_all(entries, age_ms, dead) is not None
+
+    def _release_of_all(
+        self, entries: Iterable[RemoteLogSegmentMetadataEntry], age_ms: int, dead: DeadTails
     ) -> Release | None:
         reason = None
         for entry in entries:

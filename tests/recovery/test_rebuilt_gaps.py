@@ -12,6 +12,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from plugin.store_loop import ask
 from recovery.metadata.topic_rebuild import RebuildPlan
+from rlm.lifecycle.release import NEVER
 from rlm.write_path.reading.resume_point import LedLog, ResumePoint, resume_of
 from tests.recovery.test_topic_rebuild import ORDERS, Lost, TopicInMemory, storage
 
@@ -65,6 +66,30 @@ def test_nothing_that_expired_or_was_declared_is_missing_after_a_rebuild(
     assert resumed(topic, *segments) == ResumePoint(30, (), EPOCHS)
     assert topic.store.declared_gaps(ORDERS) == [BEGIN, LOST_RECORDS]
     assert (plan.declared_gaps, plan.bounds, plan.gone) == (1, 2, 1)
+
+
+@pytest.mark.parametrize(("log_start", "is_lost"), [(0, True), (4, True), (5, False)])
+def test_an_absent_object_whose_records_are_wanted_is_lost_and_its_records_stay_missing(
+    storage: RemoteWalStorageManager, log_start: int, *, is_lost: bool
+) -> None:
+    lost = Lost(storage, retention_ms=NEVER, log_start=log_start)
+    declare(lost, BEGIN)
+    absent, _ = lost.upload(), lost.upload()
+    lost.save_snapshot()
+    end(lost, absent)
+    topic = TopicInMemory()
+    plan = rebuilt(lost, topic)
+    assert (plan.gone, plan.lost) == ((0, [absent.combined_segment_id]) if is_lost else (1, []))
+    assert resumed(topic, 0).missing == (((0, 5),) if is_lost else ())
+
+
+def test_an_absent_object_that_the_topic_tells_to_be_deleted_is_not_lost(storage: RemoteWalStorageManager) -> None:
+    lost, topic = Lost(storage, retention_ms=NEVER), TopicInMemory()
+    absent = lost.upload()
+    lost.save_snapshot()
+    end(lost, absent)
+    topic.store.apply(RemoteWalCombinedLogSegmentMetadata(absent.combined_segment_id, (), DELETING, 9), (0, 80))
+    assert lost.rebuild().plan(topic.known).lost == []
 
 
 def test_a_hole_that_nobody_declared_is_still_missing_after_a_rebuild(storage: RemoteWalStorageManager) -> None:

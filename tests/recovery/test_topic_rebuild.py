@@ -29,6 +29,7 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegme
 from plugin.store_loop import ask, ask_each
 from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots, untold_gaps
 from rlm.lifecycle.orphans import OrphanSearch
+from rlm.lifecycle.release import ClusterView, ReleaseJudge, Tiers
 from tests.kafka_log.batches import batches
 from tests.recovery.stored_objects import records
 from tests.recovery.test_inventory import CLASS, Leader
@@ -97,6 +98,8 @@ class Lost:
     archive: ArchiveStore = field(default_factory=ArchiveStore)
     archive_storage: MemoryArchive = field(default_factory=MemoryArchive)
     rebuilt_ms: int = -1
+    retention_ms: int = 0
+    log_start: int = 0
 
     def __post_init__(self) -> None:
         self.leader = Leader(self.storage, 1)
@@ -127,7 +130,11 @@ class Lost:
         SnapshotKeeper(blobs_of(self.storage, "put", "-"), CLUSTER, broker_id, 1).save(image, NOW_MS)
 
     def rebuild(self) -> Rebuild:
-        return Rebuild(self.storage, self.archive_storage, read_snapshots(self.storage, CLUSTER), lambda: NOW_MS)
+        starts, kept_ms = {ORDERS: self.log_start}, {ORDERS.topic_id: self.retention_ms}
+        view = ClusterView(frozenset(kept_ms), retention_ms=kept_ms, log_start=starts)
+        remembered = read_snapshots(self.storage, CLUSTER)
+        judges = [ReleaseJudge(view, Tiers())]
+        return Rebuild(self.storage, self.archive_storage, remembered, lambda: NOW_MS, lambda *_: judges)
 
 
 def test_all_is_known_again_by_snapshots_and_footers_though_newer_incarnations_are_registered(
@@ -217,6 +224,18 @@ def test_an_object_that_does_not_tell_what_is_in_it_is_named_and_the_others_are_
     rebuild.write(topic, plan)
     assert topic.store.state_of(whole.combined_segment_id) is FINISHED
     assert topic.store.state_of(broken.combined_segment_id) is None
+
+
+@pytest.mark.parametrize(("log_start", "lost_archived"), [(0, 2), (12, 1), (24, 0)])
+def test_an_absent_archive_object_is_lost_whatever_its_age_unless_the_log_begins_behind_it(
+    storage: RemoteWalStorageManager, log_start: int, lost_archived: int
+) -> None:
+    lost = Lost(storage, log_start=log_start)
+    archived = [lost.archive_object(0), lost.archive_object(1)]
+    lost.save_snapshot()
+    lost.archive_storage = MemoryArchive()
+    plan = lost.rebuild().plan(TopicInMemory().known)
+    assert (plan.gone, plan.lost) == (2 - lost_archived, [one.object_id for one in archived[2 - lost_archived :]])
 
 
 def test_what_the_topic_lost_on_the_way_is_written_again_and_a_full_publisher_is_waited_for(

@@ -1,0 +1,75 @@
+"""Judges absent objects by the rules by which agents release what is stored: what these do not release is lost.
+
+What cannot be told releases nothing: a topic that the client may not describe, settings or a tier that cannot be read,
+a log start that no agent has told.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from time import monotonic
+
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import KafkaClusterError
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.settings_topic import read_settings
+from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, AgentsRetention
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.consumer import STALLED_S
+from recovery.cluster_view import read_tier
+from rlm.archive.archived_topics import ArchiveTier
+from rlm.lifecycle.cluster_observer import ClusterObserver, with_wal_retention
+from rlm.lifecycle.log_starts import LogStarts
+from rlm.lifecycle.release import LongTermTier, ReleaseJudge, Tiers, TopicWatch
+from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
+
+Judges = Callable[[Collection[TopicId], Sequence[RemoteWalMetadataStore], ArchiveStore], Sequence[ReleaseJudge]]
+"""Takes the topics in question, what is known of objects, and what is archived. Every judge must release an object."""
+
+
+class _ReadOnce:
+    ready = True
+
+
+def agents_judges(client: KafkaClientConfig, broker_id: int, wall_ms: Callable[[], int]) -> Judges:
+    """Return judges who ask the cluster: one for each retention that agents have.
+
+    They raise ClusterUnknownError and KafkaClusterError.
+    """
+
+    def judges(
+        topics: Collection[TopicId], known: Sequence[RemoteWalMetadataStore], archive: ArchiveStore
+    ) -> list[ReleaseJudge]:
+        table = _settings(client)
+        names = () if table is None else tuple(table.topics)
+        observation = ClusterObserver(client, broker_id, TopicWatch(0)).observe(topics, names, wall_ms)
+        held = {partition: losses for store in known for partition, losses in store.local_losses().items()}
+        starts = _highest(LogStarts(store).told(observation.view.log_start) for store in known)
+
+        def is_archived(topic: TopicId) -> bool:
+            settings = None if table is None else table.of(observation.names.get(topic, ""), topic)
+            return table is None or (settings is not None and settings.archive)
+
+        tiers: list[LongTermTier] = [ArchiveTier(archive, is_archived, lambda _: None)]
+        if observation.tier_ms and (tier := read_tier(client, STALLED_S)) is not None:
+            tiers.append(TieredStorageTier(tier, _ReadOnce(), LogEpochs(lambda _: None, monotonic)))
+        agents = ALL_AS_BEFORE if table is None else AgentsRetention.registered(table.agents.values())
+        observations = (with_wal_retention(observation, table, one) for one in agents.agents)
+        return [ReleaseJudge(replace(one.view, log_start=starts, held=held), Tiers(tiers)) for one in observations]
+
+    return judges
+
+
+def _settings(client: KafkaClientConfig) -> SettingsTable | None:
+    try:
+        return read_settings(client)
+    except KafkaClusterError:
+        return None
+
+
+def _highest(starts: Iterable[dict[TopicIdPartition, int]]) -> dict[TopicIdPartition, int]:
+    highest: dict[TopicIdPartition, int] = {}
+    for one in starts:
+        highest |= {partition: max(start, highest.get(partition, 0)) for partition, start in one.items()}
+    return highest

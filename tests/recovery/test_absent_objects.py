@@ -1,0 +1,78 @@
+"""An absent object counts as deleted by agents only if they would delete it by what is known of the cluster."""
+
+import pytest
+
+from kafka_cluster.answers import DescribedPartition
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.topic import METADATA_TOPIC
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+from recovery.metadata.absent_objects import agents_judges
+from tests.rlm.test_cluster_observer import FakeAdmin, id_of
+
+ORDERS = TopicIdPartition(id_of("orders"), 0)
+ENTRY = RemoteLogSegmentMetadataEntry(ORDERS, 0, 0, 4, 0, 0, 0)
+HOUR_MS = 3_600_000
+ONE_AGENT = {1: AgentRegistration(1, 1, "", "", "", 0, wal_retention_ms=HOUR_MS)}
+PATIENT_AGENT = {2: AgentRegistration(2, 1, "", "", "", 0, wal_retention_ms=2 * HOUR_MS)}
+ENABLED = {"orders": TopicSettings(enable=True)}
+OF_THREE = {"orders": (DescribedPartition(0, 1, (1, 2, 3), (1, 2, 3)),)}
+
+
+def is_released(
+    admin: FakeAdmin, table: SettingsTable | None, monkeypatch: pytest.MonkeyPatch, age_ms: int, told_start: int = 0
+) -> bool:
+    def read_settings(_: KafkaClientConfig) -> SettingsTable:
+        if table is None:
+            raise MetadataTopicError("read", "settings", "lost")
+        return table
+
+    monkeypatch.setattr("rlm.lifecycle.cluster_observer.KafkaCluster", lambda *_: admin)
+    monkeypatch.setattr("recovery.metadata.absent_objects.read_settings", read_settings)
+    store = RemoteWalMetadataStore()
+    begin = DeclaredGap(ORDERS, 0, told_start, 0, GapReason.LOG_START)
+    store.apply(RemoteWalGapDeclaration(1, 1, 0, (begin,), 0), (0, 0))
+    judges = agents_judges(KafkaClientConfig("127.0.0.1:1"), 1, lambda: 0)
+    known = (RemoteWalMetadataStore(), store)
+    return all(judge.releases([ENTRY], age_ms, {}) for judge in judges([ORDERS.topic_id], known, ArchiveStore()))
+
+
+@pytest.mark.parametrize(
+    ("table", "age_ms", "released"),
+    [
+        (SettingsTable(ENABLED, agents=ONE_AGENT), HOUR_MS, True),
+        (SettingsTable(ENABLED, agents=ONE_AGENT), HOUR_MS - 1, False),
+        (SettingsTable(ENABLED, agents=ONE_AGENT | PATIENT_AGENT), HOUR_MS, False),
+        (SettingsTable({"orders": TopicSettings(enable=True, archive=True)}, agents=ONE_AGENT), HOUR_MS, False),
+        (None, 1000 * HOUR_MS, False),
+    ],
+    ids=["expired", "young", "kept longer by another agent", "only the archive releases it", "settings unknown"],
+)
+def test_age_releases_by_what_every_agent_keeps(
+    table: SettingsTable | None, age_ms: int, *, released: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = FakeAdmin(partitions=OF_THREE, config={"retention.ms": str(100 * HOUR_MS)})
+    assert is_released(admin, table, monkeypatch, age_ms) is released
+
+
+@pytest.mark.parametrize(
+    ("admin", "told_start", "released"),
+    [
+        (FakeAdmin(there={METADATA_TOPIC}), 0, True),
+        (FakeAdmin(hidden={"orders"}), 5, False),
+        (FakeAdmin(), 5, True),
+        (FakeAdmin(), 0, False),  # the log begins at 7: segments may be lost on disk
+    ],
+    ids=["deleted", "hidden", "below the told start", "no agent told that start"],
+)
+def test_a_topic_or_its_begin_that_is_gone_releases_only_if_somebody_says_so(
+    admin: FakeAdmin, told_start: int, *, released: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_released(admin, SettingsTable(), monkeypatch, 0, told_start) is released
