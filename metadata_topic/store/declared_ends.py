@@ -18,8 +18,6 @@ class DeclaredEnd(NamedTuple):
     """The epoch that ends."""
     end_offset: int
     """The epoch ends there, or before."""
-    declared_ms: int
-    """The last time of the declaration."""
     is_exact: bool
     """Whether the epoch ends exactly at that offset."""
 
@@ -36,9 +34,7 @@ class DeclaredEnds:
             of_partition = self._by_partition.setdefault(new.topic_id_partition, {})
             known = of_partition.get((new.declarer_epoch, new.leader_epoch), new)
             tightest = min(known, new, key=lambda one: (one.end_offset, not one.is_exact))
-            of_partition[new.declarer_epoch, new.leader_epoch] = tightest._replace(
-                declared_ms=max(known.declared_ms, new.declared_ms)
-            )
+            of_partition[new.declarer_epoch, new.leader_epoch] = tightest
 
     def of(self, topic_id_partition: TopicIdPartition) -> Iterable[DeclaredEnd]:
         """Return a partition's declarations."""

@@ -39,7 +39,7 @@ from metadata_topic.records.records import PublishedSegment
 from plugin.format import entry_columns
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 _APPLICATION_ID: Final = 0x52574D54
 PAGE_BYTES: Final = 4096
 """New spans of runs are far from each other, so each writes a page: the smaller that is, the less is written."""
@@ -66,7 +66,7 @@ CREATE TABLE spans (
     last_offset INTEGER, base INTEGER, runs BLOB, checksum INTEGER,
     PRIMARY KEY (topic_id, partition, leader_epoch, class, first_offset, number)
 ) WITHOUT ROWID;
-CREATE TABLE released (number INTEGER PRIMARY KEY, written_ms INTEGER);
+CREATE TABLE released (number INTEGER PRIMARY KEY);
 CREATE TABLE facts (kind TEXT, key TEXT, value TEXT, checksum INTEGER, PRIMARY KEY (kind, key)) WITHOUT ROWID;
 """
 _TABLES: Final = ("segments", "blocks", "spans", "released", "facts")
@@ -190,9 +190,9 @@ class SegmentTable:
         """Pending ones with entries."""
         self._highest: dict[tuple[int, int], int] = {}
         """Highest sequence of each writer: what is above it need not be looked for."""
-        self._released: dict[int, int] = {}
-        """Blocks of released segments until `take_released`, with the time when the segment was written."""
-        self._newly_released: list[tuple[int, int]] = []
+        self._released: set[int] = set()
+        """Blocks of released segments until `take_released`."""
+        self._newly_released: list[tuple[int]] = []
         self._blocks_gone: list[tuple[int]] = []
         """Both for the next flush."""
         self._are_released_taken = False
@@ -246,7 +246,7 @@ class SegmentTable:
         if max(numbers, default=0) >= next_number:
             raise DamagedRowError("it has blocks that were never numbered")
         self.states.load(numbers, states, next_number)
-        self._released = dict(self.connection.execute("SELECT number, written_ms FROM released"))
+        self._released = {number for (number,) in self.connection.execute("SELECT number FROM released")}
 
     # Segments
 
@@ -333,18 +333,18 @@ class SegmentTable:
 
     def release(self, segment: Segment) -> None:
         """Keep the segment's stored block until `take_released`, also if the segment is removed before."""
-        self._released[segment.number] = segment.event_timestamp_ms
-        self._newly_released.append((segment.number, segment.event_timestamp_ms))
+        self._released.add(segment.number)
+        self._newly_released.append((segment.number,))
 
-    def take_released(self) -> list[tuple[bytes, int]]:
-        """Return the blocks that were released since the last call, with their times, and keep them no longer."""
+    def take_released(self) -> list[bytes]:
+        """Return the blocks that were released since the last call, and keep them no longer."""
         if not self._released:
             return []
         numbers = np.array(sorted(self._released), dtype=np.int64)
         gone = numbers[~self.states.are_living(numbers)]
-        blocks = [(self._block(number), self._released[number]) for number in numbers.tolist()]
+        blocks = [self._block(number) for number in numbers.tolist()]
         self._blocks_gone += [(number,) for number in gone.tolist()]
-        self._released, self._newly_released, self._are_released_taken = {}, [], True
+        self._released, self._newly_released, self._are_released_taken = set(), [], True
         return blocks
 
     def _block(self, number: int) -> bytes:
@@ -437,7 +437,7 @@ class SegmentTable:
             self._by_number.clear()
         if self._are_released_taken:
             run("DELETE FROM released")
-        many("INSERT INTO released VALUES (?, ?)", self._newly_released)
+        many("INSERT INTO released VALUES (?)", self._newly_released)
         many("DELETE FROM blocks WHERE number = ?", self._blocks_gone)
         self._newly_released, self._blocks_gone, self._are_released_taken = [], [], False
         forgotten, written = [], []

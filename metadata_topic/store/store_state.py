@@ -5,7 +5,7 @@ Not thread-safe: the store calls it under its lock.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from metadata_topic.records.records import (
 )
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store import released_offsets
-from metadata_topic.store.dead_tails import DeadTails
+from metadata_topic.store.dead_tails import DeadTails, PartitionAndEpoch
 from metadata_topic.store.declared_ends import DeclaredEnd, DeclaredEnds
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.held_records import HeldRecords
@@ -363,7 +363,7 @@ class StoreState:
         """Note a record of a fenced writer. Its log did have those records: in doubt more is kept."""
         self.counters["fenced"] += 1
         if record.state is FINISHED:
-            self._note_uploads(record.entry_block, record.event_timestamp_ms)
+            self._note_gone(record.entry_block, {})
         if is_unknown:
             broker_id, incarnation, sequence = record.combined_segment_id
             self.writer(broker_id, incarnation).fenced.add(sequence)
@@ -391,7 +391,7 @@ class StoreState:
 
     def _remove(self, segment: Segment) -> None:
         if segment.state is FINISHED:
-            self._note_uploads(self.table.entry_block(segment), segment.event_timestamp_ms)
+            self._note_gone(self.table.entry_block(segment), self.dead_tails.of(segment.segment_id))
         if segment.number:
             self.index.forget(segment.number, segment.entries)
         self.adopted.remove(segment.segment_id, segment.custom_metadata)
@@ -447,9 +447,7 @@ class StoreState:
                     (one.topic_id_partition, one.leader_epoch) == key and one.first_offset < end <= one.last_offset + 1
                     for one in entries
                 )
-                self.add_ends(
-                    [DeclaredEnd(key[0], record.leader_epoch, key[1], end, record.event_timestamp_ms, is_exact)]
-                )
+                self.add_ends([DeclaredEnd(key[0], record.leader_epoch, key[1], end, is_exact)])
 
     def add_ends(self, ends: Sequence[DeclaredEnd]) -> None:
         """Add declared ends of epochs."""
@@ -473,8 +471,8 @@ class StoreState:
 
         They wait, because decoding many together takes a tenth of the time.
         """
-        for entry_block, written_ms in self.table.take_released():
-            self._released.add(entry_block, written_ms)
+        for entry_block in self.table.take_released():
+            self._released.add(entry_block)
         self._released_entries = 0
         return self._released
 
@@ -491,20 +489,21 @@ class StoreState:
             return
         entry_block = self.table.entry_block(segment)
         if not dead:
-            self._released.add(entry_block, segment.event_timestamp_ms)
+            self._released.add(entry_block)
             return
-        self._note_uploads(entry_block, segment.event_timestamp_ms)
         for entry in entry_columns.decode(entry_block):
             key = (entry.topic_id_partition, entry.leader_epoch)
             end = min(entry.last_offset + 1, dead.get(key, entry.last_offset + 1))
             if end > entry.first_offset:
                 self._released.know([ReleasedUpTo(*key, end)])
 
-    def _note_uploads(self, entry_block: bytes, written_ms: int) -> None:
-        """Keep how far an upload reached, without a word on what is wanted of it."""
+    def _note_gone(self, entry_block: bytes, dead: Mapping[PartitionAndEpoch, int]) -> None:
+        """Keep how far an object's living records reached, without a word on what is wanted of them."""
         for entry in entry_columns.decode(entry_block) if entry_block else ():
-            uploads = ((written_ms, entry.last_offset),)
-            self._released.know([ReleasedUpTo(entry.topic_id_partition, entry.leader_epoch, 0, uploads)])
+            key = (entry.topic_id_partition, entry.leader_epoch)
+            end = min(entry.last_offset + 1, dead.get(key, entry.last_offset + 1))
+            if end > entry.first_offset:
+                self._released.know([ReleasedUpTo(*key, 0, end)])
 
 
 def _longer(raw: bytes) -> tuple[int, bytes]:

@@ -7,15 +7,15 @@ upload is all or nothing; its own footer gives its content. What the metadata ma
 not count.
 
 What a leader declared dead is dead in the segment that it named. A finished segment is always named separately, so
-nothing else is removed from it. For objects that nobody could name, unpublished and archived ones, what an epoch holds
-beyond its declared end is dead too, if nothing contradicts it (`recovery.metadata.epoch_ends`).
+nothing else is removed from it. In archive objects, which nobody names, what an epoch holds beyond its declared end is
+dead too, if nothing contradicts it (`recovery.metadata.epoch_ends`).
 What a log lost without an election is left out of finished and unpublished objects alike.
 
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is reported.
 What leaders declared, and no object shows, is taken from the newest snapshot.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.states import FINISHED, STARTED
@@ -30,6 +31,7 @@ from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.held_records import HeldRecords, lost_from
 from metadata_topic.store.released_offsets import ReleasedUpTo
+from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME, decode_archive
 from metadata_topic.store.snapshots.snapshot import SegmentPortion
 from metadata_topic.store.snapshots.sparse_store import SparseStore, UntoldSegments
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -180,9 +182,16 @@ def from_objects(
             stored = StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms)
             _add_entries(inventory, stored, record.runs)
     inventory.foreign_objects = storage.request_counts.foreign_objects
-    known = (segment.combined_segment_id for segment in image.segments if segment.state is FINISHED)
-    _end_epochs(inventory, ends, frozenset(known if image.ends else ()).__contains__)
+    _end_epochs(inventory, ends, _archived_in(image) if image.ends else frozenset())
     return inventory
+
+
+def _archived_in(image: StoreImage) -> frozenset[StoredObjectId]:
+    try:
+        known = decode_archive(image.extras.get(EXTRA_NAME, b""))
+        return frozenset(record.object_id for record in known if isinstance(record, ArchiveObjectCommitted))
+    except SnapshotError:
+        return frozenset()
 
 
 def from_metadata(
@@ -234,8 +243,7 @@ def from_metadata(
     inventory.unpublished_objects = len(unpublished)
     _add_footers(inventory, storage, unpublished, progress, patience, lambda _, entry: lost_from(entry, losses))
     _add_archive(inventory, archived, archive)
-    unnamed = {found.combined_segment_id for found in unpublished}
-    _end_epochs(inventory, ends, lambda segment_id: segment_id not in unnamed)
+    _end_epochs(inventory, ends, frozenset(object_id for object_id, _ in archived.objects(FINISHED)))
     return inventory
 
 
@@ -336,23 +344,23 @@ def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: 
         inventory.lost_objects.append(stored)
 
 
-def _end_epochs(inventory: Inventory, ends: EpochEnds, is_finished: Callable[[CombinedSegmentId], bool]) -> None:
-    """Leave out what is dead in objects that declarations do not name, as they name only finished segments."""
+def _end_epochs(inventory: Inventory, ends: EpochEnds, archived_then: Container[StoredObjectId]) -> None:
+    """Leave out what is dead in archive objects, which declarations do not name.
 
-    def is_named(run: StoredRun) -> bool:
-        object_id = run.stored_in.object_id
-        return isinstance(object_id, CombinedSegmentId) and is_finished(object_id)
-
+    `archived_then` are the archive objects that were known when the declarations were read.
+    """
     for partition in ends.partitions():
         into = [
             of_partition[partition] for of_partition in (inventory.runs, inventory.lost) if partition in of_partition
         ]
-        runs = [run for of_state in into for run in of_state]
+        runs = [(run, run.stored_in.object_id in archived_then) for of_state in into for run in of_state]
         standing = ends.find_valid(
-            partition, [run for run in runs if is_named(run)], [run for run in runs if not is_named(run)]
+            partition,
+            [run for run, is_archived in runs if not is_archived],
+            [run for run, is_archived in runs if is_archived],
         )
         for of_state in into:
-            of_state[:] = [run if is_named(run) else standing.cut(run) for run in of_state]
+            of_state[:] = [standing.cut(run) if run.stored_in.object_id in archived_then else run for run in of_state]
 
 
 def _add_archive(inventory: Inventory, archived: ArchiveStore, archive: ArchiveStorage | None) -> None:

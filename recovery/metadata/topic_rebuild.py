@@ -401,7 +401,7 @@ def remembered_gaps(remembered: RememberedMetadata, gone: Sequence[PublishedSegm
     released = ReleasedOffsets(image.released)
     for segment in gone:
         if not remembered.store.dead_tails(segment.combined_segment_id):
-            released.add(segment.entry_block, segment.event_timestamp_ms)
+            released.add(segment.entry_block)
     bounds = [
         DeclaredGap(partition, 0, offset, epoch, GapReason.RELEASED)
         for partition, epoch, offset, _ in released.all()

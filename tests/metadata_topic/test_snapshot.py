@@ -96,7 +96,7 @@ def rewritten(snapshot: bytes, change: Callable[[dict[str, object]], object]) ->
     [
         (lambda raw: b"", "ends at byte 0"),
         (lambda raw: b"PK" + raw[2:], "does not begin as one"),
-        (lambda raw: raw[:8] + b"\x03\x00" + raw[10:], "format version 3"),
+        (lambda raw: raw[:8] + b"\x04\x00" + raw[10:], "format version 4"),
         (lambda raw: raw[:-13], "before its end section"),
         (lambda raw: raw[: len(raw) // 2], "checksum|before its end"),
         (lambda raw: rewritten(raw, lambda state: state.update(cluster_id="other")), "of cluster 'other'"),

@@ -17,17 +17,12 @@ from recovery.logs.log_plan import EpochStart
 from recovery.metadata.epoch_ends import EpochEnds
 from tests.recovery.stored_logs import ORDERS, run
 
-DECLARED_MS = 1000
-BEFORE_MS, AFTER_MS = 999, 1001
 
-
-def _declared(
-    by_epoch: int, leader_epoch: int, dead_from: int, declared_ms: int = DECLARED_MS, sequence: int = 1
-) -> RemoteWalLogSegmentMetadataUpdate:
+def _declared(by_epoch: int, leader_epoch: int, dead_from: int, sequence: int = 1) -> RemoteWalLogSegmentMetadataUpdate:
     entry = RemoteLogSegmentMetadataEntry(
         ORDERS, leader_epoch, dead_from, dead_from + 9, UNKNOWN_POSITION, UNKNOWN_POSITION, 0
     )
-    return RemoteWalLogSegmentMetadataUpdate(CombinedSegmentId(1, 1, sequence), (entry,), 2, by_epoch, declared_ms)
+    return RemoteWalLogSegmentMetadataUpdate(CombinedSegmentId(1, 1, sequence), (entry,), 2, by_epoch, 0)
 
 
 def _ends(*declared: RemoteWalLogSegmentMetadataUpdate, is_known: bool = True) -> EpochEnds:
@@ -43,62 +38,50 @@ def _ends(*declared: RemoteWalLogSegmentMetadataUpdate, is_known: bool = True) -
 
 def _told(
     *declared: tuple[RemoteWalLogSegmentMetadataUpdate, Sequence[RemoteLogSegmentMetadataEntry]],
-    gone: Iterable[tuple[RemoteLogSegmentMetadataEntry, int]] = (),
+    gone: Iterable[RemoteLogSegmentMetadataEntry] = (),
 ) -> EpochEnds:
     """What the metadata store keeps of the declarations; the named segments, and other uploads, are gone again."""
     store = RemoteWalMetadataStore()
     for one, entries in declared:
         if entries:
-            store.apply(_segment(one.combined_segment_id, entries, 0))
+            store.apply(_segment(one.combined_segment_id, entries))
         store.apply(one)
-    for number, (entry, written_ms) in enumerate(gone):
+    for number, entry in enumerate(gone):
         segment_id = CombinedSegmentId(9, 1, number)
-        store.apply(_segment(segment_id, [entry], written_ms))
-        store.apply(PublishedSegment(segment_id, DELETED if number % 2 else DELETING, written_ms + 1, 1, b"", b""))
+        store.apply(_segment(segment_id, [entry]))
+        store.apply(PublishedSegment(segment_id, DELETED if number % 2 else DELETING, 1, 1, b"", b""))
     image = read_image(b"".join(snapshot_chunks(store.image())))
     return EpochEnds(image.ends, image.released)
 
 
-def _segment(
-    segment_id: CombinedSegmentId, entries: Sequence[RemoteLogSegmentMetadataEntry], written_ms: int
-) -> PublishedSegment:
-    return PublishedSegment(segment_id, FINISHED, written_ms, 1, b"", encode(entries))
+def _segment(segment_id: CombinedSegmentId, entries: Sequence[RemoteLogSegmentMetadataEntry]) -> PublishedSegment:
+    return PublishedSegment(segment_id, FINISHED, 0, 1, b"", encode(entries))
 
 
 def test_an_epoch_ends_in_all_objects_where_it_was_declared_to_end_in_one() -> None:
     ends = _ends(_declared(2, 0, 1750, sequence=2), _declared(2, 0, 1000, sequence=1))
 
-    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) == 1000
-    assert ends.find_valid(ORDERS).end_of(1, BEFORE_MS) is None, "of another epoch nobody said anything"
-
-
-def test_what_was_written_after_the_declaration_is_not_meant_by_it() -> None:
-    assert _ends(_declared(1, 0, 5)).find_valid(ORDERS).end_of(0, AFTER_MS) is None
-
-
-def test_a_leader_that_says_it_again_says_it_of_what_was_written_until_then() -> None:
-    ends = _ends(_declared(1, 0, 5), _declared(1, 0, 8, AFTER_MS, sequence=2))
-
-    assert ends.find_valid(ORDERS).end_of(0, AFTER_MS) == 5, "its own log ends the older epoch at 5 as long as it leads"
+    assert ends.find_valid(ORDERS).end_of(0) == 1000
+    assert ends.find_valid(ORDERS).end_of(1) is None, "of another epoch nobody said anything"
 
 
 def test_a_second_recovery_to_an_earlier_point_ends_the_epoch_earlier() -> None:
-    assert _ends(_declared(2, 0, 1000), _declared(4, 0, 300, AFTER_MS)).find_valid(ORDERS).end_of(0, BEFORE_MS) == 300
+    assert _ends(_declared(2, 0, 1000), _declared(4, 0, 300)).find_valid(ORDERS).end_of(0) == 300
 
 
 def test_nothing_follows_from_a_leader_whose_own_records_were_declared_dead() -> None:
     # An unclean election: epoch 2's leader had what epoch 1's leader had not, and nothing of epoch 1.
-    ends = _ends(_declared(1, 0, 5), _declared(2, 1, 5, AFTER_MS))
+    ends = _ends(_declared(1, 0, 5), _declared(2, 1, 5))
 
-    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) is None
+    assert ends.find_valid(ORDERS).end_of(0) is None
 
 
 def test_a_leader_that_was_itself_cut_off_later_on_has_said_the_truth() -> None:
-    assert _ends(_declared(1, 0, 5), _declared(2, 1, 8, AFTER_MS)).find_valid(ORDERS).end_of(0, BEFORE_MS) == 5
+    assert _ends(_declared(1, 0, 5), _declared(2, 1, 8)).find_valid(ORDERS).end_of(0) == 5
 
 
 def test_what_only_a_newer_leader_could_know_is_refused() -> None:
-    assert _ends(_declared(3, 3, 5)).find_valid(ORDERS).end_of(3, BEFORE_MS) is None
+    assert _ends(_declared(3, 3, 5)).find_valid(ORDERS).end_of(3) is None
 
 
 def test_a_leader_that_ends_the_very_epoch_before_its_own_begins_there() -> None:
@@ -124,7 +107,7 @@ def test_where_an_epoch_begins_is_not_known_when_the_end_of_the_one_before_is_wh
     ends = _told((declared, declared.entries))
 
     assert not ends.starts()
-    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) == 10
+    assert ends.find_valid(ORDERS).end_of(0) == 10
 
 
 def test_a_segment_that_holds_the_last_record_before_the_end_tells_it_exactly() -> None:
@@ -140,45 +123,57 @@ def test_nothing_is_known_of_where_an_epoch_begins_when_the_named_segment_is_not
     assert not _ends(_declared(1, 0, 5), is_known=False).starts()
 
 
-def test_a_finished_segment_of_the_epoch_that_is_younger_than_the_declaration_says_that_it_went_on() -> None:
+def test_a_declaration_does_not_count_where_records_live_beyond_it_whatever_clocks_say() -> None:
     declared = _declared(1, 0, 5)
     [entry] = declared.entries
-    before = [(replace(entry, first_offset=0, last_offset=4), AFTER_MS + 9), (entry, DECLARED_MS)]
+    below = [replace(entry, first_offset=0, last_offset=4)] * 2
 
-    ends = _told((declared, ()), gone=before)
-    assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) == 5, "one does not reach that far, the other was there before"
-    assert ends.find_valid(ORDERS, [run(0, 5, 9, written_ms=AFTER_MS)]).end_of(0, BEFORE_MS) is None
-    for others in ([], before[:1], before):
-        ends = _told((declared, ()), gone=[*others, (entry, AFTER_MS)])
-        assert ends.find_valid(ORDERS).end_of(0, BEFORE_MS) is None
+    ends = _told((declared, ()), gone=below)
+    assert ends.find_valid(ORDERS, [run(0, 0, 4)]).end_of(0) == 5
+    for written_ms in (0, 10**15):
+        assert ends.find_valid(ORDERS, [run(0, 5, 9, written_ms=written_ms)]).end_of(0) is None
+    assert ends.find_valid(ORDERS, [run(0, 5, 9)._replace(living_last_offset=4)]).end_of(0) == 5
+    for others in ([], below[:1], below):
+        assert _told((declared, ()), gone=[*others, entry]).find_valid(ORDERS).end_of(0) is None
+
+
+def test_what_was_deleted_as_dead_does_not_contradict_the_leader_that_said_so() -> None:
+    declared = _declared(1, 0, 5)
+    [entry] = declared.entries
+    store = RemoteWalMetadataStore()
+    store.apply(_segment(declared.combined_segment_id, [replace(entry, first_offset=0)]))
+    store.apply(declared)
+    for state in (DELETING, DELETED):
+        store.apply(PublishedSegment(declared.combined_segment_id, state, 1, 1, b"", b""))
+    assert EpochEnds(store.image().ends, store.image().released).find_valid(ORDERS).end_of(0) == 5
 
 
 def test_an_epoch_is_not_cut_off_where_a_newer_leader_has_written_on_behind_it() -> None:
     ends = _ends(_declared(1, 0, 5))
-    archived, went_on = run(0, 0, 9, written_ms=BEFORE_MS), run(2, 10, 14, written_ms=AFTER_MS)
+    archived, went_on = run(0, 0, 9), run(2, 10, 14)
 
     assert ends.find_valid(ORDERS, [went_on], [archived]).cut(archived) == archived
 
 
 def test_an_epoch_is_cut_off_where_what_a_newer_leader_wrote_does_not_follow_its_records() -> None:
     ends = _ends(_declared(1, 0, 5))
-    archived, elsewhere = run(0, 0, 9, written_ms=BEFORE_MS), run(2, 12, 14, written_ms=AFTER_MS)
+    archived, elsewhere = run(0, 0, 9), run(2, 12, 14)
 
     assert ends.find_valid(ORDERS, [elsewhere], [archived]).cut(archived).living_last_offset == 4
 
 
 def test_an_epoch_is_cut_off_where_the_declarer_wrote_on_though_compaction_took_its_first_records() -> None:
     ends = _ends(_declared(1, 0, 5))
-    archived = run(0, 0, 7, written_ms=BEFORE_MS)
-    wrote_on = [run(1, 8, 19, written_ms=AFTER_MS), run(2, 20, 24, written_ms=AFTER_MS)]
+    archived = run(0, 0, 7)
+    wrote_on = [run(1, 8, 19), run(2, 20, 24)]
 
     assert ends.find_valid(ORDERS, wrote_on, [archived]).cut(archived).living_last_offset == 4
 
 
 def test_a_newer_leaders_records_that_are_dead_themselves_bring_nothing_back() -> None:
     # Epoch 1's leader cut the log at 5; epoch 2's had the whole log again, and epoch 3's only what epoch 1's had.
-    ends = _ends(_declared(1, 0, 5), _declared(3, 2, 10, AFTER_MS, sequence=2))
-    archived = [run(0, 0, 9, written_ms=BEFORE_MS), run(2, 10, 14, written_ms=AFTER_MS)]
+    ends = _ends(_declared(1, 0, 5), _declared(3, 2, 10, sequence=2))
+    archived = [run(0, 0, 9), run(2, 10, 14)]
 
     standing = ends.find_valid(ORDERS, [], archived)
 
@@ -186,24 +181,20 @@ def test_a_newer_leaders_records_that_are_dead_themselves_bring_nothing_back() -
 
 
 def test_an_epoch_without_records_is_gone_when_a_later_leader_cut_the_log() -> None:
-    assert not _ends(_declared(1, 0, 5), _declared(4, 0, 3, AFTER_MS)).starts()
+    assert not _ends(_declared(1, 0, 5), _declared(4, 0, 3)).starts()
 
 
-DECLARATIONS = st.builds(
-    _declared, st.integers(0, 4), st.integers(0, 4), st.integers(0, 20), st.integers(0, 5), st.integers(0, 3)
-)
+DECLARATIONS = st.builds(_declared, st.integers(0, 4), st.integers(0, 4), st.integers(0, 20), st.integers(0, 3))
 
 
-@given(st.lists(DECLARATIONS, max_size=8), st.randoms(use_true_random=False), st.integers(0, 4), st.integers(0, 5))
+@given(st.lists(DECLARATIONS, max_size=8), st.randoms(use_true_random=False), st.integers(0, 4))
 def test_the_order_and_the_number_of_tellings_do_not_matter(
-    declared: list[RemoteWalLogSegmentMetadataUpdate], rng: Random, leader_epoch: int, written_ms: int
+    declared: list[RemoteWalLogSegmentMetadataUpdate], rng: Random, leader_epoch: int
 ) -> None:
     shuffled = declared * 2
     rng.shuffle(shuffled)
 
     told, again = _ends(*declared), _ends(*shuffled)
 
-    assert again.find_valid(ORDERS).end_of(leader_epoch, written_ms) == told.find_valid(ORDERS).end_of(
-        leader_epoch, written_ms
-    )
+    assert again.find_valid(ORDERS).end_of(leader_epoch) == told.find_valid(ORDERS).end_of(leader_epoch)
     assert again.starts() == told.starts()

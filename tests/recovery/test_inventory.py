@@ -14,6 +14,7 @@ from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -246,23 +247,11 @@ def _deletion(
 @pytest.fixture
 def restored_to_8(storage: RemoteWalStorageManager) -> list[Published]:
     """What is told after a recovery to a point in time, whose log ends at 8, by the leader of epoch 2: between losing
-    its leader and having one again the partition had none, in epoch 1. The broker had died before it told of an upload
-    of offsets 15 to 19; what is dead as a whole is deleted.
+    its leader and having one again the partition had none, in epoch 1. What is dead as a whole is deleted.
     """
     leader = Leader(storage, 1)
     kept, dead = leader.upload(records(ORDERS, 0, 0, 9)), leader.upload(records(ORDERS, 0, 10, 14))
-    leader.upload(records(ORDERS, 0, 15, 19))
     return [kept, dead, _declared_dead(kept, 8, 2), _declared_dead(dead, 10, 2), _deletion(storage, dead)]
-
-
-def test_an_unpublished_upload_behind_a_restored_logs_end_is_no_gap(
-    storage: RemoteWalStorageManager, restored_to_8: list[Published]
-) -> None:
-    inventory = _found(storage, *restored_to_8)
-
-    plan = inventory.log_runs(ORDERS).plan(PlanRules())
-    assert (plan.start_offset, plan.end_offset, plan.gap) == (0, 8, None)
-    assert inventory.unpublished_objects == 1
 
 
 @pytest.mark.parametrize("loss", [None, DeclaredGap(ORDERS, 4, 20, 3, GapReason.LOST_LOCALLY)])
@@ -278,19 +267,20 @@ def test_objects_alone_do_not_bring_back_what_a_snapshot_knows_as_dead(
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap) == (4 if loss else 8, None)
     assert inventory.declared_gaps == {ORDERS: [gaps[0]]}
-    assert from_objects(storage, None).log_runs(ORDERS).plan(PlanRules()).gap == Gap(10, 15)
+    assert from_objects(storage, None).log_runs(ORDERS).plan(PlanRules()).end_offset == 10
 
 
-def test_an_unpublished_upload_does_not_bring_back_what_follows_a_restored_logs_end(
+def test_an_unpublished_upload_behind_a_declared_end_is_the_logs_because_only_clocks_tell_which_was_first(
     storage: RemoteWalStorageManager,
 ) -> None:
     leader = Leader(storage, 1)
     kept = leader.upload(records(ORDERS, 0, 0, 9))
     leader.upload(records(ORDERS, 0, 5, 19))
 
-    inventory = _found(storage, kept, _declared_dead(kept, 8, 2))
-
-    assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 8
+    for declared_ms in (0, 10**15):
+        inventory = _found(storage, kept, _declared_dead(kept, 8, 2, declared_ms))
+        assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 20
+        assert inventory.unpublished_objects == 1
 
 
 def test_what_is_written_behind_a_restored_logs_end_is_the_log(
@@ -336,24 +326,25 @@ def test_what_an_unclean_election_brought_back_and_was_uploaded_anew_is_the_log(
     assert (plan.end_offset, plan.gap, plan.leader_epochs) == (10, None, (EpochStart(0, 0),))
 
 
-@pytest.mark.parametrize("published_again_ms", [5, 60])
-def test_an_archive_object_does_not_bring_back_what_follows_a_restored_logs_end(
-    storage: RemoteWalStorageManager, restored_to_8: list[Published], published_again_ms: int
+def test_an_archive_object_does_not_bring_back_what_follows_a_restored_logs_end_that_it_was_known_with(
+    storage: RemoteWalStorageManager, restored_to_8: list[Published]
 ) -> None:
     archive, archived = MemoryArchive(), ArchiveStore()
-    archive.now_ms = 5  # when it was written
     data = records(ORDERS, 0, 0, 14)[3]
     opened = OpenArchiveObject("cluster-1", ArchiveObjectId(ORDERS, 0, 14, CombinedSegmentId(2, 1, 1)), 5, 10**6)
     opened.append(0, 14, memoryview(data), scan_batches(data, 0, len(data)))
     sealed = opened.seal()
     object_id = ArchiveObjectId(ORDERS, 0, 14, CombinedSegmentId(2, 1, 1))
     ask(archive.write(object_id, sealed))
-    archived.apply(ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, (), published_again_ms))
+    archived.apply(ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, (), 5))
 
     inventory = _found(storage, *restored_to_8, archived=archived, archive=archive)
 
-    assert len(inventory.runs[ORDERS]) == 3
+    assert len(inventory.runs[ORDERS]) == 2
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 8
+    snapshot = _told(*restored_to_8).image()
+    for image, end in ((with_archive(snapshot, archived), 8), (with_archive(snapshot, ArchiveStore()), 15)):
+        assert from_objects(storage, archive, snapshot=image).log_runs(ORDERS).plan(PlanRules()).end_offset == end
 
 
 def test_damaged_and_foreign_objects_are_told_and_passed_over(storage: RemoteWalStorageManager, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ from metadata_topic.store.store_image import DeadTail, Segments, StoreImage, Wri
 from plugin.format.entry_column_batches import PADDING_BYTES, Bools, LogFilter, are_laid_out
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 _MAGIC: Final = b"RWALSNAP"
 _HEAD: Final = struct.Struct("<8sH")
 _SECTION: Final = struct.Struct("<BII")
@@ -436,8 +436,8 @@ def image_of(state: Mapping[str, Any], segments: Segments = ()) -> StoreImage:
             for topic_id, partition, begin, end, leader_epoch, reason in state.get("gaps", ())
         ],
         ends=[
-            DeclaredEnd(_partition(topic_id, partition), int(declarer), int(ended), int(end), int(ms), bool(is_exact))
-            for topic_id, partition, declarer, ended, end, ms, is_exact in state.get("ends", ())
+            DeclaredEnd(_partition(topic_id, partition), int(declarer), int(ended), int(end), bool(is_exact))
+            for topic_id, partition, declarer, ended, end, is_exact in state.get("ends", ())
         ],
     )
 
@@ -448,8 +448,8 @@ def _rows(offsets: Iterable[ReleasedUpTo]) -> list[list[Any]]:
 
 def _up_to(rows: Iterable[Sequence[Any]]) -> list[ReleasedUpTo]:
     return [
-        ReleasedUpTo(_partition(topic_id, partition), int(leader_epoch), int(offset), tuple(_pairs(uploads)))
-        for topic_id, partition, leader_epoch, offset, uploads in rows
+        ReleasedUpTo(_partition(topic_id, partition), int(leader_epoch), int(offset), int(reached))
+        for topic_id, partition, leader_epoch, offset, reached in rows
     ]
 
 
