@@ -53,8 +53,10 @@ def rebuild(
 def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPlan, int | None]":
     import time
 
+    from metadata_topic.topic.consumer import STALLED_S
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
+    from recovery.cluster_view import read_tier
     from recovery.metadata.absent_objects import agents_judges
     from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots
 
@@ -67,7 +69,7 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
         tell("reading the metadata topic")
         broker = stores.broker
         with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, tell=tell) as session:
-            judges = agents_judges(stores.client, broker.node_id, wall_ms)
+            judges = agents_judges(stores.client, broker.node_id, wall_ms, lambda: read_tier(stores.client, STALLED_S))
             run = Rebuild(storage, archive, remembered, wall_ms, judges, progress_to(tell), patience_of(tell))
             tell("listing objects")
             plan = run.plan(Known(session.store, session.archive))

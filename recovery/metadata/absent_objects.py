@@ -11,13 +11,12 @@ from time import monotonic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, AgentsRetention
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.consumer import STALLED_S
-from recovery.cluster_view import read_tier
 from rlm.archive.archived_topics import ArchiveTier
 from rlm.lifecycle.cluster_observer import ClusterObserver, with_wal_retention
 from rlm.lifecycle.log_starts import LogStarts
@@ -32,10 +31,16 @@ class _ReadOnce:
     ready = True
 
 
-def agents_judges(client: KafkaClientConfig, broker_id: int, wall_ms: Callable[[], int]) -> Judges:
+def agents_judges(
+    client: KafkaClientConfig,
+    broker_id: int,
+    wall_ms: Callable[[], int],
+    read_tier: Callable[[], TieredOffsets | None],
+) -> Judges:
     """Return judges who ask the cluster: one for each retention that agents have.
 
-    They raise ClusterUnknownError and KafkaClusterError.
+    `read_tier` returns what KIP-405's tier holds, None if that is unknown. They raise ClusterUnknownError and
+    KafkaClusterError.
     """
 
     def judges(
@@ -52,7 +57,7 @@ def agents_judges(client: KafkaClientConfig, broker_id: int, wall_ms: Callable[[
             return table is None or (settings is not None and settings.archive)
 
         tiers: list[LongTermTier] = [ArchiveTier(archive, is_archived, lambda _: None)]
-        if observation.tier_ms and (tier := read_tier(client, STALLED_S)) is not None:
+        if observation.tier_ms and (tier := read_tier()) is not None:
             tiers.append(TieredStorageTier(tier, _ReadOnce(), LogEpochs(lambda _: None, monotonic)))
         agents = ALL_AS_BEFORE if table is None else AgentsRetention.registered(table.agents.values())
         observations = (with_wal_retention(observation, table, one) for one in agents.agents)

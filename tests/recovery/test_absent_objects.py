@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 ONE_AGENT = {1: AgentRegistration(1, 1, "", "", "", 0, wal_retention_ms=HOUR_MS)}
 PATIENT_AGENT = {2: AgentRegistration(2, 1, "", "", "", 0, wal_retention_ms=2 * HOUR_MS)}
 ENABLED = {"orders": TopicSettings(enable=True)}
-OF_THREE = {"orders": (DescribedPartition(0, 1, (1, 2, 3), (1, 2, 3)),)}
+OF_THREE: dict[str, tuple[DescribedPartition, ...]] = {"orders": (DescribedPartition(0, 1, (1, 2, 3), (1, 2, 3)),)}
 
 
 def is_released(
@@ -39,7 +39,7 @@ def is_released(
     store = RemoteWalMetadataStore()
     begin = DeclaredGap(ORDERS, 0, told_start, 0, GapReason.LOG_START)
     store.apply(RemoteWalGapDeclaration(1, 1, 0, (begin,), 0), (0, 0))
-    judges = agents_judges(KafkaClientConfig("127.0.0.1:1"), 1, lambda: 0)
+    judges = agents_judges(KafkaClientConfig("127.0.0.1:1"), 1, lambda: 0, lambda: None)
     known = (RemoteWalMetadataStore(), store)
     return all(judge.releases([ENTRY], age_ms, {}) for judge in judges([ORDERS.topic_id], known, ArchiveStore()))
 
