@@ -255,17 +255,6 @@ def test_leftovers_are_known_by_the_settings_topic_beside_the_controllers_log(
     assert log_told["start_offset"] == start_offset
 
 
-def test_a_dry_run_tells_the_same_and_writes_nothing(ruins: Ruins) -> None:
-    ruins.upload(1, records(ORDERS, 0, 0, 4))
-    before = sorted(ruins.directory.rglob("*"))
-
-    told = _told(ruins.run("recover", "--dry-run", "--json"))
-
-    assert [log["end_offset"] for log in told["logs"]] == [5, 0]
-    assert told["logs"][1]["status"] == NOTHING_STORED
-    assert sorted(ruins.directory.rglob("*")) == before
-
-
 def test_a_dry_run_up_to_a_time_tells_where_the_logs_would_end_at_most(ruins: Ruins) -> None:
     for sequence, first in enumerate((0, 5, 10, 15)):
         later = records(ORDERS, 0, first, first + 4, timestamp_ms=1000 * sequence)
@@ -353,15 +342,6 @@ def test_what_was_deleted_meanwhile_is_told_and_incomplete_unless_it_had_expired
     assert (row.told, row.is_complete) == (told, is_expired)
     assert not replace(row, gap=(20, 30), status="gap").is_complete
     assert replace(row, gap=(20, 30), status="gap").told.startswith("20 to 29 missing; 0 to 9 ")
-
-
-def test_what_is_behind_the_last_gap_can_be_asked_for(ruins: Ruins) -> None:
-    ruins.upload(1, records(ORDERS, 0, 0, 4))
-    ruins.upload(2, records(ORDERS, 0, 8, 9))
-
-    told = _told(ruins.run("recover", "--json", "--topic", "orders", "--after-last-gap"))
-
-    assert [(log["start_offset"], log["end_offset"]) for log in told["logs"]] == [(8, 10)]
 
 
 def test_a_log_that_is_asked_for_without_its_lost_records_is_not_called_whole(
@@ -501,17 +481,6 @@ def test_another_cluster_than_the_one_that_is_named_is_an_error(ruins: Ruins) ->
 @pytest.mark.parametrize("when", ["yesterday", "2025-01-01T00:00:00"])
 def test_a_time_that_is_none_is_a_usage_error(ruins: Ruins, when: str) -> None:
     assert ruins.run("recover", "--to-timestamp", when).exit_code == 2
-
-
-def test_a_table_fits_100_columns(ruins: Ruins, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 0, 0, 4))
-
-    result = ruins.run("recover")
-
-    assert result.exit_code == 0
-    assert "orders-0" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 100
 
 
 def test_verify_tells_a_monitor_that_all_is_well_and_when_it_is_not(ruins: Ruins) -> None:

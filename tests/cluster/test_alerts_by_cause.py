@@ -6,16 +6,12 @@ meanwhile is told where it fails.
 """
 
 import re
-import resource
-import socket
-import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
@@ -26,17 +22,14 @@ from local_cluster.security.authority import Authority
 from local_cluster.workload.ledger import ProducerPlan
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.topic import METADATA_TOPIC
-from tests.cluster.agent_views import AgentCounters, readiness
+from tests.cluster.agent_views import readiness
 from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
 from tests.cluster.kafka_settings import set_topic_setting
-from tests.cluster.lost_metadata import lose_metadata_topic, rebuild
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, ROOT, Prometheus, Times
 from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import run_command
 from tests.cluster.script import Script
-from tests.cluster.stored_log import stored_log
 from tests.cluster.test_alerts import Certificates
-from tests.cluster.test_store_faults import FAST, SHORT_LIVED
 
 pytestmark = [
     pytest.mark.thorough,
@@ -141,15 +134,6 @@ def test_an_agent_that_starts_while_the_store_refuses_it(watched: Watched) -> No
         watched.script.clear_switches()
 
 
-def test_a_whole_host_that_is_down(watched: Watched) -> None:
-    with watched.alerts("RemoteWalAgentDown", "RemoteWalBypassFails"):
-        watched.cluster.agent(VICTIM).kill()
-        watched.cluster.broker(VICTIM).kill()
-        watched.prometheus.expect_firing("RemoteWalAgentDown", "RemoteWalBypassFails")
-        watched.cluster.start_agent(VICTIM, wait=False)
-        watched.cluster.start_broker(VICTIM)
-
-
 @pytest.mark.parametrize("mistake", ["name", "authority"])
 def test_a_certificate_that_others_refuse(watched: Watched, mistake: str, tmp_path: Path) -> None:
     with watched.alerts("RemoteWalPeersRefused"):
@@ -197,40 +181,10 @@ def test_a_ceiling_of_requests_that_is_too_low(watched: Watched) -> None:
             watched.reconfigure(VICTIM, {})
 
 
-def test_descriptors_that_run_out(watched: Watched) -> None:
-    pid = watched.cluster.agent(VICTIM).pid
-    assert pid is not None
-    with watched.alerts("RemoteWalDescriptorsRunOut"):
-        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        few = len(list(Path(f"/proc/{pid}/fd").iterdir())) + 30
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, limits[1]))
-        watched.prometheus.expect_firing("RemoteWalDescriptorsRunOut")
-        assert "file descriptors run out" in watched.ready(VICTIM)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-
-
-def test_somebody_who_asks_what_brokers_do_not_ask(watched: Watched) -> None:
-    layout, client_id = watched.cluster.layout, b"somebody"
-    delete_topics = struct.pack(">hhih", 20, 1, 7, len(client_id)) + client_id + b"\0\0\0\0" + b"\0\0\0\1"
-    with watched.alerts("RemoteWalRequestsRefused"):
-        with socket.create_connection((layout.agent_replica_host(VICTIM), layout.replica_port(1)), 10) as connection:
-            connection.sendall(struct.pack(">i", len(delete_topics)) + delete_topics)
-            connection.recv(1)
-        watched.prometheus.expect_firing("RemoteWalRequestsRefused")
-        assert "DeleteTopics" in str(watched.prometheus.query("remote_wal_refused_requests_total"))
-
-
 def test_a_defect_in_a_part(watched: Watched) -> None:
     with watched.alerts("RemoteWalPartFails"):
         watched.script.switch(VICTIM, "defect-in-pacing")
         watched.prometheus.expect_firing("RemoteWalPartFails")
-        watched.script.clear_switches()
-
-
-def test_a_store_that_gives_other_bytes(watched: Watched) -> None:
-    with watched.alerts("RemoteWalWrongBytes"):
-        watched.script.switch_all("altered-gets", "")
-        watched.prometheus.expect_firing("RemoteWalWrongBytes")
         watched.script.clear_switches()
 
 
@@ -263,91 +217,10 @@ def test_a_metadata_topic_with_too_few_replicas_in_sync(watched: Watched) -> Non
             set_topic_setting(watched.cluster, METADATA_TOPIC, "min.insync.replicas", "2")
 
 
-def test_a_metadata_topic_that_was_deleted(watched: Watched) -> None:
-    with watched.alerts("RemoteWalMetadataInDoubt"):
-        lose_metadata_topic(watched.cluster)
-        watched.prometheus.expect_firing("RemoteWalMetadataInDoubt")
-        assert rebuild(watched.cluster)["written"] is None
-        assert rebuild(watched.cluster, "--write")["unreadable"] == []
-
-
-def test_an_agent_that_was_away_for_longer_than_the_metadata_topic_keeps_records(watched: Watched) -> None:
-    with watched.alerts("RemoteWalMetadataGaps", "RemoteWalMetadataInDoubt"):
-        snapshots = "remote_wal_metadata_snapshots_total"
-        counters = AgentCounters(watched.cluster, [VICTIM])
-        wait_until(lambda: counters.growth(snapshots, outcome="saved") > 0, "a snapshot is saved", PATIENCE_S)
-        watched.script.stop_agent(VICTIM)
-        watched.cluster.broker(VICTIM).kill()  # for whose replica a deletion of records would wait
-        watched.script.expect_records_to_flow()  # of which it does not know
-        cut_off(watched.cluster, METADATA_TOPIC)
-        watched.cluster.start_broker(VICTIM, wait=False)
-        watched.cluster.start_agent(VICTIM)
-        watched.prometheus.expect_firing("RemoteWalMetadataGaps", "RemoteWalMetadataInDoubt")
-        assert rebuild(watched.cluster, "--write")["unreadable"] == []
-
-
-def cut_off(cluster: LocalCluster, topic: str) -> None:
-    """All that the topic has by now, as its retention would. Who does not lead yet, or no more, is asked again."""
-
-    def is_gone() -> bool:
-        parts = [TopicPartition(topic, state.partition, OFFSET_END) for state in cluster.admin.partitions(topic)]
-        try:
-            for future in cluster.admin.client.delete_records(parts).values():
-                future.result(PATIENCE_S)
-        except KafkaException:
-            return False
-        return True
-
-    wait_until(is_gone, f"{topic} is cut off", PATIENCE_S)
-
-
-def test_a_store_that_takes_nothing_for_longer_than_a_log_is_kept(watched: Watched) -> None:
-    with (
-        watched.alerts("RemoteWalRecordsMissing"),
-        Script(watched.cluster, "short-lived") as script,
-    ):
-        watched.cluster.admin.create_topic(script.topic, assignment=[[1, 2, 3]], config=SHORT_LIVED)
-        script.link_topic(LINKED_AND_KEPT)
-        script.produce(FAST)
-        script.expect_links_to_be_used()
-        with stored_log(script) as log:
-            watched.script.switch_all("puts-refused", "")
-            end = log.end_offset(1)
-            wait_until(lambda: log.start_offset(1) > end + 1000, "more is gone than was stored", PATIENCE_S)
-        watched.script.clear_switches()
-        watched.prometheus.expect_firing("RemoteWalRecordsMissing")
-        told = [one for one in script.partitions_of_agents() if one["partition"] == 0]
-        assert told, "describe names the partition"
-        watched.prometheus.expect_quiet("RemoteWalRecordsMissing")  # as the log goes on, and is cut behind the gap
-        script.expect_promises()
-
-
-def test_what_an_outage_left_behind_and_a_quota_keeps(watched: Watched) -> None:
-    with watched.alerts("RemoteWalBacklogStays"), Script(watched.cluster, "behind") as script:
-        watched.reconfigure(1, {"remote.wal.log.manager.backlog.max.bytes.per.second": "1024"})
-        script.create_topic(assignment=[[1, 2, 3]], linked=False)
-        script.link_topic(LINKED_AND_KEPT)
-        script.produce(FAST)
-        script.expect_links_to_be_used()
-        watched.script.switch(1, "puts-refused")
-        script.expect_records_to_flow()
-        watched.script.clear_switches()
-        watched.prometheus.expect_firing("RemoteWalBacklogStays")
-        watched.reconfigure(1, {})
-        script.expect_promises()
-
-
 def test_a_store_that_does_not_list(watched: Watched) -> None:
     with watched.alerts("RemoteWalOrphansNotSearched", "RemoteWalLoopIdle"):
         watched.script.switch_all("lists-refused", "")
         watched.prometheus.expect_firing("RemoteWalOrphansNotSearched", "RemoteWalLoopIdle")
-        watched.script.clear_switches()
-
-
-def test_a_store_that_does_not_delete(watched: Watched) -> None:
-    with watched.alerts("RemoteWalDeletionsFail"):
-        watched.script.switch_all("deletes-refused", "")
-        watched.prometheus.expect_firing("RemoteWalDeletionsFail")
         watched.script.clear_switches()
 
 

@@ -9,17 +9,17 @@ import pytest
 from gateway.adoption_offers import tell_outcomes
 from gateway.produce.produce_frame import ProduceRequestView, scan_produce_request
 from gateway.produce.router_sweep import KEEP_S
-from gateway.wanted_objects import CLOCKS_MS, KnownNames
+from gateway.wanted_objects import KnownNames
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.adopted_records import AdoptedBatch, AdoptedRecords
 from plugin.router_object_id import EPOCH_MS
 from plugin.segment_metadata import CombinedSegmentId
 from replication.wire.framed_connection import FramedConnection
-from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS, AdoptableRecords, AdoptionLimits
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.gateway.produce.produce_frames import produce, records
-from tests.gateway.routed_rig import NOTHING_IS_NAMED, RoutedRig, answered, started
+from tests.gateway.routed_rig import RoutedRig, answered, started
 
 PARTITION = TopicIdPartition(TopicId(bytes(16)), 0)
 SEGMENT = CombinedSegmentId(1, 2, 3)
@@ -111,19 +111,6 @@ async def test_after_a_defect_outcomes_are_told_again(monkeypatch: pytest.Monkey
         await rig.until(lambda: rig.channel.objects == 0)
 
 
-async def test_while_it_is_not_known_nothing_is_deleted() -> None:
-    async with adopting() as rig:
-        client = await rig.produced_one()
-        assert len(rig.store.blobs) == rig.channel.objects == 1
-        await rig.forget_client(client)
-        rig.wanted.arrived(KnownNames(lambda _source: [SEGMENT], nothing_untold, lambda: True, str))
-        await rig.uploads.sweep()
-        assert len(rig.store.blobs) == 1
-        rig.wanted.arrived(NOTHING_IS_NAMED)
-        await rig.uploads.sweep()
-        assert rig.store.blobs == {}
-
-
 @pytest.mark.parametrize(
     "known",
     [
@@ -137,28 +124,6 @@ async def test_a_topic_that_is_not_read_or_is_doubted_tells_of_nothing_unwanted(
         rig.wanted.arrived(known)
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 1
-
-
-async def test_what_a_segment_may_name_that_the_topic_is_told_of_late_stays() -> None:
-    async with adopting() as rig:
-        then_ms = rig.store.now_ms
-        await rig.forget_client(await rig.produced_one())
-        asked: list[int] = []
-        stored_ms = [then_ms]
-
-        def untold(since_ms: int) -> list[int]:
-            asked.append(since_ms)
-            return stored_ms
-
-        rig.wanted.arrived(KnownNames(lambda _source: [], untold, lambda: True, str))
-        await rig.uploads.sweep()
-        stored_ms[0] += NAMED_WITHIN_MS
-        await rig.uploads.sweep()
-        assert len(rig.store.blobs) == 1
-        assert all(then_ms + NAMED_WITHIN_MS < one < rig.store.now_ms for one in asked)
-        stored_ms[0] += NAMED_WITHIN_MS + CLOCKS_MS
-        await rig.uploads.sweep()
-        assert rig.store.blobs == {}
 
 
 async def test_what_is_named_has_nobody_look_for_what_is_not_told() -> None:

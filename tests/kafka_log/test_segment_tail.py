@@ -9,7 +9,6 @@ import pytest
 from kafka_log.errors import MalformedFileError
 from kafka_log.open_files import LogFile, OpenFiles
 from kafka_log.segment_tail import (
-    UNKNOWN_OFFSET,
     Gap,
     Rolled,
     SegmentTail,
@@ -18,17 +17,6 @@ from kafka_log.segment_tail import (
 )
 from tests.kafka_log.log_writer import LogWriter
 from tests.kafka_log.tail_reads import MANY, raw_of, tail_span
-
-
-def test_without_a_start_offset_the_active_segment_is_read_from_its_beginning(log: LogWriter) -> None:
-    log.append(3)
-    log.roll()
-    log.append(2)
-    tail = SegmentTail(log.path, None)
-    assert tail.next_offset == UNKNOWN_OFFSET
-    result = tail.read(MANY)
-    assert result.records == raw_of(log, 3)
-    assert (result.events, tail.next_offset) == ((), 5)
 
 
 def test_a_directory_without_segments_yet_is_waited_for(tmp_path: Path) -> None:
@@ -78,26 +66,6 @@ def test_a_start_offset_below_the_log_is_a_gap(log: LogWriter) -> None:
     result = SegmentTail(log.path, 2).read(MANY)
     assert result.events == (Gap(2, 5),)
     assert result.records == raw_of(log)
-
-
-def test_a_start_offset_above_the_log_is_a_truncation(log: LogWriter) -> None:
-    log.append(2)
-    tail = SegmentTail(log.path, 9)
-    assert tail.read(MANY) == (b"", [], (Truncated(2),))
-    log.append(1)
-    assert tail.read(MANY).records == raw_of(log, 2)
-
-
-def test_a_roll_is_followed(log: LogWriter) -> None:
-    log.append(2)
-    tail = SegmentTail(log.path, 0)
-    tail.read(MANY)
-    assert tail.read(MANY) == (b"", [], ())
-    log.roll()
-    log.append(1)
-    result = tail.read(MANY)
-    assert result.events == (Rolled(2),)
-    assert result.records == raw_of(log, 2)
 
 
 class RolledWhileRead(OpenFiles):
@@ -227,18 +195,6 @@ def test_the_cut_is_found_where_the_checkpoint_still_tells_of_the_old_leader(log
     result = tail.read(MANY)
     assert result.events == (Truncated(1),)
     assert result.records == raw_of(log, 1)
-
-
-def test_an_election_without_truncation_is_no_truncation(log: LogWriter) -> None:
-    tail = SegmentTail(log.path, 0)
-    for epoch in range(1, 5):
-        log.append(1, leader_epoch=epoch)
-        result = tail.read(MANY)
-        assert (result.events, [s.leader_epoch for s in result.spans]) == ((), [epoch])
-    log.append(1, leader_epoch=5)
-    log.append(1, leader_epoch=6)
-    result = tail.read(MANY)
-    assert (result.events, [s.leader_epoch for s in result.spans]) == ((), [5, 6])
 
 
 def test_a_log_without_checkpoint_is_read(log: LogWriter) -> None:

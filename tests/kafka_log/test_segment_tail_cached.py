@@ -51,16 +51,6 @@ def test_a_roll_is_left_to_a_read(log: LogWriter, tail: SegmentTail) -> None:
     assert tail.read(MANY) == (log.batches[2].raw, [(3, 3, 0, *tail_span(log, 2))], (Rolled(3),))
 
 
-def test_a_segment_that_another_is_known_to_follow_is_left_to_a_read(log: LogWriter) -> None:
-    first = log.append(1)
-    log.append(1)
-    log.roll()
-    log.append(1)
-    tail = SegmentTail(log.path, 0)
-    assert tail.read(len(first.raw)).records == first.raw
-    assert tail.read_cached(MANY) is None
-
-
 def test_a_file_that_is_read_is_not_the_one_to_be_closed(log: LogWriter, tmp_path: Path) -> None:
     files = OpenFiles(limit=2)
     others = [LogWriter(tmp_path / f"other-{number}") for number in range(2)]
@@ -77,19 +67,6 @@ def test_a_file_that_is_read_is_not_the_one_to_be_closed(log: LogWriter, tmp_pat
     assert files.open_count == 2
 
 
-def test_another_epoch_is_left_to_a_read(log: LogWriter, tail: SegmentTail) -> None:
-    log.append(1)
-    log.append(1, leader_epoch=1)
-    assert tail.read_cached(MANY) is None
-    assert tail.read(MANY).records == raw_of(log, 2)
-
-
-def test_a_log_that_was_cut_is_left_to_a_read(log: LogWriter, tail: SegmentTail) -> None:
-    log.truncate_to(0)
-    assert tail.read_cached(MANY) is None
-    assert tail.read(MANY).events
-
-
 def test_half_a_batch_is_left_behind(log: LogWriter, tail: SegmentTail) -> None:
     written = log.append(1)
     log.tear(keep=40)
@@ -97,12 +74,6 @@ def test_half_a_batch_is_left_behind(log: LogWriter, tail: SegmentTail) -> None:
     assert read is not None
     assert (read[0].records, read[1]) == (written.raw, 40)
     assert tail.read_cached(MANY) is None
-
-
-def test_bytes_that_are_wrong_are_left_to_a_read(log: LogWriter, tail: SegmentTail) -> None:
-    log.tear(full_length=True)
-    assert tail.read_cached(MANY) is None
-    assert tail.read(MANY).records == b""
 
 
 def test_more_than_is_asked_for_is_not_read_in_part(log: LogWriter, tail: SegmentTail) -> None:

@@ -30,15 +30,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "store"
 
 
-def test_a_server_that_runs_is_left_as_it_is(home: Path) -> None:
-    first, told = start_native_store(home, "wal")
-    second, told_again = start_native_store(home, "wal")
-    assert first.pid == second.pid is not None
-    assert told == told_again
-    end_native_store(home)
-    assert not first.is_alive()
-
-
 def test_it_listens_where_it_is_told_and_its_certificate_names_that(home: Path) -> None:
     server, told = start_native_store(home, "wal", host="127.0.0.7", prefix=(sys.executable,))
     try:

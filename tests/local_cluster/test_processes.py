@@ -91,14 +91,6 @@ def test_a_paused_process_counts_as_alive_and_can_still_be_ended(tmp_path: Path)
     assert process.terminate(10)
 
 
-def test_the_log_keeps_what_the_process_said(tmp_path: Path) -> None:
-    process = _process(tmp_path, SLEEPER)
-    process.start()
-    assert wait_until(process.log_tail, "the child has greeted", 10) == "hi"
-    process.kill()
-    assert process.log_tail() == "hi"
-
-
 def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
     process = ManagedProcess(
         ProcessSpec("ghost", ("/nonexistent/program",), tmp_path / "log", tmp_path / "pid", tmp_path)

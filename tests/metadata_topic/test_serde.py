@@ -14,7 +14,6 @@ from metadata_topic.records.records import (
     RemoteWalNodeRegistration,
     UnknownRecord,
     decode_entries,
-    encode_entries,
 )
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.metadata_strategies import (
@@ -50,22 +49,6 @@ def test_a_started_record_has_37_bytes() -> None:
     assert len(serde.encode(started)) == 37
 
 
-@pytest.mark.parametrize("record", [segment(1, entry(0, 9), entry(3, 5, partition=PAYMENTS)), dead(1, entry(0, 9))])
-def test_no_truncated_record_is_taken_for_a_whole_one(
-    record: RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate,
-) -> None:
-    key, value = serde.encode_key(record.combined_segment_id), serde.encode(record)
-    for length in range(len(value)):
-        try:
-            read = serde.decode(key, value[:length])
-        except UndecodableRecordError:
-            continue
-        # Cut exactly before the entries, a segment's record is one without entries: legal, and of no harm.
-        assert isinstance(read, PublishedSegment)
-        assert read.metadata.entries == ()
-        assert length == len(value) - len(encode_entries(record.entries))
-
-
 def test_each_fault_has_its_own_reason() -> None:
     record = segment(1, entry(0, 9))
     key, value = serde.encode_key(record.combined_segment_id), serde.encode(record)
@@ -89,15 +72,6 @@ def test_each_fault_has_its_own_reason() -> None:
 @given(st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=120))
 def test_arbitrary_bytes_are_kept_out_without_a_crash(key: bytes | None, value: bytes | None) -> None:
     assert isinstance(serde.decode_or_keep_out(key, value), UnknownRecord)
-
-
-@given(segments, st.data())
-def test_a_flipped_byte_never_crashes_the_reader(
-    record: RemoteWalCombinedLogSegmentMetadata, data: st.DataObject
-) -> None:
-    value = bytearray(serde.encode(record))
-    value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
-    serde.decode_or_keep_out(serde.encode_key(record.combined_segment_id), bytes(value))
 
 
 def test_too_much_custom_metadata_is_refused() -> None:

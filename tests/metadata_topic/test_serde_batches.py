@@ -19,7 +19,6 @@ from tests.metadata_topic.metadata_strategies import (
     ORDERS,
     PAYMENTS,
     STARTED,
-    dead,
     dead_entries,
     entry,
     segment,
@@ -155,12 +154,3 @@ def test_positions_are_known_however_they_are_stored() -> None:
         for first in (1, 5)
     )
     check([encoded(segment(n, *entries)) for n, entries in enumerate((following, apart, unknown, ()))])
-
-
-def test_a_bad_record_among_good_ones_spoils_none_of_them() -> None:
-    records = [encoded(segment(n, entry(n * 10, n * 10 + 9), entry(n, n, partition=PAYMENTS))) for n in range(50)]
-    records[13] = (records[13][0], records[13][1][:-3])
-    records[20] = (b"foreign", b"\1\1")
-    records[30] = (records[30][0], serde.encode(dead(30, entry(0, 9))))
-    check(records)
-    assert int(decode_all(records).is_decoded.sum()) == 47

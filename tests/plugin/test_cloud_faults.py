@@ -18,7 +18,6 @@ from plugin.errors import (
     RemoteStorageUnreachableError,
 )
 from plugin.gcs import GcsWalStorageManager
-from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager
 from plugin.store_loop import ask, ask_each
@@ -309,9 +308,3 @@ def test_faults_can_be_set_from_another_process(server: FaultyServer) -> None:
     with pytest.raises(urllib.error.HTTPError, match="400") as refused:
         control("POST", "/_faults", {"kind": "no such"})
     refused.value.close()
-
-
-def test_a_context_and_settings_are_enough_to_start(remote: Backend) -> None:
-    manager = remote.unconfigured()
-    manager.configure(remote.settings, StorageContext(remote.cluster_id, 3))
-    assert list(ask_each(manager.list_log_segments())) == []

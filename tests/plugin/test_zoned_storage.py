@@ -11,7 +11,6 @@ from plugin.blob_storage import StoredBlob
 from plugin.errors import (
     IncompleteListingError,
     RemoteResourceNotFoundError,
-    RemoteSegmentConflictError,
     RemoteStorageConfigError,
     RemoteStorageError,
     UnknownBucketError,
@@ -42,10 +41,6 @@ LOCAL, S3, EXPRESS, GCS, AZURE = (
 )
 
 Opened = Callable[..., RemoteWalStorageManager]
-
-
-PATIENT = {"attempt.timeout.ms": "10000", "total.timeout.ms": "20000"}
-"""So long that a busy machine takes no store for one that does not answer."""
 
 
 @pytest.fixture(params=["local", *thorough("s3"), "s3_express", "gcs", "azure"])
@@ -119,15 +114,6 @@ def test_each_zone_writes_to_its_own_bucket_and_reads_all(opened: Opened, spec: 
         assert storage.place_of(of_second.custom_metadata) == spec.buckets["az2"]
     with pytest.raises(RemoteResourceNotFoundError):
         _whole(first, replace(of_second, custom_metadata=of_first.custom_metadata))
-
-
-def test_copying_the_same_again_succeeds_and_other_bytes_are_a_conflict(opened: Opened) -> None:
-    storage = opened()
-    update = ask(storage.copy_log_segment_data(*segment(0, [b"abc"])))
-    assert ask(storage.copy_log_segment_data(*segment(0, [b"abc"]))) == update
-    with pytest.raises(RemoteSegmentConflictError):
-        ask(storage.copy_log_segment_data(*segment(0, [b"abd"])))
-    assert _whole(storage, update) == b"abc"
 
 
 def test_a_listing_tells_of_all_buckets_and_each_footer_can_be_read(opened: Opened) -> None:
@@ -225,16 +211,6 @@ def test_a_blob_whose_upload_told_nothing_is_deleted_wherever_it_is(opened: Open
     assert [ask(storage.get_blob(named, 1, 3)) for storage in (first, second)] == [b"ne", b"ne"]
     ask(first.delete_blob(StoredBlob("router/2/a", 0)))
     assert list(ask_each(first.list_blobs("router"))) == []
-
-
-def test_requests_are_counted_over_all_buckets(opened: Opened) -> None:
-    first, second = opened("az1"), opened("az2")
-    update = ask(second.copy_log_segment_data(*segment(0, [b"abc"])))
-    before = first.request_counts
-    _whole(first, update)
-    list(ask_each(first.list_log_segments()))
-    after = first.request_counts
-    assert (after.get - before.get, after.get_bytes - before.get_bytes, after.list - before.list) == (1, 3, 2)
 
 
 # A bucket that is away. `MemoryStorage` fails on command.

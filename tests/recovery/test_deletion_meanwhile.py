@@ -129,40 +129,6 @@ async def test_a_log_whose_first_objects_expired_after_the_plan_begins_behind_th
     recovery.agent.close()
 
 
-async def test_what_was_written_and_has_expired_since_is_given_up_for_what_comes_behind_the_gap(tmp_path: Path) -> None:
-    recovery = Recovery(tmp_path)
-    await recovery.upload()
-    planned = recovery.plan()
-    loop = asyncio.get_running_loop()
-
-    def time_passes() -> None:
-        lives = recovery.agent.live_for(RETENTION_MS - APART_MS + GRACE_MS, step_ms=10_000)
-        asyncio.run_coroutine_threadsafe(lives, loop).result()
-
-    restored = await recovery.restore(planned, ReaderInTheMidst(recovery.world.storage, 1, time_passes))
-
-    assert len(recovery.world.storage.objects) == 1
-    assert (restored.end_offset, restored.gap) == (40, None)
-    assert restored.gone_head == GoneHead(0, 30, is_expired=True)
-    recovery.assert_log_is(3)
-    recovery.agent.close()
-
-
-async def test_a_log_of_which_all_expired_after_the_plan_is_empty_at_its_end(tmp_path: Path) -> None:
-    recovery = Recovery(tmp_path)
-    await recovery.upload()
-    planned = recovery.plan()
-    await recovery.agent.live_for(2 * RETENTION_MS + GRACE_MS)
-    assert recovery.world.storage.objects == {}
-
-    restored = await recovery.restore(planned, RunReader(recovery.world.storage))
-
-    assert (restored.end_offset, restored.gap) == (40, None)
-    assert restored.gone_head == GoneHead(0, 40, is_expired=True)
-    recovery.assert_log_is(UPLOADS)
-    recovery.agent.close()
-
-
 @given(
     gone=st.sets(st.integers(0, 7)),
     before=st.integers(0, 8),

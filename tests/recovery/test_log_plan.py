@@ -70,12 +70,6 @@ def test_an_epoch_without_records_is_none_of_the_logs_where_an_older_one_was_bro
     assert plan.leader_epochs == (EpochStart(0, 0), EpochStart(2, 10))
 
 
-def test_without_the_metadata_topic_the_new_leaders_first_upload_cuts_the_old_ones() -> None:
-    plan = LogRuns([run(0, 0, 10, 1), run(1, 5, 7, 2)]).plan(NO_RULES)
-
-    assert [(extent.first_offset, extent.last_offset) for extent in plan.extents] == [(0, 4), (5, 7)]
-
-
 def test_leftovers_older_than_the_retention_do_not_end_the_log() -> None:
     leftover = run(1, 0, 9, 1, written_ms=100)
     stored = LogRuns([leftover, run(1, 50, 59, 2, written_ms=900), run(1, 60, 69, 3, written_ms=950)])
@@ -101,12 +95,6 @@ def test_the_checkpoint_begins_with_the_log() -> None:
 
     assert plan.leader_epochs == (EpochStart(1, 105), EpochStart(2, 110))
     assert plan.extents[0].first_offset == 105
-
-
-def test_a_log_of_which_nothing_is_left_is_empty_and_a_gap() -> None:
-    plan = LogRuns([], lost=[run(1, 0, 9, 1)]).plan(PlanRules(start_offset=0))
-
-    assert (plan.extents, plan.gap) == ((), Gap(0, 10))
 
 
 def test_other_copies_of_an_offset_are_found_the_furthest_reaching_first() -> None:

@@ -163,17 +163,6 @@ def test_cancelling_takes_back_what_is_under_way_and_begins_nothing_more() -> No
     assert sum(len(action.moves) for action in play.asked if isinstance(action, Submit)) == 2
 
 
-def test_a_move_that_was_over_before_it_was_cancelled_is_done() -> None:
-    play = Play([request(0)])
-    play.step()
-    play.controller.finish(where(0))
-    play.reassignment.cancel(play.now_s)
-    play.step()
-    play.step()
-    play.step()
-    assert play.state(0) is MoveState.DONE
-
-
 def test_a_move_that_takes_too_long_is_taken_back_and_has_failed() -> None:
     play = Play([request(0)])
     play.step()
@@ -202,17 +191,6 @@ def test_partitions_with_nothing_local_move_last_while_replicas_begin_at_the_loc
     play.controller.finish(where(0))
     for _ in range(4):
         play.step()
-    assert play.begins_at_tier()
-    assert play.reassignment.is_over
-
-
-def test_a_cancelled_run_puts_the_brokers_setting_back_too() -> None:
-    play = Play([request(0, phase=Phase.TIERED)])
-    play.step()
-    assert not play.begins_at_tier()
-    play.reassignment.cancel(play.now_s)
-    for _ in range(4):
-        play.step(LIMITS.stale_s)
     assert play.begins_at_tier()
     assert play.reassignment.is_over
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 import pytest
 
 from recovery.errors import ReassignmentError, ReassignmentSettingError
-from recovery.reassignment.moves import ClusterView, MoveState, Phase, ReassignmentLimits
+from recovery.reassignment.moves import ClusterView, MoveState, ReassignmentLimits
 from recovery.reassignment.plan import Move, PartitionReplicas, TopicPartition
 from recovery.reassignment.run import ReassignmentRun, requests_of
 
@@ -111,16 +111,6 @@ def test_a_cluster_that_is_gone_ends_the_run_with_its_last_error() -> None:
     with pytest.raises(ReassignmentError, match="no answer"):
         cluster.run().run()
     assert cluster.calls[-1] == "tier", "what was set is put back all the same"
-
-
-def test_what_is_wholly_on_the_tier_moves_after_the_setting_is_lifted_and_it_is_put_back() -> None:
-    cluster = Cluster()
-    cluster.bare = frozenset({T0})
-    run = cluster.run()
-    assert [one.request.phase for one in run.reassignment.progress.values()] == [Phase.USUAL, Phase.TIERED]
-    run.run()
-    order = [call for call in cluster.calls if call not in ("view", "settings asked")]
-    assert order == ["submit", "local log [2]", "submit", "tier", "tier"]
 
 
 def test_what_is_wholly_on_the_tier_does_not_move_before_the_setting_is_lifted() -> None:

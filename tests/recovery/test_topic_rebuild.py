@@ -169,16 +169,6 @@ def test_all_is_known_again_by_snapshots_and_footers_though_newer_incarnations_a
     assert search.judged(NOW_MS + 10**9).disagreements == ()
 
 
-def test_without_any_snapshot_footers_alone_tell_all(storage: RemoteWalStorageManager) -> None:
-    lost = Lost(storage)
-    uploads = [lost.upload() for _ in range(3)]
-    topic = TopicInMemory()
-    rebuild = lost.rebuild()
-    rebuild.write(topic, rebuild.plan(topic.known))
-    assert [topic.store.state_of(one.combined_segment_id) for one in uploads] == [FINISHED] * 3
-    assert not topic.store.topic.doubts
-
-
 def test_what_the_topic_tells_is_left_as_it_is_and_an_upload_without_an_end_is_given_one(
     storage: RemoteWalStorageManager,
 ) -> None:

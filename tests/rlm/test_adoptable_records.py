@@ -91,13 +91,6 @@ def test_what_the_log_has_but_for_offset_and_epoch_is_adopted(rig: Rig) -> None:
     assert rig.records.kept_bytes == 0
 
 
-def test_other_bytes_with_the_same_size_and_checksum_are_not_adopted(rig: Rig) -> None:
-    rig.offer(sent())
-    raw = bytearray(appended(b"p", 70))
-    raw[-1] ^= 1
-    assert rig.adopts(item(bytes(raw))) == []
-
-
 def test_what_the_broker_made_anew_is_not_adopted_and_told_in_time(rig: Rig) -> None:
     offer = rig.offer(sent())
     assert offer is not None
@@ -125,39 +118,6 @@ def test_without_an_answer_an_offer_ends_too(rig: Rig) -> None:
     rig.records.look_again(59.0)
     assert rig.told == []
     rig.records.look_again(60.0)
-    assert rig.told == [False]
-
-
-def test_a_failed_upload_adopts_nothing_and_the_next_one_does(rig: Rig) -> None:
-    rig.offer(sent())
-    assert len(rig.adopts(item(appended(b"p", 70)), stored=False)) == 1
-    rig.records.look_again(1.0)
-    assert rig.told == []
-    assert len(rig.adopts(item(appended(b"p", 70)))) == 1
-    rig.records.look_again(1.0)
-    assert rig.told == [True]
-
-
-def test_nothing_is_told_before_the_topic_has_acknowledged(rig: Rig) -> None:
-    offer = rig.offer(sent())
-    assert offer is not None
-    rig.is_pending = True
-    rig.adopts(item(appended(b"p", 70)))
-    rig.records.answered(offer, 0.0)
-    rig.records.look_again(1000.0)
-    assert rig.told == []
-    rig.is_pending = False
-    rig.records.look_again(1000.0)
-    assert rig.told == [True]
-
-
-def test_nothing_is_told_while_an_upload_is_under_way(rig: Rig) -> None:
-    rig.offer(sent())
-    _, adoption = rig.records.adopt([item(appended(b"p", 70))], WALL_MS)
-    rig.records.look_again(1000.0)
-    assert rig.told == []
-    adoption.failed()
-    rig.records.look_again(1000.0)
     assert rig.told == [False]
 
 

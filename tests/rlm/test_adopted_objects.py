@@ -7,7 +7,6 @@ import pytest
 
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.adopted_records import AdoptionTable, BatchSource, TableLine
-from plugin.errors import RemoteStorageError
 from plugin.format.adoption_note import AdoptionNote
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
@@ -62,24 +61,6 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     storage.close()
 
 
-def test_an_object_goes_with_the_last_segment_that_names_it(rig: Rig) -> None:
-    first, second = rig.tell(0, FINISHED, note(0, 1)), rig.tell(1, FINISHED, note(1, 2))
-    rig.adopted.segment_deleted(first, note(0, 1))
-    assert rig.left == {source(1).blob_name, source(2).blob_name}
-    rig.adopted.segment_deleted(second, note(1, 2))  # though the store does not know of the first one's deletion yet
-    assert rig.left == set()
-
-
-def test_a_segment_that_is_to_go_and_is_there_yet_keeps_what_it_names(rig: Rig) -> None:
-    first = rig.tell(0, FINISHED, note(0))
-    rig.tell(1, DELETING, note(0))
-    rig.adopted.segment_deleted(first, note(0))
-    assert source(0).blob_name in rig.left
-    rig.tell(1, DELETED, note(0))
-    rig.adopted.segment_deleted(first, note(0))
-    assert source(0).blob_name not in rig.left
-
-
 def test_what_may_yet_be_adopted_stays(rig: Rig) -> None:
     first = rig.tell(0, FINISHED, note(0))
     rig.now_ms = OLD_MS - 1
@@ -90,20 +71,6 @@ def test_what_may_yet_be_adopted_stays(rig: Rig) -> None:
 def test_a_segment_that_adopts_nothing_takes_nothing_along(rig: Rig) -> None:
     rig.adopted.segment_deleted(rig.tell(0, FINISHED, b"bucket"), b"bucket")
     assert len(rig.left) == 3
-
-
-def test_a_deletion_that_fails_is_made_anew_with_its_segments(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = rig.tell(0, FINISHED, note(0))
-
-    def fail(_blob: object) -> None:
-        raise RemoteStorageError("delete", "-", "away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(rig.storage.blobs, "delete_blob", fail)
-        with pytest.raises(RemoteStorageError):
-            rig.adopted.segment_deleted(first, note(0))
-    rig.adopted.segment_deleted(first, note(0))
-    assert source(0).blob_name not in rig.left
 
 
 def test_who_names_what_does_not_depend_on_the_order_of_records(rig: Rig) -> None:

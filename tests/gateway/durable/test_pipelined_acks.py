@@ -315,24 +315,6 @@ def test_a_higher_epoch_of_the_same_leader_keeps_what_its_log_still_has(epoch: i
     assert rig.told() == (NO_ERROR, 0)
 
 
-@pytest.mark.parametrize("ends", [{5: 9}, {5: -1}, {4: 20}, {}])
-def test_what_the_same_broker_lost_while_another_led_is_refused(ends: dict[int, int]) -> None:
-    rig = Rig().known()
-    appended(rig)
-    rig.leader.epoch, rig.leader.ends, rig.leader.high_watermark = 7, ends, 20
-    rig.ask(0.1)
-    assert rig.told() == (NOT_LEADER, 0)
-    assert rig.send(2) == -1
-
-
-def test_a_topic_made_again_under_its_name_ends_the_wait() -> None:
-    rig = Rig(version=9).known()
-    appended(rig)
-    rig.leader = Leader(OTHER_ID, epoch=5, high_watermark=1000)
-    rig.ask(0.1)
-    assert rig.told() == (NOT_LEADER, 0)
-
-
 @pytest.mark.parametrize("version", [9, 13])
 def test_a_topic_is_known_once_it_has_a_directory_and_the_leader_says_the_same(version: int) -> None:
     # the broker applies one change of its metadata, in which a topic is deleted and made again: its name is the new
@@ -444,26 +426,6 @@ def test_a_request_that_waits_in_turn_wakes_nobody_by_trying_again() -> None:
     woken = rig.woken
     assert rig.send(3) is None
     assert rig.woken == woken
-
-
-def test_a_duplicate_waits_for_where_the_original_is_and_one_without_an_offset_for_all_that_the_log_has() -> None:
-    rig = Rig().known()
-    assert rig.send(1) == 1
-    rig.append(1, 0)
-    rig.ask(0.1)
-    assert rig.told() == (NO_ERROR, 0)
-    assert rig.send(2) == 1
-    rig.append(2, -1, DUPLICATE)
-    rig.ask(0.1)
-    assert rig.told() is None, "the leader did not say where the log ends"
-    rig.leader.log_end, rig.leader.high_watermark = 30, 29
-    rig.ask(0.1)
-    rig.leader.log_end = 50
-    rig.ask(0.1)
-    assert rig.told() is None
-    rig.leader.high_watermark = 30
-    rig.ask(0.1)
-    assert rig.told() == (DUPLICATE, 0)
 
 
 @pytest.mark.parametrize(("epoch", "told"), [(6, DUPLICATE), (7, NOT_LEADER)])
