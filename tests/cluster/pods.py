@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -39,6 +40,9 @@ STORE = "/var/objects"
 """Where all agents find the store, in a directory that a node would mount."""
 _COVERED = ("/etc", "/opt", "/run", "/var")
 """Where containers have mounts: they write in copies of these directories, which end with the container."""
+_UNCHECKED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""As kubelets do not check certificates."""
+_UNCHECKED.check_hostname, _UNCHECKED.verify_mode = False, ssl.CERT_NONE
 _ENTRYPOINT = re.compile(r'^ENTRYPOINT \["(.*)"\]$', re.MULTILINE)
 
 
@@ -108,7 +112,11 @@ class Node:
     @contextmanager
     def names(self) -> Iterator[None]:
         """Lead the names of pods to them, in every namespace."""
-        pods = [f"{self.hosts.address(one)} {pod}.{RELEASE}.{NAMESPACE}.svc" for pod, one in self.numbers.items()]
+        domain = f"{RELEASE}.{NAMESPACE}.svc"
+        pods = [
+            f"{self.hosts.address(one)} {pod}.{domain} {pod}.{domain}.cluster.local"
+            for pod, one in self.numbers.items()
+        ]
         text = "\n".join(["127.0.0.1 localhost", *pods]) + "\n"
         directories = [Path("/etc/netns") / self.hosts.namespace(one) for one in self.hosts.broker_ids]
         try:
@@ -141,16 +149,18 @@ class Pod:
         for name, container in self._made.items():
             process = self._processes[name] = self._process(container)
             process.start()
-            if name == "configure":
-                process.wait_for_exit(PATIENCE_S)
-                assert process.exit_code == 0, self.log(name)
-            elif "startupProbe" in container:
+            if "startupProbe" in container:
                 wait_until(partial(self._has_started, name), f"{self.name}: {name} has started", PATIENCE_S)
 
     def _has_started(self, name: str) -> bool:
         assert self._processes[name].is_alive(), self.log(name)
         container = self._made[name]
-        return self._get(container["startupProbe"]["httpGet"], container)[0] == 200
+        probe = container["startupProbe"]
+        if "exec" in probe:
+            file = Path(probe["exec"]["command"][-1])
+            [volume] = [one["name"] for one in container["volumeMounts"] if one["mountPath"] == str(file.parent)]
+            return (self.directory / volume / file.name).exists()
+        return self._get(probe["httpGet"], container)[0] == 200
 
     def wait_until_ready(self) -> None:
         """Wait for the broker's readiness probe."""
@@ -167,8 +177,7 @@ class Pod:
 
     def wait_for_agent(self) -> None:
         """Wait until the agent does more than relay, which no probe asks for."""
-        asked = {"path": "/readyz", "port": "agent-http"}
-        wait_until(lambda: self._get(asked, self._made["agent"])[0] == 200, f"the agent of {self.name}", PATIENCE_S)
+        wait_until(lambda: self._ask_agent("/readyz")[0] == 200, f"the agent of {self.name}", PATIENCE_S)
 
     def wait_for_join(self) -> None:
         """Wait until the broker has its share, or needs none."""
@@ -179,10 +188,9 @@ class Pod:
         kafka = self._made["kafka"]
         told = self._get(kafka["lifecycle"]["preStop"]["httpGet"], kafka, timeout_s=self._grace_s)
         for name in reversed([*self._processes]):
-            if name != "configure":
-                process = self._processes[name]
-                process.send_signal(signal.SIGTERM)
-                process.wait_for_exit(PATIENCE_S)
+            process = self._processes[name]
+            process.send_signal(signal.SIGTERM)
+            process.wait_for_exit(PATIENCE_S)
         return told
 
     def kill(self) -> None:
@@ -200,9 +208,13 @@ class Pod:
 
     def metrics(self) -> str:
         """What Prometheus reads of the agent, at the port that the manifest names."""
-        code, text = self._get({"path": "/metrics", "port": "agent-http"}, self._made["agent"])
+        code, text = self._ask_agent("/metrics")
         assert code == 200
         return text
+
+    def _ask_agent(self, path: str) -> tuple[int, str]:
+        agent = self._made["agent"]
+        return self._get({**agent["livenessProbe"]["httpGet"], "path": path}, agent)
 
     @property
     def _grace_s(self) -> float:
@@ -213,11 +225,12 @@ class Pod:
         return int(named.get(port, port))
 
     def _get(self, asked: Mapping[str, Any], container: Mapping[str, Any], timeout_s: float = 5) -> tuple[int, str]:
-        url = f"http://{self.address}:{self._port(asked['port'], container)}{asked['path']}"
+        scheme = asked.get("scheme", "HTTP").lower()
+        url = f"{scheme}://{self.address}:{self._port(asked['port'], container)}{asked['path']}"
         token = (self.node.secrets[f"{RELEASE}-agents-http"] / "token").read_text()
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=timeout_s, context=_UNCHECKED) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -247,8 +260,13 @@ class Pod:
         elif "secret" in volume:
             shutil.copytree(self.node.secrets[volume["secret"]["secretName"]], place)
         else:
-            assert {*volume} == {"name", "projected"}
-            shutil.copytree(self.node.rights, place)
+            secrets = [source["secret"] for source in volume["projected"]["sources"] if "secret" in source]
+            for secret in secrets:
+                for item in secret["items"]:
+                    (place / item["path"]).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(self.node.secrets[secret["name"]] / item["key"], place / item["path"])
+            if not secrets:
+                shutil.copytree(self.node.rights, place)
 
     def _process(self, container: Mapping[str, Any]) -> ManagedProcess:
         name = container["name"]

@@ -49,7 +49,7 @@ OUTSIDE = {
     "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE Restart RestartSec StartLimitIntervalSec "
     "systemd-analyze TimeoutStartSec TimeoutStopSec Type WatchdogSec",
     "Docker's, Kubernetes' and Strimzi's": "Always network_mode spec.kafka.config kafka_run.sh kafka-server-start.sh "
-    "FailedPreStopHook tls.crt tls.key ca.crt kafka-az1-agents remote-wal-http",
+    "FailedPreStopHook tls.crt tls.key ca.crt kafka-az1-0-agents remote-wal-http",
     "Python's, and of packages": "google-crc32c lint-imports ssl.SSLSocket.getpeercert Timeout",
     "of HTTP, and ranges of characters": "If-None-Match A-Z a-z",
     "made in use, or an example of a form": "remote.wal.x remote_wal_x .kafka/ state/ unfinished/ "

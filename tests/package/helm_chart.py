@@ -1,6 +1,7 @@
 """The chart of `deploy/helm`, rendered by Helm."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -77,28 +78,31 @@ def environment(container: Mapping[str, Any], pod: str, address: str) -> dict[st
     }
 
 
-def write_configuration(
-    manifests: list[dict[str, Any]], zone: str, ordinal: int, directory: Path, certificates: Path | None = None
-) -> Path:
-    """Have the pod's own init container write its server.properties; return that."""
+def write_configuration(manifests: list[dict[str, Any]], zone: str, ordinal: int, directory: Path) -> Path:
+    """Have the pod's own container write what it does at its start; return the server.properties.
+
+    The secrets of the zone's brokers hold their names and the ordinals.
+    """
     name = f"{RELEASE}-{zone}"
+    stateful_set = of_kind(manifests, "StatefulSet")[name]
+    configure = containers(stateful_set)["configure"]
+    places = {mount["mountPath"]: directory / mount["name"] for mount in configure["volumeMounts"]}
+    for place in places.values():
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
     for file, text in of_kind(manifests, "ConfigMap")[name]["data"].items():
-        (directory / file).write_text(text)
-    configure = containers(of_kind(manifests, "StatefulSet")[name])["configure"]
-    places = {mount["mountPath"]: directory for mount in configure["volumeMounts"]}
-    written = directory / "written"
-    written.mkdir(exist_ok=True)
-    places["/etc/kafka"] = written
-    if certificates is None:
-        certificates = directory / "certificates"
-        certificates.mkdir(exist_ok=True)
-        for file in ("tls.key", "tls.crt", "ca.crt"):
-            (certificates / file).touch()
-    words = [
-        str(certificates)
-        if word == "/etc/remote-wal"
-        else (str(places[word.rpartition("/")[0]] / Path(word).name) if "/" in word else word)
-        for word in configure["command"]
+        (places["/etc/kafka-template"] / file).write_text(text)
+    volumes = {one["name"]: one for one in stateful_set["spec"]["template"]["spec"]["volumes"]}
+    for source in volumes["zone-certificates"]["projected"]["sources"]:
+        for item in source["secret"]["items"]:
+            file = places["/etc/zone-certificates"] / item["path"]
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(f"{item['key']} of {source['secret']['name']}\n")
+    shell, _, loop, _, *words = configure["command"]
+    script = re.findall(r"while sh (\S+) ", loop)
+    moved = [
+        next((word.replace(at, str(to)) for at, to in places.items() if word.startswith(f"{at}/") or word == at))
+        for word in (*script, *words)
     ]
-    subprocess.run(words, env=environment(configure, f"{name}-{ordinal}", "10.0.0.7"), check=True)
-    return written / "server.properties"
+    subprocess.run([shell, *moved], env=environment(configure, f"{name}-{ordinal}", "10.0.0.7"), check=True)
+    return places["/etc/kafka"] / "server.properties"

@@ -5,13 +5,13 @@ in `test_scaling`.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from agent.settings.http_listener import check_http_listener
 from agent.settings_file import agent_settings
 from kafka_log.broker_files.server_properties import load_broker_properties
 from local_cluster.go_programs import GoProgramMissingError
@@ -151,6 +151,8 @@ def test_agents_take_the_settings_of_every_broker(manifests: list[dict[str, Any]
             found[broker.node_id] = (broker, settings)
             assert broker.node_id == zone["firstId"] + ordinal
             assert broker.rack == zone["name"]
+            check_http_listener(settings.http.listener, settings.http, "")
+            assert str(settings.http.listener) == f"{name}-{ordinal}.kafka.streams.svc.cluster.local:19095"
             assert settings.storage.system_enable
             assert settings.storage.buckets[zone["name"]] == zone["bucket"]
             port = settings.peers.replica_port_base + broker.node_id
@@ -188,7 +190,7 @@ def test_a_pod_is_ready_when_its_broker_is() -> None:
     for name, made in sets(drainOnScaleIn=True, terminationGracePeriodSeconds=600).items():
         configure, agent, scaling, kafka = containers(made).values()
         assert configure["name"] == "configure", name
-        assert agent["restartPolicy"] == scaling["restartPolicy"] == "Always"
+        assert {one["restartPolicy"] for one in (configure, agent, scaling)} == {"Always"}
         assert "readinessProbe" not in agent
         assert "readinessProbe" not in scaling
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -225,7 +227,10 @@ def test_each_zone_has_a_configuration_of_its_own() -> None:
     for name, one in of_kind(made, "StatefulSet").items():
         volumes = {volume["name"]: volume for volume in one["spec"]["template"]["spec"]["volumes"]}
         assert volumes["template"]["configMap"]["name"] == name
-        assert volumes["certificates"]["secret"]["secretName"] == f"{name}-agents"
+        named = [source["secret"]["name"] for source in volumes["zone-certificates"]["projected"]["sources"]]
+        assert named == [f"{name}-{ordinal}-agents" for ordinal in range(10)]
+        seeing = [its for its, container in containers(one).items() if "zone-certificates" in mounts(container)]
+        assert seeing == ["configure"], "a broker's key is its own"
         assert one["spec"]["selector"]["matchLabels"].items() <= one["spec"]["template"]["metadata"]["labels"].items()
 
 
@@ -291,32 +296,31 @@ def test_the_broker_is_asked_about_before_it_ends_and_has_time_left_then() -> No
 # Beside pods.
 
 
-def certificate_names() -> Iterator[str]:
-    for one in of_kind(rendered(ALL), "Certificate").values():
-        yield from one["spec"]["dnsNames"]
-
-
-def test_certificates_name_every_broker_that_a_zone_may_have_and_each_in_one_zone() -> None:
-    names = [*certificate_names()]
-    assert sorted(name for name in names if name.startswith("broker-")) == sorted(f"broker-{id_}" for id_ in range(30))
-    for zone in ZONES:
-        assert f"{RELEASE}-{zone}-0.kafka.streams.svc" in names
+def test_every_broker_that_a_zone_may_have_has_a_certificate_of_its_own() -> None:
+    names = {name: one["spec"]["dnsNames"] for name, one in of_kind(rendered(ALL), "Certificate").items()}
+    for number, zone in enumerate(ZONES):
+        for ordinal in range(10):
+            pod = f"{RELEASE}-{zone}-{ordinal}"
+            assert names.pop(f"{pod}-agents") == [
+                f"broker-{10 * number + ordinal}",
+                f"{pod}.kafka.streams.svc.cluster.local",
+                f"{pod}.kafka.streams.svc",
+                "kafka-bootstrap.streams.svc",
+                "localhost",
+            ]
+    assert not names
 
 
 def test_clients_and_controllers_are_under_tls_unless_it_is_switched_off(tmp_path: Path) -> None:
     for tls, protocol in ((True, "SSL"), (False, "PLAINTEXT")):
-        made = rendered(values(tls=tls))
-        (tmp_path / protocol).mkdir()
-        certificates = tmp_path / protocol / "etc-remote-wal"
-        certificates.mkdir()
-        for name in ("tls.key", "tls.crt", "ca.crt"):
-            (certificates / name).write_text(f"{name}\n")
-        file = write_configuration(made, "az1", 0, tmp_path / protocol, certificates)
+        file = write_configuration(rendered(values(tls=tls)), "az1", 1, tmp_path / protocol)
         raw = load_broker_properties(file).raw
         assert raw["listener.security.protocol.map"] == f"CLIENT:{protocol},CONTROLLER:{protocol},WAL:PLAINTEXT"
         assert raw.get("listener.name.controller.ssl.client.auth") == ("required" if tls else None)
-        store = file.with_name("keystore.pem")
-        assert (store.read_text() if store.exists() else None) == ("tls.key\ntls.crt\n" if tls else None)
+        written = {one.name: one.read_text() for one in (tmp_path / protocol / "certificates").iterdir()}
+        own = "of kafka-az1-1-agents\n"
+        assert written.pop("keystore.pem") == f"tls.key {own}tls.crt {own}"
+        assert written == {name: f"{name} {own}" for name in ("tls.key", "tls.crt", "ca.crt")}
 
 
 def test_pods_are_scheduled_as_the_operator_says_and_brokers_of_a_zone_apart() -> None:
@@ -355,7 +359,8 @@ def test_the_alerts_are_those_of_deploy_and_the_job_is_theirs() -> None:
     alerts = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())
     assert of_kind(made, "PrometheusRule")["kafka-agents"]["spec"] == alerts
     [endpoint] = of_kind(made, "PodMonitor")["kafka-agents"]["spec"]["podMetricsEndpoints"]
-    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "remote-wal"}]
+    assert endpoint["relabelings"][0] == {"targetLabel": "job", "replacement": "remote-wal"}
+    assert endpoint["relabelings"][1]["replacement"] == "$1.kafka.streams.svc.cluster.local:19095"
     agent = containers(of_kind(made, "StatefulSet")["kafka-az1"])["agent"]
     assert endpoint["port"] in {port["name"] for port in agent["ports"]}
 

@@ -254,8 +254,23 @@ def test_security_settings_of_clients_are_handed_on(tmp_path: Path, api: ApiServ
     ],
 )
 def test_the_first_pod_of_a_zone_is_a_controller(pod: str, written: str, tmp_path: Path) -> None:
-    template, file = tmp_path / "template", tmp_path / "file"
+    """And each pod takes its own certificate, also when it is a new one; the settings stay those of its start."""
+    template, file, own = tmp_path / "template", tmp_path / "file", tmp_path / "own"
+    own.mkdir()
     template.write_text("@ID@ @WAL_PORT@ @ROLES@ @CONTROLLER@CLIENT @POD@.kafka @POD_IP@:19090\n")
     environment = {"POD": pod, "POD_IP": "10.0.0.7", "FIRST_ID": "10"}
-    subprocess.run(["sh", CONFIGURE, template, file], env=environment, check=True)
-    assert file.read_text() == f"{written}\n"
+    for turn in ("first", "second"):
+        for ordinal in range(4):
+            (tmp_path / str(ordinal)).mkdir(exist_ok=True)
+            for name in ("tls.key", "tls.crt", "ca.crt"):
+                (tmp_path / str(ordinal) / name).write_text(f"{turn} {name} of {ordinal}\n")
+        subprocess.run(["sh", CONFIGURE, template, file, tmp_path, own], env=environment, check=True)
+        assert file.read_text() == f"{written}\n"
+        key, chain, authority = (f"{turn} {name} of {pod[-1]}\n" for name in ("tls.key", "tls.crt", "ca.crt"))
+        assert {one.name: one.read_text() for one in own.iterdir()} == {
+            "tls.key": key,
+            "tls.crt": chain,
+            "ca.crt": authority,
+            "keystore.pem": key + chain,
+        }
+        template.write_text("newer\n")

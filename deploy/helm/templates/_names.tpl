@@ -15,6 +15,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Release.Name }}.{{ .Release.Namespace }}.svc
 {{- end }}
 
+{{/* What pods call themselves: kubelets write it into their hosts files. */}}
+{{- define "fullDomain" -}}
+{{ include "domain" . }}.{{ .Values.clusterDomain }}
+{{- end }}
+
 {{- define "protocol" -}}
 {{ ternary "SSL" "PLAINTEXT" .Values.tls }}
 {{- end }}
@@ -73,8 +78,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   "remote.wal.agent.ssl.certificate.file" "/etc/remote-wal/tls.crt"
   "remote.wal.agent.ssl.key.file" "/etc/remote-wal/tls.key"
   "remote.wal.agent.ssl.ca.file" "/etc/remote-wal/ca.crt"
-  "remote.wal.agent.http.listener" "@POD_IP@:19095"
-  "remote.wal.agent.http.plaintext.accepted" "true"
+  "remote.wal.agent.http.listener" (printf "@POD@.%s:19095" (include "fullDomain" $))
+  "remote.wal.agent.http.ssl.certificate.file" "/etc/remote-wal/tls.crt"
+  "remote.wal.agent.http.ssl.key.file" "/etc/remote-wal/tls.key"
   "remote.wal.agent.http.token.file" "/etc/remote-wal-http/token"
   "remote.wal.agent.memory.bytes" "1073741824"
   "remote.log.wal.storage.manager.class.name" $.Values.store.class
@@ -85,9 +91,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if $.Values.tls -}}
 {{- $_ := merge $lines (dict
   "ssl.keystore.type" "PEM"
-  "ssl.keystore.location" "/etc/kafka/keystore.pem"
+  "ssl.keystore.location" "/etc/remote-wal/keystore.pem"
   "ssl.truststore.type" "PEM"
-  "ssl.truststore.location" "/etc/kafka/ca.crt"
+  "ssl.truststore.location" "/etc/remote-wal/ca.crt"
   "listener.name.controller.ssl.client.auth" "required"
 ) -}}
 {{- end -}}
