@@ -17,6 +17,7 @@ from doctor.cluster_questions import ask_properties, cluster_of
 from doctor.facts import Unknown, get_fact
 from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedPartition, error_text
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.preflight import reach
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
@@ -37,6 +38,7 @@ def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings, rest
 
     def ask() -> RestartFacts:
         client = client_config(broker, settings.client)
+        reach(client, "the file of remote.wal.agent.client.config", timeout_s)
         listing = cluster_of(client, timeout_s).listing()
         if not listing.brokers:
             raise ConnectionError("no broker is in the cluster's metadata")
@@ -139,7 +141,6 @@ def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeou
             told = "; ".join(error.read(_ANSWER_BYTES).decode(errors="replace").splitlines())
         return AgentState.NOT_READY, told or str(error)
     except (OSError, AgentSettingsError) as error:
-        cause = error.reason if isinstance(error, urllib.error.URLError) else error
         # Only a refused connection proves that the agent is away.
-        state = AgentState.SILENT if isinstance(cause, ConnectionRefusedError) else AgentState.UNASKED
-        return state, f"{endpoint}: {cause}"
+        state = AgentState.SILENT if isinstance(error, ConnectionRefusedError) else AgentState.UNASKED
+        return state, f"{endpoint}: {error}"

@@ -70,10 +70,18 @@ def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSet
 
 
 def open_directly(request: urllib.request.Request, timeout_s: float, context: ssl.SSLContext | None) -> HTTPResponse:
-    """Return the answer of whom the request names, past proxies, and without following a redirect. Raises OSError."""
+    """Return the answer of whom the request names, past proxies, and without following a redirect.
+
+    Raises HTTPError for each status but 200, and the OSError that ended the connection as it is.
+    """
     https = urllib.request.HTTPSHandler(context=context)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects(), https)
-    answer: HTTPResponse = opener.open(request, timeout=timeout_s)
+    try:
+        answer: HTTPResponse = opener.open(request, timeout=timeout_s)
+    except urllib.error.HTTPError:
+        raise
+    except urllib.error.URLError as error:
+        raise (error.reason if isinstance(error.reason, OSError) else OSError(error.reason)) from error
     return answer
 
 

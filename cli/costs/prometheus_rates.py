@@ -148,8 +148,7 @@ class _Source:
             why = told.get("error") if isinstance(told, dict) else None
             raise PrometheusError(f"{self._address} answers {error.code}: {why or error.reason}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            why = getattr(error, "reason", error)
-            raise PrometheusError(f"{self._address} gives no answer: {str(why) or type(error).__name__}") from error
+            raise PrometheusError(f"{self._address} gives no answer: {str(error) or type(error).__name__}") from error
         told = _json(body)
         if not isinstance(told, dict) or told.get("status") != "success":
             raise PrometheusError(f"{self._address} answers something else than Prometheus does")

@@ -83,12 +83,10 @@ def _why_silent(endpoint: str, error: Exception) -> str:
     """Tell an agent that is dead from one that is frozen, whose kernel still takes connections, and from others."""
     from agent.http.http_asking import base_url
 
-    cause: object = error.__cause__ or error
-    cause = getattr(cause, "reason", cause)
-    if isinstance(cause, ConnectionRefusedError):
+    if isinstance(error, ConnectionRefusedError):
         return f"{endpoint}: nothing listens there, so it is not running"
-    if not isinstance(cause, TimeoutError):
-        return f"{endpoint}: {cause}"
+    if not isinstance(error, TimeoutError):
+        return f"{endpoint}: {error}"
     try:
         at = urlsplit(base_url(endpoint))
         socket.create_connection((at.hostname or "", at.port or 0), _PROBE_S).close()

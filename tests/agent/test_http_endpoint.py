@@ -287,6 +287,11 @@ def test_certificates_are_asked_for_before_a_byte_of_a_request_is_read(tmp_path:
     rig.endpoint.close()
 
 
+def test_an_agent_that_is_away_is_told_by_its_own_error() -> None:
+    with pytest.raises(ConnectionRefusedError, match=r"^\[Errno \d+\] Connection refused$"):
+        ask_agent_page("127.0.0.1:1", "/livez", 10)
+
+
 def test_an_agents_certificate_for_others_serves_its_pages_as_well(tmp_path: Path, token_file: Path) -> None:
     files = Authority(tmp_path).tls_for("host", ["127.0.0.1"])
     key = "remote.wal.agent"

@@ -159,7 +159,7 @@ class Pod:
         if "exec" in probe:
             file = Path(probe["exec"]["command"][-1])
             [volume] = [one["name"] for one in container["volumeMounts"] if one["mountPath"] == str(file.parent)]
-            return (self.directory / volume / file.name).exists()
+            return (self.directory / str(volume) / file.name).exists()
         return self._get(probe["httpGet"], container)[0] == 200
 
     def wait_until_ready(self) -> None:

@@ -86,7 +86,7 @@ def write_configuration(manifests: list[dict[str, Any]], zone: str, ordinal: int
     name = f"{RELEASE}-{zone}"
     stateful_set = of_kind(manifests, "StatefulSet")[name]
     configure = containers(stateful_set)["configure"]
-    places = {mount["mountPath"]: directory / mount["name"] for mount in configure["volumeMounts"]}
+    places: dict[str, Path] = {mount["mountPath"]: directory / mount["name"] for mount in configure["volumeMounts"]}
     for place in places.values():
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
