@@ -31,7 +31,7 @@ def table(
 
 
 def fitted(*columns: str, rows: Iterable[Iterable[Any]], drop: Iterable[str], title: str | None = None) -> "Table":
-    """Make a table without lines. Columns are left out in the order of `drop` until the rest fits without a wrap."""
+    """Make a table without lines. Of its columns those in `drop` are left out, in that order, until the rest fits."""
     from rich.cells import cell_len
     from rich.console import Console
 
@@ -39,7 +39,7 @@ def fitted(*columns: str, rows: Iterable[Iterable[Any]], drop: Iterable[str], ti
     names = [column.removeprefix(">") for column in columns]
     widths = [max(map(cell_len, (names[at], *(str(row[at]) for row in cells)))) + 2 for at in range(len(names))]
     kept, width = list(range(len(names))), Console().width
-    for name in drop:
+    for name in (one for one in drop if one in names):
         if sum(widths[at] for at in kept) - 2 <= width:
             break
         kept.remove(names.index(name))

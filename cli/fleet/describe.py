@@ -11,7 +11,7 @@ from cli.exit_code import ExitCode
 from cli.fleet.agents import LoginFile, ask_agent, ask_agents, http_settings
 from cli.fleet.topics import orphaned_lines
 from cli.option_groups import grouped
-from cli.tables import fitted, show, table, tell_json
+from cli.tables import fitted, show, tell_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 _TIMEOUT_S = 10.0
+_LESS_NEEDED = ("metadata pending", "age", "uploaded", "inline", "linked", "log end", "leader")
+"""Columns that a narrow terminal does without, the first ones first."""
 
 
 @grouped
@@ -159,20 +161,18 @@ def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None
 
 
 def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
-    from rich.console import Console
+    from rich.text import Text
 
-    console = Console()
-    console.print(_partitions(answers))
-    console.print(_agents(answers, silent))
+    show(_partitions(answers), _agents(answers))
+    show(*(Text(f"agent {broker_id} does not answer: {reason}", style="red") for broker_id, reason in silent.items()))
     for broker_id, answer in answers.items():
-        if answer.get("metadata_stalled"):
-            reason = answer["metadata_stalled"]
-            told = f"agent {broker_id} publishes no metadata, so all goes inline: {reason}"
-            console.print(told, style="red", markup=False)
-    for line in _packed(answers):
-        console.print(line, markup=False)
-    _print_gaps(console, answers)
-    _print_held(console, answers)
+        if "storage_ready" not in answer:
+            show(f"agent {broker_id} is not relaying yet")
+        if reason := answer.get("metadata_stalled"):
+            show(Text(f"agent {broker_id} publishes no metadata, so all goes inline: {reason}", style="red"))
+        show(*map(Text, _told(broker_id, answer)))
+    show(*map(Text, _packed(answers)), *map(Text, _gaps(answers)))
+    _print_held(answers)
 
 
 _MOST_PACKED = 10
@@ -208,7 +208,7 @@ def _print_why(
     show(
         fitted(*columns, rows=[row[:-1] for row in rows], drop=(), title="Linked shares"),
         *(Text(f"{name}, led by broker {leader}: {told}") for name, leader, _, _, told in rows),
-        *(f"agent {broker_id}: no answer: {reason}" for broker_id, reason in silent.items()),
+        *(Text(f"agent {broker_id} does not answer: {reason}") for broker_id, reason in silent.items()),
         *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
     )
 
@@ -229,15 +229,13 @@ def _partitions(answers: dict[int, dict[str, Any]]) -> "Table":
         )
         for partition, broker_id in sorted(led, key=lambda row: (row[0]["topic"], row[0]["partition"]))
     ]
-    made = table(
+    return fitted(
         "topic", ">part", ">leader", ">log end", ">uploaded", ">lag", ">age", ">linked", ">inline",
-        rows=rows, title="Partitions that replicate through object storage", without_lines=True,
+        rows=rows, drop=_LESS_NEEDED, title="Partitions that replicate through object storage",
     )  # fmt: skip
-    made.columns[0].overflow, made.columns[0].min_width = "fold", 7
-    return made
 
 
-def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Table":
+def _agents(answers: dict[int, dict[str, Any]]) -> "Table":
     rows = [
         (
             broker_id,
@@ -247,18 +245,10 @@ def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Tabl
             f"{answer['metadata_pending']:,}",
         )
         for broker_id, answer in answers.items()
-        if "storage_ready" in answer
+        if "storage_ready" in answer  # while it waits for formatted log directories it answers without figures
     ]
-    # An agent that waits for formatted log directories answers without figures.
-    none = [(broker_id, "not relaying yet") for broker_id, answer in answers.items() if "storage_ready" not in answer]
-    none += [(broker_id, f"no answer: {reason}") for broker_id, reason in silent.items()]
     columns = ("agent", "store", "hydration", ">PUT", ">GET", ">metadata pending")
-    made = table(*columns, rows=[*rows, *((*one, "", "", "", "") for one in none)], title="Agents")
-    made.columns[1].overflow = "fold"
-    made.caption = (
-        "".join(f"{line}\n" for broker_id, answer in answers.items() for line in _told(broker_id, answer)) or None
-    )
-    return made
+    return fitted(*columns, rows=rows, drop=_LESS_NEEDED, title="Agents")
 
 
 def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
@@ -279,25 +269,21 @@ def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
         yield f"Agent {broker_id}: links never pay, so all but the policy always goes inline."
 
 
-def _print_gaps(console: Any, answers: dict[int, dict[str, Any]]) -> None:
-    gaps = [(broker_id, gap) for broker_id, answer in answers.items() for gap in answer.get("gaps", ())]
-    for broker_id, gap in gaps:
-        console.print(
+def _gaps(answers: dict[int, dict[str, Any]]) -> Iterator[str]:
+    for broker_id, gap in ((broker_id, gap) for broker_id, answer in answers.items() for gap in answer.get("gaps", ())):
+        yield (
             f"{gap['topic']}-{gap['partition']}: offsets {gap['from_offset']} to {gap['to_offset'] - 1} are in no "
-            f"object, and gone: {gap['reason']}, as the agent of broker {broker_id} knows",
-            soft_wrap=True,
-            markup=False,
+            f"object, and gone: {gap['reason']}, as the agent of broker {broker_id} knows"
         )
 
 
-def _print_held(console: Any, answers: dict[int, dict[str, Any]]) -> None:
+def _print_held(answers: dict[int, dict[str, Any]]) -> None:
+    """Print what the log lost, by commands that can be copied whole."""
     for held in (held for answer in answers.values() for held in answer.get("held", ())):
-        console.print(
+        typer.echo(
             f"{held['topic']}-{held['partition']}: the log lost offsets {held['from_offset']} to "
-            f"{held['to_offset'] - 1}, and object storage holds them. To append them again: {held['restore']}. "
-            f"To give them up: {held['give_up']}. Both with --broker-config FILE",
-            soft_wrap=True,
-            markup=False,
+            f"{held['to_offset'] - 1}, and object storage holds them. To append them again:\n  {held['restore']}\n"
+            f"To give them up:\n  {held['give_up']}\nBoth with --broker-config FILE"
         )
 
 
@@ -334,7 +320,6 @@ def _print_objects(answer: dict[str, Any]) -> None:
         for row in answer["objects"]
     ]
     columns = (">owner", ">cared by", "state", ">segments", ">bytes", ">oldest", ">newest")
-    made = table(*columns, rows=rows, title="Combined segments", without_lines=True)
-    made.columns[2].no_wrap = True
+    made = fitted(*columns, rows=rows, drop=("newest", "segments", "cared by"), title="Combined segments")
     totals = (f"{one['state']}: {one['segments']:,} segments, {decimal(one['bytes'])}" for one in answer["totals"])
     show(made, *totals)
