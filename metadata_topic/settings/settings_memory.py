@@ -31,6 +31,7 @@ import structlog
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.settings.settings_table import (
+    AGENTS,
     FORMAT_VERSION,
     RESTORED,
     Key,
@@ -244,6 +245,17 @@ class SettingsMemory:
     def is_lost(self) -> bool:
         """Whether the topic may still lack something that counts."""
         return self._is_lost
+
+    def may_lack(self) -> str | None:
+        """Return why the topic may lack what an earlier one held, as it shows to readers without a memory; or None."""
+        with self._lock:
+            rows = self._now.rows
+            if not any(kind is AGENTS for kind, _ in rows):
+                return "no agent has registered in it"
+            is_remade = any(row.is_restored and row.place.topic != self._now.topic for row in rows.values())
+            if is_remade and not self.has_new(RESTORED):
+                return "agents are putting back what it held before it was lost"
+            return None
 
     def was_remade(self) -> bool:
         """Whether the settings topic was created anew and lacks, or lacked, values of the earlier one."""

@@ -1,5 +1,6 @@
 """Reads and writes `__remote_wal_topic_settings`, whose content is a `SettingsTable`."""
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -90,12 +91,21 @@ def read_settings(
 ) -> SettingsTable:
     """Return the topic's content as of now. Blocks.
 
-    Raises MetadataTopicError when there is no such topic, or its end was not reached in time.
+    Without a `memory` it waits until agents have put back what an earlier topic held. Raises MetadataTopicError when
+    there is no such topic, when its end was not reached in time, or when it may still lack something.
     """
-    reader = SettingsReader(client_config, settings=_QUICK, consumer_factory=consumer_factory, memory=memory)
+    changed = threading.Event()
+    reader = SettingsReader(
+        client_config, lambda _: changed.set(), settings=_QUICK, consumer_factory=consumer_factory, memory=memory
+    )
     reader.start()
     try:
         if reader.wait_until_ready(timeout_s):
+            while memory is None and (why := reader.memory.may_lack()) is not None:
+                if not changed.wait(timeout_s):
+                    hint = "run it again in a minute; are the agents up?"
+                    raise MetadataTopicError("read settings", SETTINGS_TOPIC, why, hint)
+                changed.clear()
             return reader.table
         if reader.is_there is False:
             raise MetadataTopicError(

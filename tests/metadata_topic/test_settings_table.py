@@ -22,6 +22,7 @@ from metadata_topic.settings.settings_table import (
     KINDS,
     PATTERNS,
     PAUSES,
+    RESTORED,
     TOPICS,
     Kind,
     MalformedSettingError,
@@ -39,8 +40,9 @@ from metadata_topic.settings.topic_settings import (
     check_topic,
     settings_of,
 )
+from metadata_topic.topic.topic_consumer import MessageLike
 from metadata_topic.topic.topic_follower import FollowSettings, TopicRecord
-from tests.metadata_topic.fake_topic import FakeTopic
+from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
 from tests.metadata_topic.settings_samples import AGENT, BY_KIND, DURABLE, PAUSE, record
 
 NOWHERE = KafkaClientConfig("nowhere:1")
@@ -279,6 +281,47 @@ def test_a_cluster_without_agents_is_told_at_once_and_without_warnings(capsys: p
     with pytest.raises(MetadataTopicError, match="the topic does not exist"):
         read_settings(NOWHERE, timeout_s=30.0, consumer_factory=FakeTopic(partitions=0).consumer)
     assert "warning" not in capsys.readouterr().out
+
+
+LOST = Place("ab" * 16, 7)
+AGENT_IS_BACK = (AGENTS.key(3), AGENTS.encode(AGENT, LOST))
+DURABLE_IS_BACK = (TOPICS.key("orders"), TOPICS.encode(ON, LOST))
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ([], "no agent has registered"),
+        ([(TOPICS.key("orders"), TOPICS.encode(ON))], "no agent has registered"),
+        ([AGENT_IS_BACK], "putting back"),
+        ([AGENT_IS_BACK, DURABLE_IS_BACK], "putting back"),
+        ([AGENT_IS_BACK, DURABLE_IS_BACK, (RESTORED.key(LOST.topic), RESTORED.encode(8))], None),
+        ([(AGENTS.key(3), AGENTS.encode(AGENT, Place((b"t" * 16).hex(), 0)))], None),
+    ],
+)
+def test_commands_are_not_told_settings_while_the_topic_may_lack_what_it_held_before_it_was_lost(
+    records: list[tuple[bytes, bytes]], why: str | None
+) -> None:
+    topic = FakeTopic()
+    topic.partitions[0] += records
+    if why is None:
+        assert read_settings(NOWHERE, consumer_factory=topic.consumer).agents == {3: AGENT}
+        return
+    with pytest.raises(MetadataTopicError, match=why):
+        read_settings(NOWHERE, timeout_s=1.0, consumer_factory=topic.consumer)
+
+
+def test_commands_wait_until_agents_have_put_back_what_the_topic_held() -> None:
+    topic = FakeTopic()
+    due = [AGENT_IS_BACK, DURABLE_IS_BACK, (RESTORED.key(LOST.topic), RESTORED.encode(8))]
+
+    class Consumer(FakeConsumer):
+        def consume(self, num_messages: int, timeout: float) -> list[MessageLike]:
+            if not (read := super().consume(num_messages, timeout)) and due:
+                topic.append(*due.pop(0))
+            return read
+
+    assert read_settings(NOWHERE, consumer_factory=lambda _: Consumer(topic)).topics == {"orders": ON}
 
 
 def test_a_failure_that_goes_on_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
