@@ -180,6 +180,9 @@ class StorageRun:
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
             told.append(f"Kafka does not say who leads what, so what it said last counts: {away}")
         told += [why for why in (self.kafka.lease.clock_is_off, self.kafka.lease.contested) if why]
+        if unread := self.kafka.topic_settings.memory.unread:
+            keys = ", ".join(unread[:3]) + (", ..." if unread[3:] else "")
+            told.append(f"{len(unread)} records of the settings topic cannot be read, set them again: {keys}")
         if self.kafka.topic_settings.memory.is_lost:
             told.append("the settings topic was lost: what it held last counts, and agents write it again")
         told += [

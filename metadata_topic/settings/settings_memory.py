@@ -170,13 +170,13 @@ class SettingsMemory:
         except MalformedSettingError:
             known = self._now.rows.get(key) or self._before.rows.get(key)
             value = kind.unreadable if known is None or known.value is None else known.value
-            self._put(key, _Row(value, here, is_restored=False))
+            self._put(key, _Row(value, here._replace(is_unread=True), is_restored=False))
             raise
         self._put(key, _Row(value, restored or here, restored is not None))
 
     def _put(self, key: Key, row: _Row) -> None:
         known = self._now.rows.get(key)
-        if row.is_restored and known is not None and row.place == known.place:
+        if row.is_restored and known is not None and (row.place, row.value) == (known.place, known.value):
             row = known  # several agents restore the same
         elif known is not None and self._yields(key, row, known):
             self._superseded[key] = self._now.end - 1
@@ -196,7 +196,7 @@ class SettingsMemory:
         place = row.place
         is_of_now = self._cut is not None and not than.is_restored and than.place.offset >= self._cut
         if place.topic == than.place.topic and not is_of_now:
-            return place.offset > than.place.offset
+            return _rank(key, row) > _rank(key, than)
         if None not in (row.value, than.value) and key[0].yields(than.value, row.value):
             return True  # an agent that did not know the own value wrote what the topic inherits
         return place.topic == self._now.topic and than.is_restored
@@ -204,25 +204,31 @@ class SettingsMemory:
     # What counts.
 
     def _counting(self) -> dict[Key, _Row]:
-        """Return the values that count, without what was removed."""
+        """Return the values that count, without what was removed; None for those that could not be read."""
         rows = dict(self._now.rows)
         if self._is_lost:
             rows |= self._lacking()
             for key in self._removed():
                 del rows[key]
-        return {key: row for key, row in rows.items() if row.value is not None}
+        return {key: row for key, row in rows.items() if row.value is not None or row.place.is_unread}
 
     def _lacking(self) -> dict[Key, _Row]:
-        """Return the remembered values that the topic lacks, or has older."""
-        now = self._now.rows
+        """Return the remembered values that the topic lacks, or has older.
+
+        What it lacks once somebody has noted that it has all was removed since.
+        """
+        now, is_noted = self._now.rows, self._is_noted()
         return {
             key: row
             for key, row in self._before.rows.items()
-            if (known := now.get(key)) is None or self._is_newer(key, row, known)
+            if row.value is not None
+            and (not is_noted if (known := now.get(key)) is None else self._is_newer(key, row, known))
         }
 
     def _removed(self) -> list[Key]:
         """Return what others restored though it had been removed from the lost topic."""
+        if self._is_noted():
+            return []
         return [
             key
             for key, row in self._now.rows.items()
@@ -237,7 +243,7 @@ class SettingsMemory:
         """Return the values that count; what is remembered until the topic `is_read` to its end once."""
         with self._lock:
             rows = self._counting() if is_read or self._is_lost or not self._before.rows else self._before.rows
-            return table_of({key: row.value for key, row in rows.items()})
+            return table_of({key: row.value for key, row in rows.items() if row.value is not None})
 
     # What becomes of a loss.
 
@@ -245,6 +251,13 @@ class SettingsMemory:
     def is_lost(self) -> bool:
         """Whether the topic may still lack something that counts."""
         return self._is_lost
+
+    @property
+    def unread(self) -> list[str]:
+        """The keys of records that could not be read: what was known before counts, else what loses nothing."""
+        with self._lock:
+            rows = self._now.rows.items()
+            return sorted(kind.key(name).decode() for (kind, name), row in rows if row.place.is_unread)
 
     def may_lack(self) -> str | None:
         """Return why the topic may lack what an earlier one held, as it shows to readers without a memory; or None."""
@@ -280,12 +293,21 @@ class SettingsMemory:
                 gone = Place(self._before.topic, self._before.end - 1)
                 found |= self._lacking() | {key: _Row(None, gone, is_restored=True) for key in self._removed()}
                 if not found:
-                    return {RESTORED.key(self._before.topic): RESTORED.encode(self._before.end)}
+                    return {RESTORED.key(self._before.topic): RESTORED.encode(self._known_end())}
             return {kind.key(name): kind.encode(row.value, row.place) for (kind, name), row in found.items()}
 
-    def _end_loss(self) -> None:
+    def _known_end(self) -> int:
+        """Return up to where everything of the lost topic is known: to its end, or the first unread record."""
+        unread = (row.place for row in self._before.rows.values() if row.place.is_unread)
+        return min((one.offset for one in unread if one.topic == self._before.topic), default=self._before.end)
+
+    def _is_noted(self) -> bool:
+        """Whether the topic says that it has all that is known here of the lost one."""
         noted = self._now.rows.get((RESTORED, self._before.topic))
-        if self._is_lost and noted is not None and isinstance(noted.value, int) and noted.value >= self._before.end:
+        return noted is not None and isinstance(noted.value, int) and noted.value >= self._known_end()
+
+    def _end_loss(self) -> None:
+        if self._is_lost and self._is_noted() and not self._lacking():
             self._is_lost, self._cut, self._before = False, None, _Content()
             self.changes += 1
             log.warning("settings_topic_restored", values=len(self._now.rows))
@@ -328,6 +350,12 @@ class SettingsMemory:
                       hint="written anew; a settings topic that was lost meanwhile is not noticed")  # fmt: skip
             return
         self._before = before
+
+
+def _rank(key: Key, row: _Row) -> tuple[int, bool, int]:
+    """Return what decides between values that one topic had under a key."""
+    strictness = 0 if row.value is None else key[0].strictness(row.value)
+    return row.place.offset, not row.place.is_unread, strictness
 
 
 def _are_two(topic: str, other: str) -> bool:

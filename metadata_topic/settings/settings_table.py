@@ -19,7 +19,8 @@ key                                   value
 What a topic inherits does not replace its own settings, if it comes behind them (`Kind.yields`).
 
 A record's value is JSON: ``version``, the ``value``, and for a record that an agent put back after the topic was lost,
-``restored``: the id of the settings topic that had it, and its offset there. Without a record, or after a tombstone,
+``restored``: the id of the settings topic that had it, its offset there, and whether it stands for what nobody could
+read. Without a record, or after a tombstone,
 there is no such value. A record that cannot be read, as one of another version, changes nothing that is known. If
 nothing is known under its key, the strictest value of its kind counts: `Kind.unreadable`.
 """
@@ -72,6 +73,8 @@ class Place(NamedTuple):
 
     topic: str
     offset: int
+    is_unread: bool = False
+    """Whether that record could not be read, so that the value stands for it: the record itself counts if known."""
 
 
 @with_config(AS_READ)
@@ -97,6 +100,8 @@ class Kind(Generic[N, V]):
     """Whether a value does not replace the known one that it comes behind."""
     unreadable: V | None = None
     """What a value that cannot be read counts as, if none was known before: what loses nothing."""
+    strictness: Callable[[V], int] = lambda _value: 0
+    """Of two values of one place the higher counts: records take others' offsets when a topic's end is lost."""
 
     def key(self, name: N) -> bytes:
         """Return the key of a record. Raises TopicSettingsError, ValueError for a name that has no meaning."""
@@ -166,8 +171,16 @@ TOPICS: Final = Kind(
     TypeAdapter(_Record[TopicSettings]),
     yields=_is_inherited_behind_own,
     unreadable=_STRICTEST,
+    strictness=lambda settings: settings.is_durable,
 )
-PATTERNS: Final = Kind("patterns", "pattern", _pattern, TypeAdapter(_Record[TopicSettings]), unreadable=_STRICTEST)
+PATTERNS: Final = Kind(
+    "patterns",
+    "pattern",
+    _pattern,
+    TypeAdapter(_Record[TopicSettings]),
+    unreadable=_STRICTEST,
+    strictness=lambda settings: settings.is_durable,
+)
 AGENTS: Final = Kind("agents", "agent", _broker_id, TypeAdapter(_Record[AgentRegistration]))
 PAUSES: Final = Kind(
     "pauses", "pause", _scope, TypeAdapter(_Record[Pause]), unreadable=Pause("a record that cannot be read", 0)

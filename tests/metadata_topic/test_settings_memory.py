@@ -206,6 +206,51 @@ def test_a_record_that_cannot_be_read_counts_the_same_before_and_after_compactio
     assert Agent(None).read(topic) == before == SettingsTable({"orders": cast(TopicSettings, TOPICS.unreadable)})
 
 
+@pytest.mark.parametrize("first", ["who could read it", "who could not"])
+@pytest.mark.parametrize("was_known", [True, False])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.prefix)
+def test_a_record_that_only_some_agents_could_read_is_restored_as_it_was(
+    tmp_path: Path, kind: Kind[Any, Any], was_known: bool, first: str
+) -> None:
+    name, value, other = BY_KIND[kind]
+    topic, reads = Topic(), Agent(None)
+    cannot = Agent(tmp_path)
+    topic.put(PAUSES, "zone:b", PAUSE)
+    if was_known:
+        topic.put(kind, name, other)
+    topic.records.append((kind.key(name), b'{"version":2}'))
+    cannot.read(topic)
+    assert cannot.memory.unread == [kind.key(name).decode()]
+    topic.records.pop()
+    topic.put(kind, name, value)
+    wanted = reads.read(topic)
+    topic.make_again()
+    cannot.start()
+    for agent in 2 * ([reads, cannot] if first == "who could read it" else [cannot, reads]):
+        agent.restore(topic)
+    topic.compact()
+    for agent in (reads, cannot, Agent(None)):
+        assert agent.read(topic) == wanted
+
+
+@pytest.mark.parametrize("first", ["the old one", "the new one"])
+def test_of_two_values_that_took_one_place_the_stricter_one_is_restored(tmp_path: Path, first: str) -> None:
+    topic, old, new = Topic(), Agent(tmp_path), Agent(None)
+    topic.put(PAUSES, "all", PAUSE)
+    topic.put(TOPICS, "orders", DURABLE)
+    old.read(topic)
+    topic.records.pop()  # lost with the topic's end
+    topic.put(TOPICS, "orders", TopicSettings(enable=True))
+    new.read(topic)
+    topic.make_again()
+    old.start()
+    for agent in 2 * ([old, new] if first == "the old one" else [new, old]):
+        agent.restore(topic)
+    topic.compact()
+    for agent in (old, new, Agent(None)):
+        assert agent.read(topic).topics == {"orders": DURABLE}
+
+
 def test_own_settings_before_what_is_inherited_outlive_compaction(tmp_path: Path) -> None:
     topic, agent = Topic(), Agent(tmp_path)
     topic.put(TOPICS, "orders", DURABLE)
