@@ -35,6 +35,7 @@ class Kind(StrEnum):
     METADATA_LOST = "metadata_seems_lost"
     QUARANTINED = "records_quarantined"
     UNANSWERED = "partition_without_leader"
+    HIDDEN = "topic_hidden"
     ARCHIVE_UNFINISHED = "archive_upload_unfinished"
     ARCHIVE_DELETION_STUCK = "archive_deletion_unfinished"
     ARCHIVE_DELETED_BUT_THERE = "archive_deleted_but_there"

@@ -185,9 +185,15 @@ def writer_name() -> "Column":
 
 
 def named(history: History, frame: "DataFrame") -> "DataFrame":
-    """Add the topic's name, or its id if the topic is gone."""
+    """Add the topic's name, or its id if the topic is gone or hidden."""
+    hidden = [fn.when(fn.col("topic_id") == fn.lit(bytearray(one)), hidden_name(one)) for one in history.cluster.hidden]
     unknown = fn.concat(fn.lit("deleted, id "), fn.lower(fn.hex("topic_id")))
-    return history.with_topic_names(frame).withColumn("topic", fn.coalesce("topic", unknown))
+    return history.with_topic_names(frame).withColumn("topic", fn.coalesce("topic", *hidden, unknown))
+
+
+def hidden_name(topic_id: bytes) -> str:
+    """Return the name under which a topic is shown that this client may not describe."""
+    return f"hidden, id {topic_id.hex()}"
 
 
 def _judged(objects: "DataFrame", rules: Sequence[tuple[_Rule, _Told]], times: Mapping[str, int]) -> "DataFrame":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as fn
 
 from retention_job.findings.kinds import Kind
-from retention_job.findings.object_rules import AGENT, named, writer_name
+from retention_job.findings.object_rules import AGENT, hidden_name, named, writer_name
 from retention_job.schemas import EPOCH_KEY, SEGMENT_KEY
 from retention_job.settings import LifeTimes
 from retention_job.spark.joins import of_segments, small_side
@@ -29,6 +29,7 @@ def partition_findings(history: History, chains: Chains, now_ms: int, life_times
         _dead_untold(history, chains, now_ms, life_times),
         _quarantined(history),
         _unanswered(history),
+        _hidden(history),
     ]
 
 
@@ -89,6 +90,13 @@ def _unanswered(history: History) -> "DataFrame":
     found = history.spark.createDataFrame(rows, "topic STRING, partition INT")
     detail = fn.lit("no leader says where its log begins and ends: gaps and early deletions were not looked for")
     return _rows(found, Kind.UNANSWERED, detail, "see why none of its replicas leads, and run the report again")
+
+
+def _hidden(history: History) -> "DataFrame":
+    rows = [(hidden_name(topic_id), None) for topic_id in sorted(history.cluster.hidden)]
+    found = history.spark.createDataFrame(rows, "topic STRING, partition INT")
+    detail = fn.lit("it may exist, and this client does not see it: nothing of it counts as released")
+    return _rows(found, Kind.HIDDEN, detail, "allow the report's principal to describe it")
 
 
 def _overlaps(history: History, chains: Chains) -> "DataFrame":

@@ -1,9 +1,9 @@
 """Reads topics, settings and offsets by the admin client, and records by Spark's connector. Blocks."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -151,7 +151,7 @@ class Cluster:
     unanswered: frozenset[tuple[str, int]] = frozenset()
     """Partitions whose offsets are not known, as no leader answers for them."""
     hidden: frozenset[TopicId] = frozenset()
-    """Topics with settings that are not among `topics`, and not known to be deleted: their entries are kept."""
+    """Topics that are not among `topics`, and not known to be deleted: their entries are kept."""
 
     @property
     def metadata_topic(self) -> Topic:
@@ -219,6 +219,18 @@ class Kafka:
         except KafkaClusterError as error:
             hint = "is --bootstrap-server right?"
             raise SourceError(error.operation, self._source.bootstrap_servers, error.reason, hint) from error
+
+    def with_hidden(self, cluster: Cluster, topic_ids: Iterable[TopicId]) -> Cluster:
+        """Return the cluster with those of these topics hidden that are not known to be deleted. Raises SourceError."""
+        unseen = {*topic_ids} - {one.topic_id for one in cluster.topics} - cluster.hidden
+        if not unseen:
+            return cluster
+        client = KafkaCluster(self.client_config(), _CLIENT_ID, self._source.timeout_s)
+        try:
+            hidden = _not_deleted(client, unseen, TopicId(cluster.metadata_topic.topic_id))
+        except KafkaClusterError as error:
+            raise SourceError(error.operation, self._source.bootstrap_servers, error.reason) from error
+        return replace(cluster, hidden=cluster.hidden | hidden)
 
     def records(
         self, spark: "SparkSession", topic: str, starting: Mapping[int, int], ending: Mapping[int, int]

@@ -9,7 +9,7 @@ incremental run stages only the new records and joins them with the tables of ob
 every object that is not deleted yet.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.records.serde import NODE_REGISTRATION
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -279,7 +280,7 @@ def load(
             progress("listing the store")
             inventories.write_listings(kafka.cluster().brokers, now_ms)
         progress("asking the cluster")
-        cluster = kafka.cluster()
+        cluster = kafka.with_hidden(kafka.cluster(), _topics(last.retention if last is not None else ()))
         plan = plan_reading(cluster, last, now_ms, is_incremental=sources.is_incremental)
         if plan.full_because is not None:
             log.info("incremental_run_reads_all", reason=plan.full_because)
@@ -288,10 +289,18 @@ def load(
         raw = kafka.records(spark, REMOTE_LOG_METADATA_TOPIC, of_tier.earliest, of_tier.latest)
         tier.decode_events(raw).write.parquet(state.path_of(run_id, "tier"))
         tier_events = spark.read.parquet(state.path_of(run_id, "tier"))
-        facts = _release_facts(cluster, tier.tiered_up_to(tier.segments_of(tier_events)))
+        tiered_up_to = tier.tiered_up_to(tier.segments_of(tier_events))
         raw = kafka.records(spark, METADATA_TOPIC, plan.starting_offsets, plan.ending_offsets)
-        staged = raw.mapInArrow(decoder(facts), STAGED)
-        staged.write.partitionBy("row").parquet(state.path_of(run_id, "staged"))
+        while True:
+            facts = _release_facts(cluster, tiered_up_to)
+            staged = raw.mapInArrow(decoder(facts), STAGED)
+            staged.write.mode("overwrite").partitionBy("row").parquet(state.path_of(run_id, "staged"))
+            # A topic without settings that this client may not describe is not deleted: once seen, all is judged anew.
+            entries = spark.read.schema(STAGED).parquet(state.path_of(run_id, "staged")).filter(f"row = '{ENTRY_ROW}'")
+            told = entries.select(fn.lower(fn.hex("topic_id")).alias("topic_id")).distinct().collect()
+            if (seen := kafka.with_hidden(cluster, _topics(row.topic_id for row in told))) == cluster:
+                break
+            cluster = seen
         from_last = last if plan.is_incremental else None
         layers: Sequence[str] = ()  # none if objects without new records may have changed, or if there are too many
         is_layer = from_last is not None and not plan.changed_topics and len(from_last.layers) < MAX_LAYERS
@@ -306,6 +315,10 @@ def load(
     except PySparkException as error:
         raise SourceError("read", "sources", one_line(error)) from error
     return history
+
+
+def _topics(hexadecimal: Iterable[str]) -> set[TopicId]:
+    return {TopicId(bytes.fromhex(one)) for one in hexadecimal}
 
 
 def _release_facts(cluster: Cluster, tiered_up_to: Mapping[tuple[bytes, int], int]) -> ReleaseFacts:

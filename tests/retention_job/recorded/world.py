@@ -3,7 +3,7 @@
 Spark's connector and the admin client are tried against real brokers elsewhere.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import StoredArchiveObject
 from plugin.format.object_keys import ObjectKeyFactory
@@ -43,6 +44,9 @@ class RecordedKafka(Kafka):
             for name, partitions in self.topics.items()
         }
         return replace(self.seen, offsets={**self.seen.offsets, **offsets})
+
+    def with_hidden(self, cluster: Cluster, topic_ids: Iterable[TopicId]) -> Cluster:
+        return cluster
 
     def records(
         self, spark: SparkSession, topic: str, starting: Mapping[int, int], ending: Mapping[int, int]

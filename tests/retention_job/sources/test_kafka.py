@@ -21,8 +21,9 @@ from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from retention_job.errors import SourceError
+from retention_job.settings import KafkaSource
 from retention_job.sources import kafka
-from retention_job.sources.kafka import Cluster, Offsets, _ask, offsets_by_topic
+from retention_job.sources.kafka import Cluster, Kafka, Offsets, _ask, offsets_by_topic
 from retention_job.sources.release_facts import FOREVER
 from retention_job.tables.history import _release_facts
 
@@ -130,12 +131,17 @@ def test_a_topic_is_judged_by_the_settings_that_count_for_it(
     ],
     ids=["hidden", "deleted", "a broker that knows nothing", "no answer by id"],
 )
+@pytest.mark.parametrize("has_settings", [True, False])
 def test_only_entries_of_a_topic_that_is_known_to_be_deleted_may_go(
-    monkeypatch: pytest.MonkeyPatch, answer: int, witness: int, can_ask_by_id: bool, kept_ms: int
+    monkeypatch: pytest.MonkeyPatch, has_settings: bool, answer: int, witness: int, can_ask_by_id: bool, kept_ms: int
 ) -> None:
     played, orders = PlayedCluster(), id_of("orders")
     played.by_id, played.can_ask_by_id = {id_of(METADATA_TOPIC): witness, orders: answer}, can_ask_by_id
-    found = ask(monkeypatch, played, SettingsTable({"orders": replace(DURABLE, topic_id=orders)}))
+    found = ask(
+        monkeypatch, played, SettingsTable({"orders": replace(DURABLE, topic_id=orders)} if has_settings else {})
+    )
+    monkeypatch.setattr(kafka, "KafkaCluster", lambda *_: played)
+    found = Kafka(KafkaSource("nowhere:1", {})).with_hidden(found, [orders, id_of("solo")])
     zero = np.zeros(1, np.int64)
     assert _release_facts(found, {}).retention_of([orders], zero, zero, zero).tolist() == [kept_ms]
     assert found.retentions == ({orders.hex(): None} if kept_ms else {})
