@@ -13,7 +13,7 @@ stays deleted (the last `REMEMBERED_DELETIONS` of them), and a state before its 
 be decoded is counted, and changes nothing. If it was a deletion, the answer would be too high by that segment; Kafka
 deletes from the tier only what is expired, dead, or there twice.
 
-Not handled: recreating `__remote_log_metadata` itself under a running store. Start a new store then.
+If `__remote_log_metadata` itself was made again, or lost its end, nothing counts of what the earlier one said.
 
 Any thread may call any method of `TieredOffsets`; one lock guards all.
 """
@@ -38,6 +38,7 @@ from metadata_topic.kip405.kip405 import (
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, furthest
+from metadata_topic.topic.reading_positions import SameTopic
 from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicReader, TopicRecord
 from plugin.segment_metadata import RemoteLogSegmentState
@@ -61,11 +62,16 @@ class TieredOffsets:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._partitions: dict[TopicIdPartition, _Partition] = {}
-        self._deleted_segments = _Remembered(REMEMBERED_DELETIONS)
-        self._deleted_partitions = _Remembered(REMEMBERED_DELETIONS)
-        self._progress: dict[int, int] = {}
         self._counters: Counter[str] = Counter()
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget everything: the topic is another one."""
+        with self._lock:
+            self._partitions: dict[TopicIdPartition, _Partition] = {}
+            self._deleted_segments = _Remembered(REMEMBERED_DELETIONS)
+            self._deleted_partitions = _Remembered(REMEMBERED_DELETIONS)
+            self._progress: dict[int, int] = {}
 
     def apply_all(self, records: Iterable[tuple[RemoteLogMetadata, tuple[int, int]]]) -> None:
         """Apply records with their sources (partition of the topic, offset), in order per partition."""
@@ -307,6 +313,9 @@ class TierFollower(TopicReader):
             TopicFollower(client_config, REMOTE_LOG_METADATA_TOPIC, self._take, settings, rack, consumer_factory)
         )
 
+    def start(self) -> None:
+        self._follower.start(start_over=self._offsets.start_over, continuity=SameTopic())
+
     @property
     def is_there(self) -> bool | None:
         """True: the topic exists, so Kafka's tiered storage is on. False: it is off. None: no broker has answered
@@ -319,7 +328,7 @@ class TierFollower(TopicReader):
         """Whether everything that the tier held at the start is known and reading continues; also if there is no
         topic.
         """
-        return self.failure is None and (self.is_there is False or self._follower.ready)
+        return self.failure is None and (self.is_there is False or (self._follower.ready and not self._follower.left))
 
     def wait_until_ready(self, timeout_s: float) -> bool:
         """Wait until `ready`; False when the time ran out first, or the reader died."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import structlog
@@ -26,9 +27,24 @@ class Continuity(Protocol):
     @property
     def doubts(self) -> Mapping[TopicDoubt, str]: ...
 
-    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> bool: ...
+    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int], /) -> bool: ...
 
-    def doubted(self, doubt: TopicDoubt, found: str) -> None: ...
+    def doubted(self, doubt: TopicDoubt, found: str, /) -> None: ...
+
+
+class SameTopic:
+    """The continuity of a topic that is read from its beginning whenever it is another one."""
+
+    awaits_snapshot = False
+    doubts: Mapping[TopicDoubt, str] = MappingProxyType({})
+    topic_id: TopicId | None = None
+
+    def reads(self, topic_id: TopicId | None, _ends: Mapping[int, int]) -> bool:
+        """Return whether this is still the topic that was read; brokers that do not tell its id say nothing."""
+        before, self.topic_id = self.topic_id, topic_id or self.topic_id
+        return None in (before, topic_id) or before == topic_id
+
+    def doubted(self, _doubt: TopicDoubt, _found: str) -> None: ...
 
 
 class ReadingPositions:
@@ -78,8 +94,7 @@ class ReadingPositions:
         self.counters["started_over"] += 1
         self.start_over()
         self.positions = dict.fromkeys(range(count), 0)
-        if not self.is_caught_up:
-            self._goals = self._end_offsets(consumer, self._timeout_s)
+        self._goals = self._end_offsets(consumer, self._timeout_s)
 
     def _check_positions(self, consumer: ConsumerLike, count: int) -> None:
         """Check whether the topic has, or ever had, the offsets where reading continues."""

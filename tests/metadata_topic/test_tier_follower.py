@@ -4,7 +4,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_log.topic_partition import TopicId
 from metadata_topic.kip405.kip405 import RemoteLogMetadata
 from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TierFollower
 from metadata_topic.topic.topic_follower import FollowSettings
@@ -19,8 +22,12 @@ QUICK = FollowSettings(
 
 class WatchedOffsets(TieredOffsets):
     def __init__(self) -> None:
+        self.applied, self.begun = threading.Semaphore(0), threading.Semaphore(0)
         super().__init__()
-        self.applied = threading.Semaphore(0)
+
+    def start_over(self) -> None:
+        super().start_over()
+        self.begun.release()
 
     def apply_all(self, records: Iterable[tuple[RemoteLogMetadata, tuple[int, int]]]) -> None:
         records = list(records)
@@ -105,6 +112,26 @@ def test_a_topic_that_appears_later_is_followed_from_its_beginning() -> None:
         assert follower.wait_until_ready(10.0)
         assert follower.is_there is True
         assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 9
+
+
+@pytest.mark.parametrize("records_anew", [0, 1, 6], ids=["shorter", "as long", "longer"])
+def test_nothing_counts_of_what_a_topic_said_that_was_made_again(records_anew: int) -> None:
+    topic = FakeTopic()
+    topic.append(None, write(copied(1, 0, 9)[0]))
+    topic.append(None, write(copied(1, 0, 9)[1]))
+    with following(topic) as (follower, offsets):
+        assert follower.wait_until_ready(10.0)
+        offsets.wait_for(2)
+        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 9
+        with topic.changed:
+            topic.topic_id = TopicId(b"n" * 16)
+            anew = [record for number in range(2, 5) for record in copied(number, 20, 29)]
+            topic.partitions[0] = [(None, write(record)) for record in anew[:records_anew]]
+            topic.changed.notify_all()
+        for _ in ("at first", "anew"):
+            assert offsets.begun.acquire(timeout=10)
+        offsets.wait_for(records_anew)
+        assert offsets.epoch_starts(ORDERS) == ({0: 20} if records_anew > 1 else {})
 
 
 def test_nothing_is_known_of_the_topic_while_no_broker_answers() -> None:
