@@ -81,18 +81,17 @@ class FoundPeers:
         follower: FollowerProxy,
         listen_at: Callable[[int], Address],
         remembered: Mapping[int, AgentRegistration],
-        gateway: Callable[[], Awaitable[bool]] | None = None,
+        changed: asyncio.Event,
     ) -> None:
         """`listen_at` returns where this agent stands in for another broker; `remembered` count until it is known.
 
-        `gateway` is called when peers have changed, and returns whether it has done everything.
+        `changed` is set when something has changed elsewhere, such as whether an agent is there.
         """
         self._own_id = own_id
         self._peers = peers
         self._follower = follower
         self._listen_at = listen_at
-        self._gateway = gateway
-        self._changed = asyncio.Event()
+        self._changed = changed
         self._registered: Mapping[int, AgentRegistration] = {}
         self._addresses: Mapping[int, Address] = {}
         self.agents: Mapping[int, AgentRegistration] = {}
@@ -115,18 +114,14 @@ class FoundPeers:
             log.info("peers_registered", peers={one: str(at) for one, at in sorted(self._addresses.items())})
         self._changed.set()
 
-    def look_again(self) -> None:
-        """Apply what has changed elsewhere, such as whether an agent is there."""
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Apply changes until cancelled."""
+    async def run(self, gateway: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Apply changes until cancelled. `gateway` is called at each, and returns whether it has done everything."""
         while True:
             self._changed.clear()
             is_done = await self._listen()
             self._follower.keep_bypasses()
-            if self._gateway is not None:
-                is_done = await self._gateway() and is_done
+            if gateway is not None:
+                is_done = await gateway() and is_done
             try:
                 async with asyncio.timeout(None if is_done else _RETRY_S):
                     await self._changed.wait()

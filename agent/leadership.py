@@ -6,7 +6,7 @@ Ids and paths come from the log directories.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import chain
@@ -193,8 +193,17 @@ def followers_of(led: LedByTopic, directories: Iterable[PartitionDirectory]) -> 
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Led:
+    """What this broker leads."""
+
+    assignments: list[Assignment]
+    first: Mapping[str, TopicId]
+    """The topics whose partition 0 is led here, whether or not the feature is on."""
+
+
 class LeadershipWatch:
-    """Reports the partitions to take care of, whenever they may have changed. Use it in the event loop."""
+    """Yields what this broker leads, whenever that may have changed. Use it in the event loop."""
 
     def __init__(
         self,
@@ -204,15 +213,11 @@ class LeadershipWatch:
         zones: Zones,
         is_fenced: Callable[[], bool],
         threads: Executor,
-        on_assignments: Callable[[list[Assignment]], object],
-        on_led: Callable[[Mapping[str, TopicId]], object] = lambda _topics: None,
-        on_known: Callable[[], object] = lambda: None,
+        changed: asyncio.Event,
     ) -> None:
         """`table` returns the settings as they were read; while this agent `is_fenced`, it leads nothing.
 
-        `zones` gets what the cluster says of zones. Each time that Kafka has answered, `on_assignments` is called with
-        the partitions to take care of, then `on_known`. `on_led` is called on a thread, with the topics whose partition
-        0 is led here, whether or not the feature is on.
+        `zones` gets what the cluster says of zones. `changed` is set when leadership or readers may have changed.
         """
         self._table = table
         self._defaults = defaults
@@ -220,22 +225,13 @@ class LeadershipWatch:
         self._zones = zones
         self._is_fenced = is_fenced
         self._threads = threads
-        self._changed = asyncio.Event()
+        self._changed = changed
         self.is_known = False
         self.unknown_because: str | None = None
         """Why Kafka did not answer last time; None: it did."""
-        self._on_assignments = on_assignments
-        self._on_led = on_led
-        self._on_known = on_known
-        if zones.readers is not None:
-            zones.readers.on_new = self.look_again
 
-    def look_again(self) -> None:
-        """Ask again soon: leadership or readers may have changed. May be called often."""
-        self._changed.set()
-
-    async def run(self, reader: LeadershipReader, interval_s: float) -> None:
-        """Ask for ever, at that interval or when a change is signalled."""
+    async def looks(self, reader: LeadershipReader, interval_s: float) -> AsyncGenerator[Led, None]:
+        """Ask for ever, at that interval or when a change is signalled, and yield each answer."""
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
@@ -245,9 +241,8 @@ class LeadershipWatch:
                 self._zones.learned(await loop.run_in_executor(self._threads, reader.racks, followers))
                 if self._is_fenced():
                     led = {}  # every reader would refuse what this incarnation uploads
-                self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
+                yield await loop.run_in_executor(self._threads, self._look, led)
                 self.is_known, self.unknown_because = True, None
-                self._on_known()
             except KafkaClusterError as error:
                 log.warning("leadership_unknown", error=str(error))
                 self.unknown_because = str(error)
@@ -258,9 +253,9 @@ class LeadershipWatch:
             except TimeoutError:
                 continue
 
-    def _assignments(self, led: LedByTopic) -> list[Assignment]:
+    def _look(self, led: LedByTopic) -> Led:
         found = self._replicas.look()
         self._zones.set_led(followers_of(led, found))
         first = (one for one in found if one.partition == 0 and 0 in led.get(one.topic, {}))
-        self._on_led({one.topic: one.topic_id for one in first})
-        return assignments(led, self._table(), found, self._defaults, self._zones)
+        found_led = assignments(led, self._table(), found, self._defaults, self._zones)
+        return Led(found_led, {one.topic: one.topic_id for one in first})

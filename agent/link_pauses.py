@@ -27,7 +27,11 @@ _LOOK_S: Final = 2.0
 class LinkPauses:
     """The pauses that concern this agent. Changed in the event loop; any thread may ask."""
 
-    def __init__(self, broker_id: int, zone: str | None, state_directory: Path) -> None:
+    def __init__(
+        self, broker_id: int, zone: str | None, state_directory: Path, on_change: Callable[[], object] = lambda: None
+    ) -> None:
+        """`on_change` is called in the event loop, after a change."""
+        self._on_change = on_change
         self._own_scopes = {ALL, f"broker:{broker_id}"} | ({f"zone:{zone}"} if zone is not None else set())
         self._state_directory = state_directory
         self._recorded: Pauses | None = None
@@ -37,8 +41,6 @@ class LinkPauses:
         self._of_agent: str | None = None
         self.shown: Pauses = {}
         """The pauses in force, by scope: of this agent, and of any topic."""
-        self.on_change: Callable[[], object] = lambda: None
-        """Called in the event loop, after a change."""
         self._weigh()
 
     def recorded(self, pauses: Pauses) -> None:
@@ -46,7 +48,7 @@ class LinkPauses:
         was_known, self._recorded = self._recorded is not None, pauses
         self._weigh()
         if not was_known:
-            self.on_change()
+            self._on_change()
 
     async def run(self) -> None:
         """Look for the file until cancelled."""
@@ -80,7 +82,7 @@ class LinkPauses:
             log.warning("links_paused", scope=scope, by=shown[scope].by, reason=shown[scope].reason)
         for scope in sorted(before.keys() - shown.keys()):
             log.warning("links_resumed", scope=scope)
-        self.on_change()
+        self._on_change()
 
     def is_paused(self) -> bool:
         """Whether nothing is linked from or to this agent."""

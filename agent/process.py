@@ -34,7 +34,7 @@ from agent.settings.http_listener import check_http_listener
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings.shown_configuration import shown_configuration
 from agent.tls.certificates import CertificateWatch, certificate_stores
-from agent.wiring.relaying import Relaying, build_relaying
+from agent.wiring.relaying import Relaying
 from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
 from kafka_log.broker_files.server_properties import BrokerProperties
 from kafka_log.errors import BrokerPropertiesError
@@ -143,13 +143,10 @@ class Agent:
         broker, manager, state = self._configuration.broker, self._manager, self.state
         incarnation = self._lock.next_incarnation(wall_ms)
         identity = AgentIdentity(formatted.cluster_id, broker.node_id, incarnation, broker.rack, wall_ms())
-        relaying = build_relaying(self._configuration, identity, self.registry, self._archive_storage, time.monotonic)
-        await relaying.start(self._configuration, self._sockets)
-        if relaying.shadow is None:
-            state.supervisor.start("peers", relaying.found_peers.run)
-            state.supervisor.start("peer watch", relaying.peer_watch.run)
-            state.supervisor.start("broker watch", relaying.leader.watch_broker)
-        state.supervisor.start("link pauses", relaying.pauses.run)
+        relaying = Relaying(self._configuration, identity, self.registry, self._archive_storage, time.monotonic)
+        await relaying.start(self._sockets)
+        for name, run in relaying.runs.items():
+            state.supervisor.start(name, run)
         state.identity, state.relaying = identity, relaying
         state.savings = self._savings(relaying)
         self.registry.register(SavingsCollector(state.savings.dollars, is_shadow=relaying.shadow is not None))

@@ -72,7 +72,7 @@ class SettingsKeeping:
         """For what nothing is left to inherit: a thousand topics' names need not be matched again."""
 
     def set_led(self, topics: Mapping[str, TopicId]) -> None:
-        """Set the topics whose partition 0 is led here. Any thread may call it."""
+        """Set the topics whose partition 0 is led here."""
         self._led = topics
 
     async def run(self) -> None:

@@ -175,7 +175,7 @@ class GatewayPipe:
 
     def _is_linked(self, _view: ProduceRequestView, size: int, now_s: float) -> bool:
         is_routed = (
-            PeerCapabilities.ROUTED_PRODUCE in self._agent.capabilities and not self._context.uploads.is_stopped()
+            PeerCapabilities.ROUTED_PRODUCE in self._agent.capabilities and not self._context.uploads.wanted.is_stopped
         )
         return is_routed and self._context.decider.is_linked(size, now_s) and self._agent.reads.allows(now_s)
 

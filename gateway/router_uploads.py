@@ -6,7 +6,7 @@ upload, whose requests go inline, or the one deletion, which is retried.
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -65,8 +65,6 @@ class RouterUploads:
         self._clocks = clocks
         self._metrics = metrics
         self._sweep = RouterSweep(channel.is_live)
-        self.is_stopped: Callable[[], bool] = lambda: False
-        """Whether this agent may neither store nor delete: another cluster may use the same names."""
         self._woken = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
 
@@ -159,7 +157,7 @@ class RouterUploads:
             holder.connection.not_stored(holder.number)
 
     async def _delete(self, due: DueDeletion) -> None:
-        if self.is_stopped():
+        if self.wanted.is_stopped:
             self._channel.not_deleted(due.object_id, self._clocks.monotonic_s())
             return
         blob = StoredBlob(due.object_id.blob_name, 0, due.custom_metadata)

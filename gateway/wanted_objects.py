@@ -32,6 +32,8 @@ class KnownNames:
     """Blocks; False when the topic could not be read to its present end."""
     doubt: Callable[[], str]
     """The reason not to draw conclusions from what the topic lacks; empty if there is none."""
+    is_stopped: Callable[[], bool] = lambda: False
+    """Whether this agent may neither store nor delete: another cluster may use the same names."""
 
 
 class WantedObjects:
@@ -45,6 +47,11 @@ class WantedObjects:
     def arrived(self, known: KnownNames) -> None:
         """Use this metadata from now on."""
         self._known = known
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this agent may neither store nor delete."""
+        return self._known is not None and self._known.is_stopped()
 
     def find_unwanted(self, listed: Iterable[StoredBlob]) -> list[StoredBlob]:
         """Return the objects that no segment names or will name. Raises RemoteStorageError."""

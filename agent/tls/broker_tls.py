@@ -177,7 +177,7 @@ class BrokerTls:
 
     def __init__(self, plan: BrokerTlsPlan) -> None:
         """Read the files. Raises AgentSettingsError, OSError."""
-        self._plan = plan
+        self.plan = plan
         self._seen = self._look()
         self._client, self._server = self._read()
 
@@ -202,15 +202,15 @@ class BrokerTls:
             log.warning("broker_certificate_unreadable", error=str(error), consequence="the last good one stays in use")
 
     def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        contexts = self._plan.client_context(), self._plan.server_context()
-        shown = first_certificate(self._plan.identity_pem())
+        contexts = self.plan.client_context(), self.plan.server_context()
+        shown = first_certificate(self.plan.identity_pem())
         log.info(
             "broker_certificate_read", subject=shown.subject.rfc4514_string(), until=str(shown.not_valid_after_utc)
         )
         return contexts
 
     def _look(self) -> list[FileState | None]:
-        return list(map(state_of, self._plan.files))
+        return list(map(state_of, self.plan.files))
 
 
 def _load_identity(context: ssl.SSLContext, pem: bytes, password: str | None) -> None:

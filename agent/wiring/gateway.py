@@ -1,12 +1,12 @@
 """Builds the zone gateway from the settings: ports for this zone's clients, and handlers for those of other zones.
 
-A part that is off is None. `ClientGateway` starts and stops the parts, and keeps to the brokers that there are.
+A part that is off is None.
 """
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from dataclasses import replace
 from functools import cache, partial
 
 import structlog
@@ -16,7 +16,6 @@ from agent.configuration import Configuration
 from agent.lease_watch import LeaseWatch
 from agent.service_manager import ListeningSockets
 from agent.settings.bypass import client_login
-from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.memory_shares import CLIENT_FRAMES_BYTES, HELD_ANSWERS_BYTES, HELD_FRAMES_BYTES, SERVED_BYTES
 from agent.settings.setting_types import MAX_PORT
 from agent.wiring.peering import gateway_tls
@@ -94,44 +93,118 @@ CALLBACK_KEY = "client.quota.callback.class"
 _OF_LINKS = PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS
 
 
-@dataclass(slots=True)
 class ClientGateway:
-    """The parts of the gateway. Use it in the event loop."""
+    """The parts of the gateway. Create and use it in the event loop."""
 
-    settings: GatewaySettings
-    clients: ZoneGateway
-    ports: Mapping[str, tuple[ClientPort, Address]]
-    """Ports of the broker beside this agent, by the names of their sockets."""
-    handlers: Mapping[PeerCapabilities, PeerHandler]
-    """Who serves other agents' connections, by what they are for."""
-    capabilities: PeerCapabilities
-    """What the gateway asks for, and the handlers grant."""
-    traffic: ClientTraffic
-    """The traffic of both sides."""
-    peers: Mapping[int, Address]
-    """The agents of other brokers; some may come later."""
-    proxies: ZoneProxies
-    routing: RoutingContext | None
-    splicing: SplicingContext | None
-    holding: HoldingContext | None
-    serving: ServingParts | None
-    runs: Sequence[Callable[[], Coroutine[None, None, None]]]
-    """What runs beside the listeners."""
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    unbound: set[int] = field(default_factory=set)
-    """Brokers whose ports could not be bound."""
+    def __init__(
+        self,
+        configuration: Configuration,
+        leader: LeaderContext,
+        follower: FollowerContext,
+        store: BlobStorage,
+        peers: Mapping[int, Address],
+        proxies: ZoneProxies,
+        ask_anew: Callable[[], object],
+    ) -> None:
+        """`peers` are the agents of other brokers, at least of all that are reached here; some may come later.
+
+        `leader` and `follower` are those of replication; `store` may be away. `ask_anew` asks Kafka again which topics
+        there are, and who leads them.
+        """
+        self._configuration = configuration
+        self.settings, self.peers, self.proxies = configuration.settings.gateway, peers, proxies
+        self.traffic = ClientTraffic(configuration.broker.rack or "")
+        """The traffic of both sides."""
+        self.capabilities = _capabilities(configuration, follower)
+        """What the gateway asks for, and the handlers grant."""
+        self._metrics = metrics = GatewayMetrics(leader.metrics.registry, self.traffic)
+        self._holding = _holding(configuration, leader, ask_anew)
+        self._routing: RoutingContext | None = None
+        self._splicing: SplicingContext | None = None
+        self._serving: ServingParts | None = None
+        self._runs: list[Callable[[], Coroutine[None, None, None]]] = []
+        """What runs beside the listeners."""
+        self.handlers: dict[PeerCapabilities, PeerHandler] = {}
+        """Who serves other agents' connections, by what they are for."""
+        consumers = self._exchange_messages(leader, follower, store) if self.capabilities & MESSAGES else None
+        limits, tls = client_limits(self.settings), gateway_tls(configuration.settings.tls, self.settings)
+        self.handlers[PeerCapabilities.CLIENTS] = ClientHandler(
+            configuration.broker.node_id,
+            _zone_listeners(configuration),
+            limits,
+            metrics,
+            self._splicing,
+            consumers,
+            self._holding,
+        )
+        self.clients = ZoneGateway(
+            GatewayContext(
+                self.traffic.zone,
+                replace(follower.hello, capabilities=self.capabilities),
+                peers,
+                tls.client_context if tls else lambda: None,
+                client_tls(self.settings),
+                limits,
+                metrics,
+                self._routing,
+                self._serving,
+                self.settings.fetch_rack_enable,
+            )
+        )
+        self._runs.append(self.clients.probe)
+        self._ports = self._make_ports()
+        """Ports of the broker beside this agent, by the names of their sockets."""
+        self.tasks: list[asyncio.Task[None]] = []
+        self._unbound: set[int] = set()
+        """Brokers whose ports could not be bound."""
+
+    def _exchange_messages(
+        self, leader: LeaderContext, follower: FollowerContext, store: BlobStorage
+    ) -> ConsumerContext:
+        """Make what takes records out of clients' frames and puts links in. Returns what consumers' answers need."""
+        configuration, capabilities = self._configuration, self.capabilities
+        produced = ProduceMetrics(leader.metrics.registry, self.traffic)
+        self._routing = routing = _routing(configuration, follower, store, produced, capabilities)
+        self._splicing = splicing = _splicing(configuration, leader, store, produced)
+        consumers = _consumers(configuration, leader, splicing.answers_budget, self.traffic)
+        if PeerCapabilities.ROUTED_PRODUCE in capabilities:
+            self._runs.append(routing.uploads.run)
+        if splicing.adoptable is not None:
+            self._runs.append(partial(tell_outcomes, splicing.adoptable, produced))
+        if self.settings.fetch_serve_enable and routing.links is not None:
+            permission = ClusterClearance(_asker(configuration), leader.clock)
+            self._runs.append(permission.run)
+            tails, told = _tails(routing.links, self.peers, self._metrics), ServeMetrics(leader.metrics.registry)
+            told.set_held(tails.held_bytes)
+            self._serving = ServingParts(tails, permission, told, _AUTHORISED_S)
+            dial, idle_timeout_s = _dialler(configuration, leader), leader.limits.idle_timeout_s
+            self.handlers[PeerCapabilities.VISIBLE] = TailHandler(consumers, leader.zones, dial, idle_timeout_s)
+        return consumers
+
+    def _make_ports(self) -> dict[str, tuple[ClientPort, Address]]:
+        configuration, settings, metrics = self._configuration, self.settings, self._metrics
+        broker, ports = configuration.broker, dict[str, tuple[ClientPort, Address]]()
+        if settings.bootstrap_listener:
+            shared = Address(settings.listen_host, settings.port_base - 1)
+            ports["bootstrap"] = _bootstrap_port(configuration, metrics), shared
+        if (holding := self._holding) is not None:
+            where, limits = local_address(broker, settings.durable_listener), client_limits(settings)
+            zone, tls = self.traffic.zone, client_tls(settings)
+            port = OwnZonePort(broker.node_id, zone, where, holding, tls, limits, metrics)
+            ports["own-zone"] = port, own_zone_address(settings)
+        return ports
 
     async def start(self, handed: ListeningSockets) -> None:
         """Listen for clients, at handed-over sockets where there are any.
 
         Raises OSError naming the address or file, ssl.SSLError.
         """
-        self.tasks += [asyncio.get_running_loop().create_task(run()) for run in self.runs]
+        self.tasks += [asyncio.get_running_loop().create_task(run()) for run in self._runs]
         await self.clients.start({})
         for broker_id in sorted(self._reached()):
             listener = handed.take(f"client-{broker_id}", self.client_address(broker_id))
             await self._listen(broker_id, listener)  # a neighbour serves whom this agent cannot listen for
-        for name, (port, address) in self.ports.items():
+        for name, (port, address) in self._ports.items():
             await port.start(handed.take(name, address))
 
     async def keep_to_peers(self) -> bool:
@@ -143,7 +216,7 @@ class ClientGateway:
         for broker_id in listening - wanted:
             await self.clients.leave(broker_id)
             log.info("gateway_left", broker=broker_id)
-        self.unbound.intersection_update(wanted)
+        self._unbound.intersection_update(wanted)
         served = [await self._listen(one, self.client_address(one)) for one in sorted(wanted - listening)]
         return all(served)
 
@@ -154,10 +227,10 @@ class ClientGateway:
                 raise OSError(f"cannot listen at {listener}: remote.wal.gateway.port.base is too high")
             await self.clients.listen(broker_id, listener)
         except OSError as error:
-            self.unbound.add(broker_id)
+            self._unbound.add(broker_id)
             log.error("gateway_does_not_listen", broker=broker_id, error=str(error), path="clients here miss it")
             return False
-        self.unbound.discard(broker_id)
+        self._unbound.discard(broker_id)
         log.info("gateway_joined", broker=broker_id)
         return True
 
@@ -172,143 +245,53 @@ class ClientGateway:
     def unserved(self) -> tuple[int, ...]:
         """Return the brokers whose clients this agent cannot serve now; see `Hello.unserved`."""
         told = self.clients.unserved()
-        return told if told == NO_BROKER_SERVED else (*sorted({*told, *self.unbound}),)
+        return told if told == NO_BROKER_SERVED else (*sorted({*told, *self._unbound}),)
 
     async def stop(self) -> None:
         """Close all listeners and clients' connections."""
-        await asyncio.gather(*(port.stop() for port, _ in self.ports.values()))
+        await asyncio.gather(*(port.stop() for port, _ in self._ports.values()))
         await self.clients.stop()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        if self.serving is not None:
-            await self.serving.tails.close()
+        if self._serving is not None:
+            await self._serving.tails.close()
 
     def kafka_is_followed(
         self,
         metadata: FollowedMetadata,
         storage: RemoteWalStorageManager,
         lease: LeaseWatch,
-        ask_anew: Callable[[], object],
     ) -> None:
-        """Use this metadata to find what logs want of the gateways' objects, while the lease allows deletions.
-
-        `ask_anew` asks Kafka again which topics there are, and who leads them.
-        """
+        """Use this metadata to find what logs want of the gateways' objects, while the lease allows deletions."""
 
         def doubt() -> str:
             return metadata.doubt() if lease.may_delete else "the lease in the bucket is not known to be this cluster's"
 
-        if self.durable is not None:
-            self.durable.ask_anew = ask_anew
-        if self.routing is not None:
+        if self._routing is not None:
             unpublished = UnpublishedSegments(storage, metadata.store, lambda: self.peers)
-            uploads = self.routing.uploads
-            uploads.wanted.arrived(
-                KnownNames(metadata.store.find_adopters, unpublished.stored_ms, metadata.read_to_end, doubt)
-            )
-            uploads.is_stopped = lambda: lease.lost_because is not None
+            find, is_stopped = metadata.store.find_adopters, lambda: lease.lost_because is not None
+            names = KnownNames(find, unpublished.stored_ms, metadata.read_to_end, doubt, is_stopped)
+            self._routing.uploads.wanted.arrived(names)
 
     @property
     def adoptable(self) -> AdoptableRecords | None:
         """The records that the write path need not upload; None if it uploads all."""
-        return self.splicing.adoptable if self.splicing is not None else None
+        return self._splicing.adoptable if self._splicing is not None else None
 
     @property
     def durable(self) -> DurableLogs | None:
         """The logs whose answers are held; None if none are."""
-        return self.holding.logs if self.holding is not None else None
+        return self._holding.logs if self._holding is not None else None
 
     @property
     def degraded(self) -> list[str]:
         """What does not work for clients."""
         away = self.clients.unreached
         told = [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
-        if self.holding is not None and self.holding.metrics.are_refused_late:
+        if self._holding is not None and self._holding.metrics.are_refused_late:
             told.append("producers are told to try again: what they sent was not stored or replicated in time")
         return told
-
-
-def build_gateway(
-    configuration: Configuration,
-    leader: LeaderContext,
-    follower: FollowerContext,
-    store: BlobStorage,
-    peers: Mapping[int, Address],
-    proxies: ZoneProxies,
-) -> ClientGateway:
-    """Build the gateway. `peers` are the known agents, at least of all brokers that are reached here.
-
-    `leader` and `follower` are those of replication; `store` may be away.
-    """
-    broker, settings, registry = configuration.broker, configuration.settings.gateway, leader.metrics.registry
-    traffic, capabilities = ClientTraffic(broker.rack or ""), _capabilities(configuration, follower)
-    metrics, limits, of_clients = GatewayMetrics(registry, traffic), client_limits(settings), client_tls(settings)
-    holding = _holding(configuration, leader)
-    runs: list[Callable[[], Coroutine[None, None, None]]] = []
-    routing = splicing = consumers = serving = None
-    if capabilities & MESSAGES:
-        produced = ProduceMetrics(registry, traffic)
-        routing = _routing(configuration, follower, store, produced, capabilities)
-        splicing = _splicing(configuration, leader, store, produced)
-        consumers = _consumers(configuration, leader, splicing.answers_budget, traffic)
-        if PeerCapabilities.ROUTED_PRODUCE in capabilities:
-            runs.append(routing.uploads.run)
-        if splicing.adoptable is not None:
-            runs.append(partial(tell_outcomes, splicing.adoptable, produced))
-    zone_listeners = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
-    handlers: dict[PeerCapabilities, PeerHandler] = {
-        PeerCapabilities.CLIENTS: ClientHandler(
-            broker.node_id, zone_listeners, limits, metrics, splicing, consumers, holding
-        )
-    }
-    if settings.fetch_serve_enable and consumers is not None and routing is not None and routing.links is not None:
-        permission = ClusterClearance(_asker(configuration), leader.clock)
-        runs.append(permission.run)
-        tails = _tails(routing.links, peers, metrics)
-        told = ServeMetrics(registry)
-        told.set_held(tails.held_bytes)
-        serving = ServingParts(tails, permission, told, _AUTHORISED_S)
-        dial = _dialler(configuration, leader)
-        handlers[PeerCapabilities.VISIBLE] = TailHandler(consumers, leader.zones, dial, leader.limits.idle_timeout_s)
-    tls = gateway_tls(configuration.settings.tls, settings)
-    clients = ZoneGateway(
-        GatewayContext(
-            traffic.zone,
-            replace(follower.hello, capabilities=capabilities),
-            peers,
-            tls.client_context if tls else lambda: None,
-            of_clients,
-            limits,
-            metrics,
-            routing,
-            serving,
-            settings.fetch_rack_enable,
-        )
-    )
-    ports: dict[str, tuple[ClientPort, Address]] = {}
-    if settings.bootstrap_listener:
-        shared = Address(settings.listen_host, settings.port_base - 1)
-        ports["bootstrap"] = _bootstrap_port(configuration, metrics), shared
-    if holding is not None:
-        where = local_address(broker, settings.durable_listener)
-        port = OwnZonePort(broker.node_id, traffic.zone, where, holding, of_clients, limits, metrics)
-        ports["own-zone"] = port, own_zone_address(settings)
-    return ClientGateway(
-        settings,
-        clients,
-        ports,
-        handlers,
-        capabilities,
-        traffic,
-        peers,
-        proxies,
-        routing,
-        splicing,
-        holding,
-        serving,
-        [*runs, clients.probe],
-    )
 
 
 def _capabilities(configuration: Configuration, follower: FollowerContext) -> PeerCapabilities:
@@ -369,10 +352,12 @@ def _consumers(
     return ConsumerContext(giving, ConsumeMetrics(leader.metrics.registry, traffic), costs)
 
 
-def _holding(configuration: Configuration, leader: LeaderContext) -> HoldingContext | None:
+def _holding(
+    configuration: Configuration, leader: LeaderContext, ask_anew: Callable[[], object]
+) -> HoldingContext | None:
     if not configuration.settings.gateway.durable_listener:
         return None
-    logs = DurableLogs()
+    logs = DurableLogs(ask_anew)
     metrics = DurableMetrics(leader.metrics.registry, logs)
     replication = None
     if configuration.settings.gateway.acks_pipelined_enable:
@@ -426,10 +411,14 @@ def _asker(configuration: Configuration) -> Callable[[Collection[TopicId]], Clus
     return ask
 
 
+def _zone_listeners(configuration: Configuration) -> dict[str, Address]:
+    names = configuration.settings.gateway.zone_listeners
+    return {zone: local_address(configuration.broker, name) for zone, name in names.items()}
+
+
 def _bootstrap_port(configuration: Configuration, metrics: GatewayMetrics) -> BootstrapPort:
     broker, settings = configuration.broker, configuration.settings.gateway
-    others = settings.zone_listeners.items()
-    listeners = {zone: ZoneListener(local_address(broker, name)) for zone, name in others}
+    listeners = {zone: ZoneListener(address) for zone, address in _zone_listeners(configuration).items()}
     own, name = broker.rack or "", settings.bootstrap_listener
     tls = None
     if broker.security_protocols[name].endswith("SSL"):

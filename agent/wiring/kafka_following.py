@@ -82,6 +82,8 @@ class KafkaFollowing:
         log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
         self._has_store = settings.has_store
         self._listener = listener
+        self._leadership_asked = around.relaying.leadership_asked
+        self._leadership_known = partial(around.metrics.loops.succeeded, Loop.LEADERSHIP)
         self._leaders = partial(LeadershipReader, client, broker_id)
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
@@ -124,9 +126,7 @@ class KafkaFollowing:
             around.relaying.zones,
             lambda: self.incarnation.fenced_because is not None or self.lease.lost_because is not None,
             self._pool,
-            listener.assigned,
-            self._keeping.set_led,
-            partial(around.metrics.loops.succeeded, Loop.LEADERSHIP),
+            self._leadership_asked,
         )
         self._settings_told = SettingsTable()
         self._missing = {"metadata topics", "topic settings", "metadata"}
@@ -181,7 +181,7 @@ class KafkaFollowing:
         self.incarnation.look()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeping.run())
-            tasks.create_task(self.leadership.run(self._leaders(), _LEADERSHIP_LOOK_S))
+            tasks.create_task(self._follow_leadership())
             tasks.create_task(self.topics.watch())
             if self._has_store:
                 tasks.create_task(self.incarnation.run())
@@ -189,6 +189,12 @@ class KafkaFollowing:
                 tasks.create_task(
                     self.metadata.save_snapshots(SNAPSHOT_INTERVAL_S, lambda: self.lease.lost_because is None)
                 )
+
+    async def _follow_leadership(self) -> None:
+        async for led in self.leadership.looks(self._leaders(), _LEADERSHIP_LOOK_S):
+            self._keeping.set_led(led.first)
+            self._listener.assigned(led.assignments)
+            self._leadership_known()
 
     def _settings_changed(self, _table: object) -> None:
         """Called in the reader's thread."""
@@ -201,7 +207,7 @@ class KafkaFollowing:
         self._settings_told = now
         self._listener.settings_read(now)
         if (before.topics, before.patterns) != (now.topics, now.patterns):
-            self.leadership.look_again()
+            self._leadership_asked.set()
 
     async def _until_read(self, what: str, wait: Callable[[float], bool]) -> None:
         """Wait until what was in the topic at the start is read, however long that takes."""

@@ -1,9 +1,16 @@
-"""Puts the life of combined segments together: `rlm.lifecycle`, from the settings."""
+"""The tasks for combined segments after their upload, from the settings: `rlm.lifecycle`.
 
+None of them is on the path of replication, and all wait until the metadata topic was read to its end. While the cluster
+or the store does not answer, everything stays as it is.
+"""
+
+import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+
+import structlog
 
 from agent.settings.setting_types import milliseconds
 from agent.wiring.agent_resources import AgentResources
@@ -26,83 +33,137 @@ from rlm.lifecycle.expiration import (
     Responsibility,
     RLMWalExpirationTask,
 )
-from rlm.lifecycle.failover import FailoverTask
-from rlm.lifecycle.lifecycle import Lifecycle
+from rlm.lifecycle.failover import FailoverPlanner, FailoverTask
+from rlm.lifecycle.intervals import LifecycleIntervals
 from rlm.lifecycle.object_ownership import Caretaking, ObjectOwnership, StoreRegistrations
-from rlm.lifecycle.orphans import OrphanRounds, OrphanTask
+from rlm.lifecycle.orphans import OrphanRounds, OrphanTask, pause_s
 from rlm.lifecycle.release import TOPIC_GONE_MS, LongTermTier, TopicWatch
+from rlm.write_path.assignment import Assignment
 
+log = structlog.get_logger(__name__)
+
+_METADATA_WAIT_S = 5.0
 _UNPUBLISHED_MAX_S = 10.0
 """Nothing is deleted while metadata waits longer than this for publication. It may include the end of an upload, so
 this is far below the time-to-live of uploads with an unknown end."""
 
 
-def build_lifecycle(
-    around: AgentResources,
-    kafka: KafkaFollowing,
-    tier: LongTermTier,
-    is_under_way: Callable[[CombinedSegmentId], bool],
-    on_observation: Callable[[Observation], Observation],
-    declare_loss: Callable[[DeclaredGap], None],
-) -> Lifecycle:
-    """Build it. `is_under_way` reports uploads; `on_observation` returns what conclusions are drawn from.
+class Lifecycle:
+    """Runs the tasks. Create and use it in the event loop."""
 
-    `declare_loss` is called with what a led log lost without an election.
-    """
-    settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, around.metrics.lifecycle
-    store, lease, publisher = metadata.store, kafka.lease, around.publisher
-    wall_ms, identity, storage = around.clocks.wall_ms, around.identity, around.relaying.storage
-    threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
-    ttl_ms = milliseconds(settings.uncommitted_ttl_s)
+    def __init__(
+        self,
+        around: AgentResources,
+        kafka: KafkaFollowing,
+        tier: LongTermTier,
+        is_under_way: Callable[[CombinedSegmentId], bool],
+        on_observation: Callable[[Observation], Observation],
+        declare_loss: Callable[[DeclaredGap], None],
+    ) -> None:
+        """`is_under_way` reports uploads; `on_observation` returns what conclusions are drawn from.
 
-    registrations = StoreRegistrations(store, lambda: frozenset(kafka.topic_settings.agents) | {identity.broker_id})
-    ownership = ObjectOwnership(identity.broker_id, identity.incarnation, registrations)
-    unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
-    caretaking = Caretaking(
-        ownership, publisher, unpublished_max_s, lambda: lease.may_delete and lease.clock_is_off is None
-    )
+        `declare_loss` is called with what a led log lost without an election.
+        """
+        settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, around.metrics.lifecycle
+        store, lease, publisher = metadata.store, kafka.lease, around.publisher
+        wall_ms, identity, storage = around.clocks.wall_ms, around.identity, around.relaying.storage
+        self._threads = threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
+        ttl_ms = milliseconds(settings.uncommitted_ttl_s)
 
-    limits = ExpirationLimits(around.configuration.delete_grace_ms, ttl_ms)
-    planner = ExpirationPlanner(store, tier, limits, random.Random())  # noqa: S311 - it spreads retries
-    on_started = around.relaying.leader.segment_deletion_started
-    responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
-    expiration = RLMWalExpirationTask(storage, publisher, planner, responsibility, around.clocks, store, metrics)
+        registrations = StoreRegistrations(store, lambda: frozenset(kafka.topic_settings.agents) | {identity.broker_id})
+        ownership = ObjectOwnership(identity.broker_id, identity.incarnation, registrations)
+        unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
+        self._caretaking = caretaking = Caretaking(
+            ownership, publisher, unpublished_max_s, lambda: lease.may_delete and lease.clock_is_off is None
+        )
+        self.brokers_to_care_for = caretaking.brokers
+        """Returns the brokers whose objects this agent may delete now; any thread may ask."""
 
-    def observed(observation: Observation, now_ms: int) -> None:
-        metrics.hidden_topics.set(len(observation.hidden))
-        observation = on_observation(observation)
-        planner.cluster_seen(observation.view)
-        metrics.held_partitions.set(held_partitions(observation.view))
-        kafka.topics.retention_seen(longest_retention_ms(observation.kept_ms.values()))
-        caretaking.seen(observation.brokers, now_ms)
+        limits = ExpirationLimits(around.configuration.delete_grace_ms, ttl_ms)
+        planner = ExpirationPlanner(store, tier, limits, random.Random())  # noqa: S311 - it spreads retries
+        on_started = around.relaying.leader.segment_deletion_started
+        responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
+        self._expiration = RLMWalExpirationTask(
+            storage, publisher, planner, responsibility, around.clocks, store, metrics
+        )
 
-    def wanted() -> set[TopicId]:
-        stored = (*store.topic_id_partitions(), *metadata.archive.topic_id_partitions())
-        return topics_of(stored) | planner.topics_asked
+        def observed(observation: Observation, now_ms: int) -> None:
+            metrics.hidden_topics.set(len(observation.hidden))
+            observation = on_observation(observation)
+            planner.cluster_seen(observation.view)
+            metrics.held_partitions.set(held_partitions(observation.view))
+            kafka.topics.retention_seen(longest_retention_ms(observation.kept_ms.values()))
+            caretaking.seen(observation.brokers, now_ms)
 
-    observer = partial(ClusterObserver, around.configuration.client, identity.broker_id, TopicWatch(TOPIC_GONE_MS))
-    retention = wal_retention(settings)
-    watch = ClusterWatch(observer, wanted, kafka.topic_settings, retention, observed, wall_ms, threads)
-    leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
-    orphans = OrphanTask(
-        storage,
-        store,
-        metadata.read_to_end,
-        ttl_ms,
-        wall_ms,
-        planner.is_being_deleted,
-        is_under_way,
-        topic_doubt=metadata.doubt,
-    )
-    metrics.host_clock_ahead.set_function(lambda: lease.host_is_ahead_ms / 1000)
-    metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
-    return Lifecycle(
-        FailoverTask(identity.broker_id, store, publisher, wall_ms, metrics, threads, declare_loss, leaders),
-        watch,
-        caretaking,
-        expiration,
-        OrphanRounds(orphans, publisher, caretaking.brokers, metrics.orphan_search, threads),
-        metadata.was_read,
-        threads,
-        around.metrics.loops.succeeded,
-    )
+        def wanted() -> set[TopicId]:
+            stored = (*store.topic_id_partitions(), *metadata.archive.topic_id_partitions())
+            return topics_of(stored) | planner.topics_asked
+
+        observer = partial(ClusterObserver, around.configuration.client, identity.broker_id, TopicWatch(TOPIC_GONE_MS))
+        retention = wal_retention(settings)
+        self._cluster = ClusterWatch(observer, wanted, kafka.topic_settings, retention, observed, wall_ms, threads)
+        tell_loss = partial(asyncio.get_running_loop().call_soon_threadsafe, declare_loss)
+        planned = FailoverPlanner(identity.broker_id, store, tell_loss)
+        leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
+        orphans = OrphanTask(
+            storage,
+            store,
+            metadata.read_to_end,
+            ttl_ms,
+            wall_ms,
+            planner.is_being_deleted,
+            is_under_way,
+            topic_doubt=metadata.doubt,
+        )
+        metrics.host_clock_ahead.set_function(lambda: lease.host_is_ahead_ms / 1000)
+        metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
+        self._failover = FailoverTask(planned, store, publisher, wall_ms, metrics, threads, leaders)
+        self._orphans = OrphanRounds(orphans, publisher, caretaking.brokers, metrics.orphan_search, threads)
+        self._metadata_was_read, self._succeeded = metadata.was_read, around.metrics.loops.succeeded
+        self._intervals = LifecycleIntervals()
+
+    def set_led(self, assignments: Sequence[Assignment]) -> None:
+        """Set the partitions that are led here from now on."""
+        self._failover.set_led(assignments)
+
+    async def run(self) -> None:
+        """Run the tasks until cancelled; another object's next run continues what is half done."""
+        try:
+            await self.run_tasks()
+        finally:
+            self._expiration.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run_tasks(self) -> None:
+        """Run the tasks until cancelled, and leave all resources open."""
+        loop = asyncio.get_running_loop()
+        while not await loop.run_in_executor(self._threads, self._metadata_was_read, _METADATA_WAIT_S):
+            log.info("lifecycle_waits", reason="the metadata topic is not read yet")
+        intervals, changed = self._intervals, self._failover.led_changed
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._repeat("failover", self._failover.run_once, intervals.failover_s, changed))
+            group.create_task(self._repeat("cluster", self._cluster.run_once, intervals.cluster_s))
+            group.create_task(self._repeat("expiration", self._expiration.run_once, intervals.expiration_s))
+            group.create_task(self._look_for_orphans())
+
+    async def _look_for_orphans(self) -> None:
+        await self._caretaking.cluster_seen.wait()
+        while True:
+            searched = await self._orphans.run_once()
+            if searched:
+                self._succeeded("orphans")
+            await asyncio.sleep(pause_s(searched, self._intervals.orphans_s))
+
+    async def _repeat(
+        self, task: str, step: Callable[[], Awaitable[bool]], interval_s: float, sooner: asyncio.Event | None = None
+    ) -> None:
+        sooner = sooner or asyncio.Event()
+        while True:
+            sooner.clear()
+            if await step():
+                self._succeeded(task)
+            try:
+                async with asyncio.timeout(interval_s):
+                    await sooner.wait()
+            except TimeoutError:
+                continue

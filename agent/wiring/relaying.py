@@ -3,8 +3,9 @@
 It depends on nothing that may fail beside it: the write path and object storage come later, and may go again.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from agent.found_peers import FoundPeers, serving_clients
 from agent.identity import AgentIdentity
 from agent.link_pauses import LinkPauses
 from agent.metrics.store_times import StoreTimes
+from agent.pack_rules import PackRules
 from agent.service_manager import ListeningSockets
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import bypass
@@ -41,7 +43,7 @@ from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.wrappers.request_ceiling import RequestCeiling
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
-from replication.follower.follower_context import FollowerContext, FollowerLimits
+from replication.follower.follower_context import DiallingContext, FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache
 from replication.follower.neighbours import Neighbours, RangeHandler
@@ -49,17 +51,18 @@ from replication.follower.peer_watch import PeerWatch
 from replication.follower.tiers import ArchiveReads
 from replication.leader.catch_up import CatchUp
 from replication.leader.guarded_write_path import GuardedWritePath
-from replication.leader.leader_context import LeaderContext, LeaderLimits, PeerHandler
+from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.link_index import LinkIndex
 from replication.leader.read_ahead import CatchUpLimits
 from replication.leader.shadow import Shadow
+from replication.leader.upload_signal import UploadSignal
 from replication.leader.zones import RemoteReaders, Zones, reads_for
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics, Traffic
 from replication.wire.packing import Packing
 from replication.wire.peer_connection import KnownPeers
-from replication.wire.peer_protocol import PeerCapabilities
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.metrics import StageTimes
 
 if TYPE_CHECKING:
@@ -78,34 +81,134 @@ _CATCH_UP_READS = 4
 """Reads at once for brokers far behind (guessed)."""
 
 
-@dataclass(frozen=True, slots=True)
 class Relaying:
-    """The parts of relaying. Use it in the event loop."""
+    """The parts of relaying. Create and use it in the event loop."""
 
-    leader: LeaderProxy
-    follower: FollowerProxy
-    hydration: HydrationCache
-    catch_up_reads: CatchUpReads
-    storage: GuardedStorageManager
-    write_path: GuardedWritePath
-    stage_times: StageTimes
-    metrics: ReplicationMetrics
-    zones: Zones
-    found_peers: FoundPeers
-    peer_watch: PeerWatch
-    store_times: StoreTimes
-    pauses: LinkPauses
-    packing: Packing
-    gateway: "ClientGateway | None" = None
-    """None if it is off: its code is not loaded then."""
-    neighbours: Neighbours | None = None
-    """None if each agent reads for itself."""
-    shadow: Shadow | None = None
-    """None unless the agent is in shadow; then nothing listens and nobody is dialled."""
-    own_port: "PassingPort | None" = None
-    """Passes on what the local broker sends to the address that it advertises to other brokers: it dials itself there
-    too, for instance to end transactions that it coordinates. None if the broker itself listens at that port.
-    """
+    def __init__(
+        self,
+        configuration: Configuration,
+        identity: AgentIdentity,
+        registry: CollectorRegistry,
+        archive: Callable[[], ArchiveReads | None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`archive` returns the archive's store once it is there; `clock` gives monotonic seconds."""
+        self._configuration = configuration
+        settings, broker = configuration.settings, configuration.broker
+        self.metrics = metrics = ReplicationMetrics(registry)
+        self.store_times, self.stage_times = StoreTimes(registry, clock), StageTimes(registry)
+        self.storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), self.store_times.time_call)
+        self.write_path = GuardedWritePath()
+        self.leadership_asked = asyncio.Event()
+        """Set when Kafka is to be asked again who leads what."""
+        self.zones = zones = Zones(identity.rack, RemoteReaders(clock, self.leadership_asked.set))
+        self.reads_for = partial(reads_for, zones=zones, shares=configuration.shares_reads)
+        self.pack_rules = PackRules()
+        self.packing = Packing(clock, metrics.packing, self.pack_rules.allows)
+        uploads, peers = UploadSignal(), KnownPeers(peer_addresses(broker, settings.peers))
+        self.pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory, uploads.notify)
+        hello = own_hello(identity, settings, shares_reads=configuration.shares_reads)
+        tls_plan = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
+        broker_tls = BrokerTls(tls_plan) if tls_plan is not None else None
+
+        dialling = _dialling(configuration, hello, metrics, clock)
+        self.neighbours = Neighbours(dialling, peers, zones.is_own) if configuration.shares_reads else None
+        """None if each agent reads for itself."""
+        self.hydration = HydrationCache(
+            self.storage, cache_bytes(settings), self.stage_times, metrics, clock, archive, neighbours=self.neighbours
+        )
+        self.catch_up_reads = CatchUpReads(self.hydration, catch_up_read_limits(settings), metrics, clock)
+        following = self._following(dialling, broker_tls)
+        self.follower = FollowerProxy(following, peers, bypass(broker, settings, configuration.client, clock))
+        peers_changed = asyncio.Event()
+        self.peer_watch = PeerWatch(dialling, peers, peers_changed.set)
+        listen_at = partial(posing_address, settings.peers)
+        remembered = SettingsMemory(settings.process.state_directory).table(is_read=False).agents
+        self.found_peers = FoundPeers(broker.node_id, peers, self.follower, listen_at, remembered, peers_changed)
+
+        leading = self._leading(following, peers, uploads, broker_tls)
+        self.gateway = self._gateway(leading, following, peers) if settings.gateway.enable else None
+        """None if it is off: its code is not loaded then."""
+        self.leader = LeaderProxy(self._with_handlers(leading, following))
+        self.shadow = Shadow(registry, settings.link.wait_max_s, self.reads_for, clock) if settings.is_shadow else None
+        """None unless the agent is in shadow; then nothing listens and nobody is dialled."""
+        self._own_port = _own_port(broker, settings.peers)
+        metrics.held.connections.labels("peer").set_function(lambda: self.leader.connections)
+        metrics.held.connections.labels("replica").set_function(lambda: self.follower.connections)
+
+    def _following(self, dialling: DiallingContext, broker_tls: BrokerTls | None) -> FollowerContext:
+        broker, access = self._configuration.broker, self._configuration.settings.access
+        return FollowerContext(
+            dialling.hello,
+            dialling.limits,
+            dialling.metrics,
+            dialling.tls,
+            dialling.clock,
+            dialling.budget,
+            self.hydration,
+            self.stage_times,
+            self.catch_up_reads,
+            broker_requests(broker, access),
+            broker_tls=broker_tls.server_context if broker_tls is not None else lambda: None,
+            broker_uid=access.replica_user,
+            is_paused=self.pauses.is_paused,
+            packing=self.packing,
+            is_own_zone=self.zones.is_own,
+        )
+
+    def _leading(
+        self, following: FollowerContext, peers: KnownPeers, uploads: UploadSignal, broker_tls: BrokerTls | None
+    ) -> LeaderContext:
+        configuration, metrics, clock, index = self._configuration, self.metrics, following.clock, LinkIndex()
+        frames = frame_bytes(configuration.settings)
+        return LeaderContext(
+            following.hello,
+            _leader_limits(configuration),
+            broker_listener(configuration.broker),
+            self.write_path,
+            self.stage_times,
+            metrics,
+            clock,
+            index,
+            uploads,
+            followers=peers,
+            budget=_frame_budget("to_followers", frames.to_followers, metrics),
+            request_budget=_frame_budget("requests", frames.requests, metrics),
+            catch_up=CatchUp(index, self.write_path, CatchUpLimits(_READ_AHEAD_BYTES), metrics, clock),
+            zones=self.zones,
+            packing=self.packing,
+            requests=following.requests,
+            broker_tls=broker_tls.client_context if broker_tls is not None else lambda: None,
+            broker_name=broker_tls.plan.advertised_host if broker_tls is not None else None,
+        )
+
+    def _gateway(self, leading: LeaderContext, following: FollowerContext, peers: KnownPeers) -> "ClientGateway":
+        from agent.wiring.gateway import ClientGateway
+        from gateway.zone_proxies import ZoneProxies
+
+        broker, found, watch = self._configuration.broker, self.found_peers, self.peer_watch
+        proxies = ZoneProxies(
+            broker.node_id,
+            lambda: serving_clients(found.agents, broker.rack or ""),
+            lambda one, broker_id: one in peers and watch.serves(one, broker_id),
+        )
+        ask_anew = self.leadership_asked.set
+        return ClientGateway(self._configuration, leading, following, self.storage.blobs, peers, proxies, ask_anew)
+
+    def _with_handlers(self, leading: LeaderContext, following: FollowerContext) -> LeaderContext:
+        """Return the context with what serves other agents' connections, and a hello that grants it."""
+        gateway, own = self.gateway, leading.hello
+        handlers = dict(gateway.handlers) if gateway is not None else {}
+        if self.neighbours is not None:
+            idle_timeout_s = leading.limits.idle_timeout_s
+            handlers[PeerCapabilities.RANGES] = RangeHandler(
+                following, leading.budget, self.zones.is_own, idle_timeout_s
+            )
+        granted = reduce(or_, handlers, gateway.capabilities if gateway is not None else PeerCapabilities.NONE)
+        hello = replace(own, capabilities=own.capabilities | granted)
+        return replace(
+            leading, hello=hello, handlers=handlers, unserved=gateway.unserved if gateway is not None else tuple
+        )
 
     @property
     def traffic(self) -> Traffic:
@@ -117,12 +220,23 @@ class Relaying:
         """The requests to the store, or in shadow those that would have been."""
         return self.storage.request_counts if self.shadow is None else self.shadow.requests
 
-    async def start(self, configuration: Configuration, handed: ListeningSockets) -> None:
+    @property
+    def runs(self) -> dict[str, Callable[[], Coroutine[None, None, None]]]:
+        """What runs beside the listeners, by name."""
+        keep_to_peers = self.gateway.keep_to_peers if self.gateway is not None else None
+        runs: dict[str, Callable[[], Coroutine[None, None, None]]] = {
+            "peers": partial(self.found_peers.run, keep_to_peers),
+            "peer watch": self.peer_watch.run,
+            "broker watch": self.leader.watch_broker,
+        }
+        return (runs if self.shadow is None else {}) | {"link pauses": self.pauses.run}
+
+    async def start(self, handed: ListeningSockets) -> None:
         """Listen for the local broker and other agents, at handed-over sockets where there are any; not in shadow.
 
         Raises OSError naming the address.
         """
-        broker, settings = configuration.broker, configuration.settings
+        broker, settings = self._configuration.broker, self._configuration.settings
         if self.shadow is not None:
             return
         tls = peer_tls(settings.tls)
@@ -130,8 +244,8 @@ class Relaying:
         await self.leader.start(peer_listener, tls.server_context() if tls else None)
         replicas = replica_listeners(broker, settings.peers).items()
         await self.follower.start({one: handed.take(f"replica-{one}", address) for one, address in replicas})
-        if self.own_port is not None:
-            await self.own_port.start(posing_address(settings.peers, broker.node_id))
+        if self._own_port is not None:
+            await self._own_port.start(posing_address(settings.peers, broker.node_id))
         if self.gateway is not None:
             await self.gateway.start(handed)
 
@@ -139,8 +253,8 @@ class Relaying:
         """Close all listeners and connections."""
         if self.gateway is not None:
             await self.gateway.stop()
-        if self.own_port is not None:
-            await self.own_port.stop()
+        if self._own_port is not None:
+            await self._own_port.stop()
         await self.leader.stop()
         await self.follower.stop()
         self.hydration.close()
@@ -151,105 +265,12 @@ class Relaying:
         self.storage.close()
 
 
-def build_relaying(
-    configuration: Configuration,
-    identity: AgentIdentity,
-    registry: CollectorRegistry,
-    archive: Callable[[], ArchiveReads | None],
-    clock: Callable[[], float],
-) -> Relaying:
-    """Build relaying. `archive` returns the archive's store once it is there; `clock` gives monotonic seconds."""
-    settings, broker = configuration.settings, configuration.broker
-    store_times, stage_times, metrics = StoreTimes(registry, clock), StageTimes(registry), ReplicationMetrics(registry)
-    storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), store_times.time_call)
-    write_path, zones = GuardedWritePath(), Zones(identity.rack, RemoteReaders(clock))
-    peers = KnownPeers(peer_addresses(broker, settings.peers))
-    hydration = HydrationCache(storage, cache_bytes(settings), stage_times, metrics, clock, archive)
-    pauses = LinkPauses(identity.broker_id, identity.rack, settings.process.state_directory)
-    tls_plan = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
-    broker_tls = BrokerTls(tls_plan) if tls_plan is not None else None
-    frames, index = frame_bytes(settings), LinkIndex()
-    packing = Packing(clock, metrics.packing)
-    context = LeaderContext(
-        own_hello(identity, settings, shares_reads=configuration.shares_reads),
-        _leader_limits(configuration),
-        broker_listener(broker),
-        write_path,
-        stage_times,
-        metrics,
-        clock,
-        index,
-        followers=peers,
-        budget=_frame_budget("to_followers", frames.to_followers, metrics),
-        request_budget=_frame_budget("requests", frames.requests, metrics),
-        catch_up=CatchUp(index, write_path, CatchUpLimits(_READ_AHEAD_BYTES), metrics, clock),
-        zones=zones,
-        packing=packing,
-        requests=broker_requests(broker, settings.access),
-        broker_tls=broker_tls.client_context if broker_tls is not None else lambda: None,
-        broker_name=tls_plan.advertised_host if tls_plan is not None else None,
-    )
-    follower_context = _follower_context(configuration, context, hydration, broker_tls, pauses)
-    follower = FollowerProxy(follower_context, peers, bypass(broker, settings, configuration.client, clock))
-    peer_watch = PeerWatch(
-        follower_context,
-        peers,
-        clock,
-        lambda: found_peers.look_again(),  # noqa: PLW0108 - it is made below
-    )
-    handlers: dict[PeerCapabilities, PeerHandler] = {}
-    gateway = None
-    if settings.gateway.enable:
-        from agent.wiring.gateway import build_gateway
-        from gateway.zone_proxies import ZoneProxies
-
-        proxies = ZoneProxies(
-            broker.node_id,
-            lambda: serving_clients(found_peers.agents, broker.rack or ""),
-            lambda one, broker_id: one in peers and peer_watch.serves(one, broker_id),
-        )
-        gateway = build_gateway(configuration, context, follower_context, storage.blobs, peers, proxies)
-        handlers |= gateway.handlers
-    neighbours = None
-    if configuration.shares_reads:
-        neighbours = hydration.neighbours = Neighbours(follower_context, peers, zones.is_own)
-        ranges = RangeHandler(follower_context, context.budget, zones.is_own, context.limits.idle_timeout_s)
-        handlers[PeerCapabilities.RANGES] = ranges
-    granted = reduce(or_, handlers, gateway.capabilities if gateway is not None else PeerCapabilities.NONE)
-    hello = replace(context.hello, capabilities=context.hello.capabilities | granted)
-    unserved = gateway.unserved if gateway is not None else tuple
-    leader = LeaderProxy(replace(context, hello=hello, handlers=handlers, unserved=unserved))
-    pauses.on_change = leader.links_left_out
-    metrics.held.connections.labels("peer").set_function(lambda: leader.connections)
-    metrics.held.connections.labels("replica").set_function(lambda: follower.connections)
-    remembered = SettingsMemory(settings.process.state_directory).table(is_read=False).agents
-    keep_to_peers = gateway.keep_to_peers if gateway is not None else None
-    listen_at = partial(posing_address, settings.peers)
-    found_peers = FoundPeers(broker.node_id, peers, follower, listen_at, remembered, keep_to_peers)
-    return Relaying(
-        leader,
-        follower,
-        hydration,
-        follower_context.catch_up,
-        storage,
-        write_path,
-        stage_times,
-        metrics,
-        zones,
-        found_peers,
-        peer_watch,
-        store_times,
-        pauses,
-        packing,
-        gateway,
-        neighbours,
-        _shadow(configuration, registry, zones, clock) if settings.is_shadow else None,
-        _own_port(broker, settings.peers),
-    )
-
-
 def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "PassingPort | None":
-    """Build it where an operator such as Strimzi keeps the broker's listener at another port than it advertises."""
+    """Build what passes on what the local broker sends to the address that it advertises to other brokers.
+
+    It dials itself there too, for instance to end transactions that it coordinates. None if the broker itself listens
+    at that port, and not at another one, as an operator such as Strimzi has it.
+    """
     if not is_forwarded(broker, posing_address(settings, broker.node_id).port):
         return None
     from gateway.client_handler import ClientLimits
@@ -260,43 +281,17 @@ def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "PassingPort 
     return PassingPort(broker_listener(broker), lambda: None, limits, GatewayMetrics(CollectorRegistry()))
 
 
-def _shadow(
-    configuration: Configuration, registry: CollectorRegistry, zones: Zones, clock: Callable[[], float]
-) -> Shadow:
-    for_whom = partial(reads_for, zones=zones, shares=configuration.shares_reads)
-    return Shadow(registry, configuration.settings.link.wait_max_s, for_whom, clock)
-
-
-def _follower_context(
-    configuration: Configuration,
-    leader: LeaderContext,
-    hydration: HydrationCache,
-    broker_tls: BrokerTls | None,
-    pauses: LinkPauses,
-) -> FollowerContext:
-    """Return the follower's context, which shares parts with the leader's."""
-    settings, metrics, tls = configuration.settings, leader.metrics, peer_tls(configuration.settings.tls)
-    return FollowerContext(
-        leader.hello,
-        FollowerLimits(
-            settings.hydration.timeout_s,
-            max_request_bytes(configuration.broker),
-            wants_digests=settings.link.takes_digests,
-        ),
-        hydration,
-        leader.stage_times,
-        metrics,
-        CatchUpReads(hydration, catch_up_read_limits(settings), metrics, leader.clock),
-        tls.client_context if tls else lambda: None,
-        leader.clock,
-        budget=_frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics),
-        requests=leader.requests,
-        broker_tls=broker_tls.server_context if broker_tls else lambda: None,
-        broker_uid=settings.access.replica_user,
-        is_paused=pauses.is_paused,
-        packing=leader.packing,
-        is_own_zone=leader.zones.is_own,
+def _dialling(
+    configuration: Configuration, hello: Hello, metrics: ReplicationMetrics, clock: Callable[[], float]
+) -> DiallingContext:
+    settings, tls = configuration.settings, peer_tls(configuration.settings.tls)
+    limits = FollowerLimits(
+        settings.hydration.timeout_s,
+        max_request_bytes(configuration.broker),
+        wants_digests=settings.link.takes_digests,
     )
+    budget = _frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics)
+    return DiallingContext(hello, limits, metrics, tls.client_context if tls else lambda: None, clock, budget)
 
 
 def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:

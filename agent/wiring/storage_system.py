@@ -25,13 +25,12 @@ from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
 from agent.metrics.loop_times import WITHOUT_STORE, Loop
 from agent.metrics.topic_metrics import TopicCollector
 from agent.metrics.usage import UsageReport, client_usage, store_counts
-from agent.pack_rules import PackRules
 from agent.settings.storage_spec import storage_spec
 from agent.storage_loading import StorageLoading
 from agent.wiring.agent_resources import AgentResources, StorageMetrics
 from agent.wiring.archive import build_archiving
 from agent.wiring.kafka_following import KafkaFollowing
-from agent.wiring.lifecycle import build_lifecycle
+from agent.wiring.lifecycle import Lifecycle
 from agent.wiring.relaying import Relaying
 from agent.wiring.write_path import WritePath
 from metadata_topic.settings.settings_table import SettingsTable
@@ -87,8 +86,8 @@ class StorageRun:
         self._log_starts = LogStarts(store)
         self.write_path = write_path = WritePath(around, kafka, self._gaps)
         self.led_gaps = LedGaps(store, write_path.status, self._archived.chain_of)
-        is_under_way, seen, declare_loss = write_path.is_under_way, self._cluster_seen, self._gaps.declare_loss
-        self._lifecycle = build_lifecycle(around, kafka, tiers, is_under_way, seen, declare_loss)
+        is_under_way, seen, declare_loss = write_path.combine.is_under_way, self._cluster_seen, self._gaps.declare_loss
+        self._lifecycle = Lifecycle(around, kafka, tiers, is_under_way, seen, declare_loss)
         self._archiving = build_archiving(around, kafka, self._duties) if archives else None
         puts, gets = relaying.storage.puts, relaying.storage.gets
         self.alarms = Alarms(
@@ -99,8 +98,7 @@ class StorageRun:
             }
         )
         if relaying.gateway is not None:
-            ask_anew = kafka.leadership.look_again
-            relaying.gateway.kafka_is_followed(kafka.metadata, relaying.storage, kafka.lease, ask_anew)
+            relaying.gateway.kafka_is_followed(kafka.metadata, relaying.storage, kafka.lease)
 
     async def run(self) -> None:
         """Run until cancelled, and then upload what was read before. Raises what ended a part."""
@@ -128,17 +126,20 @@ class StorageRun:
     def settings_read(self, table: SettingsTable) -> None:
         relaying = self._around.relaying
         relaying.pauses.recorded(table.pauses)
+        self._learn_pack_rules()
         if relaying.shadow is None:
             relaying.found_peers.registered(table.agents)
             self.write_path.tails.requested(table.tail_requests)
 
     def topics_read(self) -> None:
         self.write_path.topics_read()
-        kafka = self.kafka
-        rules = PackRules(kafka.topic_settings, lambda: kafka.replicas.topic_names, self._around.clocks.monotonic_s)
-        self._around.relaying.packing.is_allowed = rules.allows
+        self._learn_pack_rules()
+
+    def _learn_pack_rules(self) -> None:
+        self._around.relaying.pack_rules.learned(self.kafka.topic_settings.table, self.kafka.replicas.topic_names)
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
+        self._learn_pack_rules()
         self.write_path.assign(assignments)
         self._archived.set_led(assignments)
         self._lifecycle.set_led(assignments)

@@ -7,7 +7,7 @@ before.
 In shadow it decides as ever, uploads are only pretended, and `Shadow` counts what followers would have got. It declares
 no gaps: the agent that replicates will see what is in no object.
 
-Belongs to the event loop, except `failed`, `status` and `is_under_way`.
+Belongs to the event loop, except `status`.
 """
 
 import asyncio
@@ -29,8 +29,6 @@ from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.inline_reason import InlineReason
-from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.zones import reads_for
 from replication.wire.metrics import RecentTraffic
 from rlm.archive.stored_runs import LedLogs
 from rlm.lifecycle.gap_declarations import GapDeclarations
@@ -122,7 +120,6 @@ class WritePath(WritePathOwner):
         self._around = around
         self._kafka = kafka
         self._gaps = gaps
-        self._loop = asyncio.get_running_loop()
         self.assignments: Sequence[Assignment] = ()
         """The partitions that are led here."""
         relaying, settings, clocks = around.relaying, around.settings, around.clocks
@@ -133,7 +130,7 @@ class WritePath(WritePathOwner):
         metrics, stage_times = around.metrics.write, relaying.stage_times
         if self._shadow is not None:  # what is pretended is in no metric
             metrics, stage_times = WriteMetrics(CollectorRegistry()), StageTimes(CollectorRegistry())
-        self._combine = uploads(
+        self.combine = uploads(
             relaying.storage,
             around.publisher,
             around.writer_id,
@@ -144,12 +141,12 @@ class WritePath(WritePathOwner):
         )
         self._decider = _make_decider(around, limits)
         runtime = Runtime(clocks)
-        self.manager = RemoteWalLogManager(limits, self._combine, self._decider, stage_times, metrics, runtime, self)
+        self.manager = RemoteWalLogManager(limits, self.combine, self._decider, stage_times, metrics, runtime, self)
         self._answers = TailAnswers(around.configuration.client)
         self.tails = TailUploads(around.identity.broker_id, self.manager, self._answers, clocks.wall_ms)
         self._durable: DurableUploads | None = None
         if gateway is not None and gateway.durable is not None:
-            self._durable = DurableUploads(self.manager, self._combine.when_published, gateway.durable)
+            self._durable = DurableUploads(self.manager, self.combine.when_published, gateway.durable)
         listeners: list[UploadListener] = [relaying.leader, self.tails] if self._shadow is None else [self._shadow]
         if self._durable is not None:
             listeners.append(self._durable.published)
@@ -166,7 +163,8 @@ class WritePath(WritePathOwner):
         flush_timeout_s = None
         try:
             running = self.manager.start()
-            guarded.arrived(self.manager, _stored_logs(around, self._kafka, self.manager), self.failed)
+            failed = partial(asyncio.get_running_loop().call_soon_threadsafe, self.manager.fail)
+            guarded.arrived(self.manager, _stored_logs(around, self._kafka, self.manager), failed)
             if self._durable is not None:
                 self._durable.arrived()
             await asyncio.wait((running, spacing), return_when=asyncio.FIRST_COMPLETED)
@@ -199,10 +197,6 @@ class WritePath(WritePathOwner):
             if self._shadow is not None:
                 await self._shadow.follow(self.manager.led(), far_bytes)
             await asyncio.sleep(_SPACING_LOOK_S)
-
-    def failed(self, defect: Exception) -> None:
-        """End the run, because a call met a defect."""
-        self._loop.call_soon_threadsafe(self.manager.fail, defect)
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
         """Take care of exactly these partitions from now on."""
@@ -254,7 +248,7 @@ class WritePath(WritePathOwner):
             self._shadow.left_out(partition, size, self.manager.why_inline(partition))
 
     def look_for_assignments(self) -> None:
-        self._kafka.leadership.look_again()
+        self._around.relaying.leadership_asked.set()
 
     def hurried_log_settled(self, partition: TopicIdPartition) -> None:
         self.tails.settled(partition)
@@ -296,20 +290,18 @@ class WritePath(WritePathOwner):
         """How long an upload and a read take recently; None before the first, and in shadow."""
         return (self._decider.price.link_s * 1000 or None) if self._shadow is None else None
 
-    def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
-        """Whether the segment's upload is under way, see RLMWalCombineTask."""
-        return self._combine.is_under_way(segment_id)
-
 
 def _make_decider(around: AgentResources, limits: LogManagerLimits) -> LinkDecider:
     configuration, relaying, settings = around.configuration, around.relaying, around.settings
-    for_whom = partial(reads_for, zones=relaying.zones, shares=configuration.shares_reads)
-    costs = replace(configuration.link_costs, reads_for=for_whom, pack_ratio=relaying.packing.ratio_of)
+    costs = replace(configuration.link_costs, reads_for=relaying.reads_for, pack_ratio=relaying.packing.ratio_of)
     price = Price(configuration.break_even_bytes, configuration.upload_wait_max_s, costs)
-    decider = LinkDecider(price, Cadence(limits.commit), has_trials=not settings.is_shadow)
-    decider.is_off = lambda: around.publication.is_stalled
-    decider.paused_because = relaying.pauses.find_reason
-    return decider
+    return LinkDecider(
+        price,
+        Cadence(limits.commit),
+        has_trials=not settings.is_shadow,
+        is_off=lambda: around.publication.is_stalled,
+        paused_because=relaying.pauses.find_reason,
+    )
 
 
 def _stored_logs(around: AgentResources, kafka: KafkaFollowing, manager: RemoteWalLogManager) -> LedLogs:

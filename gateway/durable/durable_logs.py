@@ -15,7 +15,7 @@ as in Kafka. acks=1 does not: then nobody knows whether the record at an offset 
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
@@ -78,7 +78,7 @@ class DurableLogs:
 
     def __init__(self, ask_anew: Callable[[], object] = lambda: None) -> None:
         """`ask_anew` makes the agent look again which topics there are, and who leads them."""
-        self.ask_anew = ask_anew
+        self.ask_anew: Final = ask_anew
         self._logs: StoredLogs | None = None
         self._table: SettingsTable | None = None
         """None: not read yet."""

@@ -122,8 +122,8 @@ def count(
     `is_off`: as in stock Kafka. `is_noisy`: PUTs and GETs have a heavy tail, and the machine stalls.
     What the first `after_s` bring is not counted.
     """
-    world = CostWorld(load, log_manager_limits(AgentSettings()), prices, assigned, is_noisy=is_noisy)
-    world.decider.is_off = lambda: is_off
+    limits = log_manager_limits(AgentSettings())
+    world = CostWorld(load, limits, prices, assigned, is_off=is_off, is_noisy=is_noisy)
     return world.run(seconds, after_s)
 
 

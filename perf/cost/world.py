@@ -250,7 +250,7 @@ class CostFollowers:
             self._decide(follower)
 
     def _mode_of(self, number: int) -> LinkMode:
-        return self._pacing.mode_of(self._world.led(number), self._time.now_s)
+        return self._world.decider.mode_of(self._world.led(number).assignment, self._time.now_s)
 
     def _read(self, follower: _Follower, sequence: int, size: int) -> None:
         """Read a part of an object."""
@@ -359,12 +359,19 @@ class CostWorld:
     """One broker's agent for one load."""
 
     def __init__(
-        self, load: Load, limits: LogManagerLimits, prices: Prices, assigned: Assigned, *, is_noisy: bool = False
+        self,
+        load: Load,
+        limits: LogManagerLimits,
+        prices: Prices,
+        assigned: Assigned,
+        *,
+        is_off: bool = False,
+        is_noisy: bool = False,
     ) -> None:
-        """`is_noisy`: requests to the store have a heavy tail, and the machine stalls now and then."""
+        """`is_off`: nothing is linked. `is_noisy`: requests have a heavy tail, and the machine stalls now and then."""
         store = prices.s3_express
         price = Price(prices.break_even_bytes(FOLLOWERS, store), UPLOAD_WAIT_S, LinkCosts(prices, store))
-        self.decider = LinkDecider(price, Cadence(limits.commit))
+        self.decider = LinkDecider(price, Cadence(limits.commit), is_off=lambda: is_off)
         self.load, self.limits = load, limits
         self.counts, self.object_life_s = Counts(), assigned.object_life_s
         self.time = Timeline(1000.0)

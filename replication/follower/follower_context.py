@@ -40,21 +40,27 @@ class FollowerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowerContext:
-    """Shared state of all relays of one agent."""
+class DiallingContext:
+    """What all connections to other agents share."""
 
     hello: Hello
     limits: FollowerLimits
-    hydration: HydrationCache
-    stage_times: StageTimes
     metrics: ReplicationMetrics
-    catch_up: CatchUpReads
     tls: Callable[[], ssl.SSLContext | None]
     """For connections to other agents."""
     clock: Callable[[], float]
     """Monotonic seconds."""
-    budget: MemoryBudget = field(default_factory=MemoryBudget)
+    budget: MemoryBudget
     """Limits messages from the leaders' agents, and the bytes that responses are put together from."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerContext(DiallingContext):
+    """Shared state of all relays of one agent."""
+
+    hydration: HydrationCache
+    stage_times: StageTimes
+    catch_up: CatchUpReads
     requests: BrokerRequests = field(default_factory=BrokerRequests)
     """The requests that may be sent where this agent stands in for another broker."""
     broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None

@@ -71,8 +71,13 @@ class HydrationCache:
         clock: Callable[[], float],
         archive: Callable[[], ArchiveReads | None] = lambda: None,
         breaker: BreakerLimits | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
-        """`cache_bytes` may be cached or being read. `archive` returns the archive's store once it is there."""
+        """`cache_bytes` may be cached or being read. `archive` returns the archive's store once it is there.
+
+        Without `neighbours`, every range is read from the store.
+        """
+        self._neighbours = neighbours
         self._stage_times = stage_times
         self._metrics = metrics
         self._clock = clock
@@ -86,8 +91,6 @@ class HydrationCache:
         self._tasks: set[asyncio.Task[None]] = set()
         self.in_flight_bytes = 0
         """Bytes of new data that are read, or requested from neighbours."""
-        self.neighbours: Neighbours | None = None
-        """None: every range is read from the store."""
 
     def announce(
         self,
@@ -100,8 +103,8 @@ class HydrationCache:
 
         With `zone`, its reader reads what the whole zone wants, and the others ask that reader.
         """
-        reader = self.neighbours.reader(zone) if zone is not None and self.neighbours is not None else None
-        if zone is not None and self.neighbours is not None and reader == self.neighbours.own_id:
+        reader = self._neighbours.reader(zone) if zone is not None and self._neighbours is not None else None
+        if zone is not None and self._neighbours is not None and reader == self._neighbours.own_id:
             ranges, reader = zone.ranges, None
         for start, end in ranges:
             if not self.ranges.find_missing(object_id, start, end):
@@ -170,8 +173,8 @@ class HydrationCache:
     def discard_wrong(self, link: SegmentLink) -> None:
         """Forget an object after a link with wrong bytes, so that the next fetch reads it from the store."""
         for one in self.ranges.covering(link.object_id, link.start_position, link.end_position):
-            if one.neighbour is not None and self.neighbours is not None:
-                self.neighbours.record_wrong_bytes(one.neighbour)
+            if one.neighbour is not None and self._neighbours is not None:
+                self._neighbours.record_wrong_bytes(one.neighbour)
         self.ranges.discard(link.object_id)
 
     def not_there(self, links: Iterable[SegmentLink]) -> list[tuple[StoredObjectId, bytes]]:
@@ -204,12 +207,12 @@ class HydrationCache:
     def _ask(self, neighbour: int, zone: ZoneReading, wanted: CachedRange) -> None:
         """Request a range from a neighbour, unless it serves as the probe of a failing store."""
         self.in_flight_bytes += wanted.end - wanted.start
-        if self.neighbours is None or self.tiers.is_given_up(wanted.custom_metadata):
+        if self._neighbours is None or self.tiers.is_given_up(wanted.custom_metadata):
             self.read(wanted, self._not_in_flight)
             return
         wanted.neighbour = neighbour
         read = zone.around(wanted.start, wanted.end)
-        self._begin(self._asked(self.neighbours, neighbour, wanted, read))
+        self._begin(self._asked(self._neighbours, neighbour, wanted, read))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         loop = self._loop = self._loop or asyncio.get_running_loop()

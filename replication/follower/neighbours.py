@@ -15,7 +15,7 @@ import structlog
 
 from plugin.errors import defect_site
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower.follower_context import FollowerContext
+from replication.follower.follower_context import DiallingContext, FollowerContext
 from replication.follower.hydration import HydrationError
 from replication.follower.range_cache import CachedRange
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
@@ -85,7 +85,7 @@ class _Neighbour:
 class Neighbours:
     """The agents of the own zone. Used from the event loop only."""
 
-    def __init__(self, context: FollowerContext, peers: KnownPeers, is_near: Callable[[int], bool]) -> None:
+    def __init__(self, context: DiallingContext, peers: KnownPeers, is_near: Callable[[int], bool]) -> None:
         """`is_near` says whether a broker is in the own zone."""
         self._context = context
         self._peers = peers

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from plugin.hot_path.deadline import Deadline
-from replication.follower.follower_context import FollowerContext
+from replication.follower.follower_context import DiallingContext
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
@@ -64,23 +64,16 @@ class PeerWatch:
     """Runs in the event loop; any thread may call `get_presence`."""
 
     def __init__(
-        self,
-        context: FollowerContext,
-        peers: KnownPeers,
-        clock: Callable[[], float],
-        on_change: Callable[[], object] = lambda: None,
+        self, context: DiallingContext, peers: KnownPeers, on_change: Callable[[], object] = lambda: None
     ) -> None:
-        """`clock` gives monotonic seconds.
-
-        `on_change` is called when an agent answers for the first time, again or otherwise, or does not answer any more.
-        """
+        """`on_change` is called when an agent answers for the first time, again or otherwise, or no more."""
         self._context = context
         self._peers = peers
-        self._clock = clock
+        self._clock = context.clock
         self._hello = replace(context.hello, capabilities=PeerCapabilities.PRESENCE)
         self._seen: dict[int, _Seen] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
-        self.on_change = on_change
+        self._on_change = on_change
 
     def get_presence(self, broker_id: int) -> Presence:
         """Return what is known about this broker's agent now."""
@@ -139,7 +132,7 @@ class PeerWatch:
                     is_new = seen.answered_s is None or seen.failure is not None or seen.unserved != unserved
                     seen.answered_s, seen.failure = self._clock(), None
                     if is_new:
-                        self.on_change()
+                        self._on_change()
                 await asyncio.sleep(_INTERVAL_S)
         finally:
             if connection is not None:
@@ -176,4 +169,4 @@ class PeerWatch:
         is_new, seen.failure = seen.failure is None, failure
         if is_new:
             log.warning("peer_does_not_answer", broker=broker_id, error=failure)
-            self.on_change()
+            self._on_change()

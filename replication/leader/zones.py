@@ -25,10 +25,11 @@ class RemoteReaders:
     for followers, and a partition that nobody in another zone follows is still linked for them.
     """
 
-    def __init__(self, clock: Callable[[], float], keep_s: float = KEEP_S) -> None:
-        """`clock` gives monotonic seconds."""
-        self.on_new: Callable[[], None] = lambda: None
-        """Called when an agent reads that did not count until now."""
+    def __init__(
+        self, clock: Callable[[], float], on_new: Callable[[], object] = lambda: None, keep_s: float = KEEP_S
+    ) -> None:
+        """`clock` gives monotonic seconds; `on_new` is called when an agent reads that did not count until now."""
+        self._on_new = on_new
         self._clock = clock
         self._keep_s = keep_s
         self._read_s: dict[TopicIdPartition, dict[int, float]] = {}
@@ -43,7 +44,7 @@ class RemoteReaders:
         is_new = broker_id not in self.of(partition)
         self._read_s.setdefault(partition, {})[broker_id] = now_s
         if is_new:
-            self.on_new()
+            self._on_new()
 
     def of(self, partition: TopicIdPartition) -> frozenset[int]:
         """Return the brokers whose agents read this partition."""

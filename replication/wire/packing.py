@@ -70,13 +70,17 @@ class TopicPacking:
 class Packing:
     """One for each agent. Used in the event loop; any thread may ask for ratios."""
 
-    def __init__(self, clock: Callable[[], float], metrics: PackingMetrics) -> None:
-        """`clock` gives monotonic seconds."""
+    def __init__(
+        self, clock: Callable[[], float], metrics: PackingMetrics, is_allowed: Callable[[Topic], bool]
+    ) -> None:
+        """`clock` gives monotonic seconds.
+
+        `is_allowed` says whether the settings allow to pack a topic, by id or name; False while that is not known.
+        """
         self._clock = clock
         self._metrics = metrics
         self._topics: dict[Topic, TopicPacking] = {}
-        self.is_allowed: Callable[[Topic], bool] = lambda _topic: False
-        """Whether the settings allow to pack a topic, by id or name; False while that is not known."""
+        self._is_allowed = is_allowed
         self.pool = ThreadPoolExecutor(_THREADS, "packing")
         """Packs and unpacks large messages."""
 
@@ -94,7 +98,7 @@ class Packing:
 
     def _packs(self, topic: Topic) -> bool:
         known = self._topics.get(topic)
-        return self.is_allowed(topic) and (known is None or self._clock() >= known.rests_until_s)
+        return self._is_allowed(topic) and (known is None or self._clock() >= known.rests_until_s)
 
     def packed(self, topics: Iterable[PackedTopic]) -> None:
         """Count what a message's records became."""

@@ -17,7 +17,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive.archive_care import ArchiveCare, ArchiveOrphanRounds, CareLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask, log_view
 from rlm.archive.archived_topics import CareDuties
-from rlm.lifecycle.lifecycle import LifecycleIntervals
+from rlm.lifecycle.intervals import LifecycleIntervals
 from rlm.lifecycle.orphans import HealingLimits, pause_s
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.metrics import ArchiveMetrics

@@ -173,25 +173,19 @@ class FailoverTask:
 
     def __init__(
         self,
-        broker_id: int,
+        planner: FailoverPlanner,
         store: RemoteWalMetadataStore,
         publisher: MetadataPublisher[Publishable],
         wall_ms: Callable[[], int],
         metrics: LifecycleMetrics,
         threads: Executor,
-        declare_loss: Callable[[DeclaredGap], None],
         read_leaders: Callable[[Collection[TopicId]], Mapping[TopicIdPartition, Leaders]],
     ) -> None:
-        """`declare_loss` is called in the event loop with what a led log lost without an election.
+        """`planner` is used on `threads`.
 
         `read_leaders` is `kafka_log.broker_files.cluster_metadata.read_leaders` for this broker.
         """
-        loop = asyncio.get_running_loop()
-
-        def declare(loss: DeclaredGap) -> None:
-            loop.call_soon_threadsafe(declare_loss, loss)
-
-        self._planner = FailoverPlanner(broker_id, store, declare)
+        self._planner = planner
         self._store = store
         self._publisher = publisher
         self._wall_ms = wall_ms

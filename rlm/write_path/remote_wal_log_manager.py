@@ -512,7 +512,7 @@ class RemoteWalLogManager:
         if led is None:
             self._effects.carry_out(self._core.not_led(partition))
             return LinkMode.OFF
-        return self._core.pacing.mode_of(led, self._clock())
+        return self._decider.mode_of(led.assignment, self._clock())
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
         """Record that a follower is about to get `size` bytes from this offset on, by link or inline."""

@@ -11,9 +11,9 @@ import pytest
 import agent.storage_loading as storage_loading
 import agent.wiring.archive as archive
 from agent.metrics.usage import UsageReport
+from agent.wiring.lifecycle import Lifecycle
 from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from rlm.lifecycle.lifecycle import Lifecycle
 from rlm.write_path.commit.cadence import Cadence
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter

@@ -20,7 +20,7 @@ from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from agent.wiring.gateway import ClientGateway
-from agent.wiring.relaying import build_relaying
+from agent.wiring.relaying import Relaying
 from gateway.planning.plan import plan
 from gateway.planning.planned_ports import BrokerSite
 from gateway.zone_proxies import ZoneProxies, ranked
@@ -139,7 +139,7 @@ def test_a_port_that_the_broker_itself_listens_at_is_left_to_it(port: str, is_ag
 async def built(**keys: str) -> AsyncIterator[ClientGateway]:
     """The gateway of an agent with these keys."""
     identity = AgentIdentity("cluster", 1, 1, "az1", 0)
-    made = build_relaying(Configuration.load(*parsed(**keys)), identity, CollectorRegistry(), lambda: None, lambda: 1.0)
+    made = Relaying(Configuration.load(*parsed(**keys)), identity, CollectorRegistry(), lambda: None, lambda: 1.0)
     assert made.gateway is not None
     try:
         yield made.gateway

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +23,6 @@ from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL, NO_LIMIT, WalRetention
 from replication.leader.zones import RemoteReaders, Zones
-from rlm.write_path.assignment import Assignment
 
 OLD_ID, NEW_ID, OTHER_ID = (TopicId(letter * 16) for letter in (b"o", b"n", b"x"))
 
@@ -132,7 +132,8 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
 ) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id_to_text(NEW_ID)}\n")
-    readers, told = RemoteReaders(lambda: 0.0), asyncio.Queue[list[Assignment]]()
+    changed = asyncio.Event()
+    readers = RemoteReaders(lambda: 0.0, changed.set)
     zones = Zones("az1", readers)
     with ThreadPoolExecutor(1) as threads:
         watch = LeadershipWatch(
@@ -142,14 +143,12 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
             zones,
             lambda: False,
             threads,
-            told.put_nowait,
+            changed,
         )
-        running = asyncio.create_task(watch.run(cast(LeadershipReader, OneLeader()), interval_s=1000.0))
-        async with asyncio.timeout(60):
-            [before] = await told.get()
+        async with asyncio.timeout(60), aclosing(watch.looks(cast(LeadershipReader, OneLeader()), 1000.0)) as looks:
+            [before] = (await anext(looks)).assignments
             readers.read(before.topic_id_partition, 2)
-            [after] = await told.get()
-        running.cancel()
+            [after] = (await anext(looks)).assignments
     assert before.remote_followers == frozenset()
     assert zones.has_replica("az2", before.topic_id_partition) is False
     assert after.remote_followers == frozenset({2})

@@ -29,11 +29,12 @@ PAUSE = Pause("anna@ops-1", 1_700_000_000_000)
     ],
 )
 def test_a_record_pauses_what_it_names_and_its_end_resumes_it(tmp_path: Path, scope: str, paused: list[str]) -> None:
-    pauses, changes = LinkPauses(1, "az1", tmp_path), list[int]()
+    changes = list[int]()
+    pauses = LinkPauses(1, "az1", tmp_path, lambda: changes.append(1))
     assert pauses.is_paused(), "they may be, until the settings topic was read"
     assert "not known yet" in (pauses.find_reason("orders") or "")
     pauses.recorded({})
-    pauses.on_change = lambda: changes.append(1)
+    changes.clear()
     pauses.recorded({scope: PAUSE})
     assert [topic for topic in ("orders", "clicks") if pauses.find_reason(topic)] == paused
     assert pauses.is_paused() is (len(paused) == 2)

@@ -1,8 +1,5 @@
 """A topic that is off is never packed, and what is not known counts as off."""
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 
 from agent.pack_rules import PackRules
@@ -30,15 +27,15 @@ OFF, ON = TopicSettings(pack=False), TopicSettings()
 def test_a_topic_is_packed_unless_it_may_be_off(
     topics: dict[str, TopicSettings], patterns: dict[str, TopicSettings], off: set[object]
 ) -> None:
-    reader: Any = SimpleNamespace(table=SettingsTable(topics, patterns))
-    rules = PackRules(cast(Any, reader), lambda: NAMES, lambda: 0.0)
+    rules = PackRules()
+    assert not any(map(rules.allows, ("one", "other", ONE, OTHER, NEW))), "nothing is known yet"
+    rules.learned(SettingsTable(topics, patterns), NAMES)
     assert {one for one in ("one", "other", ONE, OTHER, NEW) if not rules.allows(one)} == off
 
 
-def test_a_change_counts_within_a_second() -> None:
-    now_s, reader = [0.0], SimpleNamespace(table=SettingsTable())
-    rules = PackRules(cast(Any, reader), lambda: NAMES, lambda: now_s[0])
+def test_a_change_counts_at_once() -> None:
+    rules = PackRules()
+    rules.learned(SettingsTable(), NAMES)
     assert rules.allows(ONE)
-    reader.table = SettingsTable({"one": OFF})
-    now_s[0] = 1.0
+    rules.learned(SettingsTable({"one": OFF}), NAMES)
     assert not rules.allows(ONE)

@@ -11,6 +11,7 @@ import pytest
 
 import agent.leadership as leadership
 import agent.wiring.kafka_following as kafka_following
+from agent.wiring.lifecycle import Lifecycle
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.kip405.tiered_offsets import TierFollower
 from metadata_topic.settings.settings_table import SettingsTable
@@ -18,7 +19,6 @@ from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.metadata_topics import MetadataTopics
-from rlm.lifecycle.lifecycle import Lifecycle
 from rlm.write_path.commit.link_policy import LinkMode
 from tests.agent.agent_rig import PARTITION, AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter

@@ -102,13 +102,13 @@ async def consumers_of(
         follower = FollowerContext(
             hello,
             agents.follower_limits,
-            agents.hydration,
-            untold,
             agents.follower_metrics,
-            agents.catch_up_reads,
             lambda: None,
             lambda: agents.now_s,
             agents.follower_budget,
+            agents.hydration,
+            untold,
+            agents.catch_up_reads,
             packing=agents.packing,
         )
         defects = LinkDefects(agents.follower_metrics, lambda: agents.now_s)
@@ -233,8 +233,7 @@ async def test_records_come_as_they_are_unless_both_agents_have_it_on(
 async def test_records_that_cross_between_the_agents_are_packed_both_ways_unless_their_topic_is_off(
     links: PeerCapabilities, off: bool
 ) -> None:
-    packing = Packing(lambda: 0.0, PackingMetrics(CollectorRegistry()))
-    packing.is_allowed = lambda _topic: not off
+    packing = Packing(lambda: 0.0, PackingMetrics(CollectorRegistry()), lambda _topic: not off)
     packs = CLIENTS | PeerCapabilities.PACKED | links
     async with consumers(packs, CAPABILITIES | packs, packing=packing) as zone:
         zone.agents.led.mode = LinkMode.INLINE

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -165,7 +166,7 @@ async def test_objects_of_another_cluster_with_the_same_names_stay() -> None:
 async def test_a_gateway_that_lost_the_lease_stores_and_deletes_nothing() -> None:
     async with started() as rig:
         client, loop = await rig.connect(), asyncio.get_running_loop()
-        rig.uploads.is_stopped = lambda: rig.store.puts > 0
+        rig.wanted.arrived(replace(NOTHING_IS_NAMED, is_stopped=lambda: rig.store.puts > 0))
         assert await exchange(client, frame_of(1)) == [1]
         await rig.until(lambda: loop.time() < rig.channel.next_deletion_s < math.inf)
         assert await exchange(client, frame_of(2)) == [2]

@@ -11,11 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
-from replication.follower.follower_context import FollowerContext, FollowerLimits
+from replication.follower.follower_context import DiallingContext, FollowerContext, FollowerLimits
 from replication.follower.hydration import HydrationCache
 from replication.follower.neighbours import Neighbours, RangeHandler
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
+from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
@@ -71,21 +72,27 @@ class Zone:
     stores: dict[int, MemoryStorage] = field(default_factory=dict)
     addresses: dict[int, Address] = field(default_factory=dict)
     peers: dict[int, KnownPeers] = field(default_factory=dict)
-    contexts: dict[int, FollowerContext] = field(default_factory=dict)
+    contexts: dict[int, DiallingContext] = field(default_factory=dict)
 
     async def add(self, broker_id: int) -> Agent:
         store = self.stores[broker_id] = MemoryStorage()
         store.objects = {OBJECT: DATA}
         registry = CollectorRegistry()
         metrics, stage_times = ReplicationMetrics(registry), StageTimes(registry)
-        hydration = HydrationCache(store, self.cache_bytes, stage_times, metrics, clock=lambda: self.now_s)
-        catch_up = CatchUpReads(hydration, CatchUpReadLimits(1, 1, 1, 0.0), metrics, lambda: self.now_s)
-        hello = Hello("cluster", broker_id, 7, CAPABILITIES)
-        following = FollowerContext(
-            hello, FollowerLimits(self.timeout_s), hydration, stage_times, metrics, catch_up,
-            lambda: self.client_tls(broker_id), lambda: self.now_s,
+        hello, peers = Hello("cluster", broker_id, 7, CAPABILITIES), KnownPeers({})
+        dialling = self.contexts[broker_id] = DiallingContext(
+            hello, FollowerLimits(self.timeout_s), metrics, lambda: self.client_tls(broker_id), lambda: self.now_s,
+            MemoryBudget(),
         )  # fmt: skip
-        self.contexts[broker_id] = following
+        self.peers[broker_id], neighbours = peers, Neighbours(dialling, peers, self.is_near)
+        hydration = HydrationCache(
+            store, self.cache_bytes, stage_times, metrics, clock=dialling.clock, neighbours=neighbours
+        )
+        catch_up = CatchUpReads(hydration, CatchUpReadLimits(1, 1, 1, 0.0), metrics, dialling.clock)
+        following = FollowerContext(
+            hello, dialling.limits, metrics, dialling.tls, dialling.clock, dialling.budget, hydration, stage_times,
+            catch_up,
+        )  # fmt: skip
         granting = Hello("cluster", broker_id, 7, CAPABILITIES | self.grants)
         leading = LeaderContext(
             granting,
@@ -101,8 +108,6 @@ class Zone:
         listener = LeaderProxy(replace(leading, handlers={PeerCapabilities.RANGES: handler}))
         await listener.start(LOOPBACK, self.server_tls(broker_id))
         [self.addresses[broker_id]] = listener.addresses
-        peers = self.peers[broker_id] = KnownPeers({})
-        hydration.neighbours = neighbours = Neighbours(following, peers, self.is_near)
         agent = self.agents[broker_id] = Agent(broker_id, hydration, neighbours, listener, metrics)
         return agent
 

@@ -37,11 +37,10 @@ def events(size: int, seed: int = 1) -> bytes:
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, *, is_allowed: bool = True) -> None:
         self.now_s = 0.0
         self.metrics = PackingMetrics(CollectorRegistry())
-        self.packing = Packing(lambda: self.now_s, self.metrics)
-        self.packing.is_allowed = lambda _topic: True
+        self.packing = Packing(lambda: self.now_s, self.metrics, lambda _topic: is_allowed)
 
 
 def of_one(topic: str, body: bytes) -> list[TopicRecords]:
@@ -107,10 +106,8 @@ async def test_records_of_events_cross_as_a_quarter_and_random_ones_are_soon_not
 
 @pytest.mark.parametrize("why_plain", ["own zone", "not agreed", "not known where records are", "off"])
 async def test_what_is_not_to_be_packed_crosses_as_it_is(why_plain: str) -> None:
-    rig, body = Rig(), events(30_000)
+    rig, body = Rig(is_allowed=why_plain != "off"), events(30_000)
     records: Sequence[TopicRecords] | None = of_one(TOPIC, body)
-    if why_plain == "off":
-        rig.packing.is_allowed = lambda _topic: False
     if why_plain == "not known where records are":
         records = None
     packing = rig.packing if why_plain != "not agreed" else None

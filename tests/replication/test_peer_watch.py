@@ -3,9 +3,9 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
@@ -23,6 +23,7 @@ class Watching:
     agents: Agents
     watch: PeerWatch
     now_s: float = 100.0
+    tells: list[Callable[[], object]] = field(default_factory=list)
 
     async def until(self, *, there: bool) -> Presence:
         await self.agents.until(lambda: self.watch.get_presence(1).is_there is there)
@@ -35,7 +36,8 @@ async def watching(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watching]:
     monkeypatch.setattr("replication.follower.peer_watch._INTERVAL_S", 0.005)
     monkeypatch.setattr("replication.follower.peer_watch._ANSWER_S", 0.2)
     async with two_agents() as agents:
-        rig = Watching(agents, PeerWatch(agents.follower_context, agents.peers, lambda: rig.now_s))
+        context = replace(agents.follower_context, clock=lambda: rig.now_s)
+        rig = Watching(agents, PeerWatch(context, agents.peers, lambda: [tell() for tell in rig.tells]))
         running = asyncio.create_task(rig.watch.run())
         try:
             yield rig
@@ -61,7 +63,7 @@ async def test_an_agent_that_is_stopped_is_told_as_silent_and_as_there_once_it_i
 ) -> None:
     async with watching(monkeypatch) as rig:
         changes: list[bool] = []
-        rig.watch.on_change = lambda: changes.append(rig.watch.get_presence(1).is_there)
+        rig.tells.append(lambda: changes.append(rig.watch.get_presence(1).is_there))
         await rig.until(there=True)
         await rig.agents.leader.stop()
         found = await rig.until(there=False)
@@ -79,7 +81,7 @@ async def test_whom_an_agent_cannot_serve_is_known_as_soon_as_it_answers(monkeyp
     async with watching(monkeypatch) as rig:
         leader, told, changes = vars(rig.agents.leader), list[int](), list[tuple[bool, bool]]()
         leader["_context"] = replace(leader["_context"], unserved=lambda: tuple(told))
-        rig.watch.on_change = lambda: changes.append((rig.watch.serves(1, 5), rig.watch.serves(1, 6)))
+        rig.tells.append(lambda: changes.append((rig.watch.serves(1, 5), rig.watch.serves(1, 6))))
         assert rig.watch.serves(1, 5), "it was not asked yet"
         await rig.until(there=True)
         for unserved in ([5], [*NO_BROKER_SERVED], []):
@@ -153,9 +155,7 @@ async def test_another_clusters_agent_is_not_taken_for_the_peer(monkeypatch: pyt
     async with watching(monkeypatch) as rig:
         await rig.until(there=True)
         context = rig.agents.follower_context
-        other = PeerWatch(
-            replace(context, hello=replace(context.hello, cluster_id="other")), rig.agents.peers, lambda: rig.now_s
-        )
+        other = PeerWatch(replace(context, hello=replace(context.hello, cluster_id="other")), rig.agents.peers)
         running = asyncio.create_task(other.run())
         await rig.agents.until(lambda: other.get_presence(1).failure is not None)
         running.cancel()

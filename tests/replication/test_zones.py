@@ -102,8 +102,7 @@ def test_a_reader_counts_until_it_has_not_read_for_long() -> None:
 
 def test_a_reader_that_did_not_count_is_news() -> None:
     now_s, told = 0.0, list[float]()
-    readers = RemoteReaders(lambda: now_s, keep_s=10.0)
-    readers.on_new = lambda: told.append(now_s)
+    readers = RemoteReaders(lambda: now_s, lambda: told.append(now_s), keep_s=10.0)
     for at_s in (1.0, 2.0, 11.0, 22.0):
         now_s = at_s
         readers.read(partition(0), 2)

@@ -26,7 +26,7 @@ class Cost(Driven):
         """Links pay for a while."""
         price = self.decider.price
         price.fetched(9, int(price.paying_bytes * RATE_S / 0.025) + 1, self.now_s)
-        assert self.core.pacing.mode_of(self.core.led[partition(0)], self.now_s) is LinkMode.LINK
+        assert self.decider.mode_of(self.core.led[partition(0)].assignment, self.now_s) is LinkMode.LINK
 
     def fetched(self, offset: int) -> None:
         """Both followers ask from there on."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,9 +28,9 @@ ALWAYS = replace(COST, link_policy=LinkPolicy.ALWAYS)
 INTERVAL_S, ARCHIVE_S = LIMITS.commit.interval_s, LIMITS.commit.archive_interval_s
 
 
-def decider(break_even_bytes: int = 10_000) -> LinkDecider:
+def decider(break_even_bytes: int = 10_000, **changes: Callable[..., Any]) -> LinkDecider:
     """Links pay from 1.2 MB/s on: 15,000 bytes in 12.5 ms."""
-    one = LinkDecider(Price(break_even_bytes, 0.0125), Cadence(LIMITS.commit))
+    one = LinkDecider(Price(break_even_bytes, 0.0125), Cadence(LIMITS.commit), **changes)
     one.set_led([COST])
     return one
 
@@ -118,7 +119,8 @@ def test_a_topic_that_sets_the_bound_goes_inline_while_upload_and_read_take_long
 
 
 def test_a_decision_says_how_when_and_why_and_changes_nothing() -> None:
-    one = decider()
+    is_off = False
+    one = decider(is_off=lambda: is_off)
     now_s = steady(one, 1.3e6)
 
     def decided(*of: Assignment) -> tuple[LinkMode, float, InlineReason | None]:
@@ -133,7 +135,7 @@ def test_a_decision_says_how_when_and_why_and_changes_nothing() -> None:
     one.cadence.left_out(now_s)
     assert decided(COST) == (LinkMode.INLINE, ARCHIVE_S, InlineReason.LOAD)
     assert decided(replace(COST, is_durable=True))[1] < 0, "producers wait for it"
-    one.is_off = lambda: True
+    is_off = True
     assert decided(ALWAYS) == (LinkMode.OFF, ARCHIVE_S, InlineReason.UPLOADS_STOPPED)
     assert decided(COST, replace(COST, is_durable=True))[1] < 0
 
@@ -153,13 +155,13 @@ def test_links_rest_where_many_objects_were_too_small_and_not_after_two_of_a_bus
 
 def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded() -> None:
     paused, other = replace(ALWAYS, topic="paused"), replace(ALWAYS, topic="other")
-    one = decider()
-    one.paused_because = {"paused": "paused by anna"}.get
+    pauses = {"paused": "paused by anna"}
+    one = decider(paused_because=pauses.get)
     assert (one.mode_of(paused, 1.0), one.mode_of(other, 1.0)) == (LinkMode.OFF, LinkMode.LINK)
     assert one.mode_of(replace(paused, remote_followers=frozenset()), 1.0) is LinkMode.OFF
     assert one.why_inline(paused, 1.0) is InlineReason.PAUSED_BY_OPERATOR
     assert explain(one, paused, 1.0, 0).plain == "paused by anna: remote-wal resume"
-    one.paused_because = lambda _topic: None
+    pauses.clear()
     assert one.mode_of(paused, 1.0) is LinkMode.LINK
 
 
@@ -213,7 +215,8 @@ def test_a_load_after_a_pause_is_looked_at_soon() -> None:
 
 
 def test_how_a_topic_travels_is_told_plainly_with_what_to_do_and_in_numbers() -> None:
-    one = decider()
+    is_off = False
+    one = decider(is_off=lambda: is_off)
     now_s = steady(one, 0.1e6)
 
     def told(assignment: Assignment = COST) -> tuple[str | None, str, str]:
@@ -240,7 +243,7 @@ def test_how_a_topic_travels_is_told_plainly_with_what_to_do_and_in_numbers() ->
     one.price.uploaded(0.09)
     bounded = replace(COST, latency_bound_ms=20, is_bounded=True)
     assert told(bounded)[::2] == ("latency_bound", "upload and read take 0.18 s, 0.02 s allowed")
-    one.is_off = lambda: True
+    is_off = True
     assert told()[0] == "uploads_stopped"
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
@@ -44,17 +45,27 @@ class Decision:
 class LinkDecider:
     """Decides for the whole agent, because an object combines all partitions that are led here."""
 
-    def __init__(self, price: Price, cadence: Cadence, *, has_trials: bool = True) -> None:
-        """`has_trials`: False if no follower waits for links, so that nothing could be found."""
+    def __init__(
+        self,
+        price: Price,
+        cadence: Cadence,
+        *,
+        has_trials: bool = True,
+        is_off: Callable[[], bool] = lambda: False,
+        paused_because: Callable[[str], str | None] = lambda _topic: None,
+    ) -> None:
+        """`has_trials`: False if no follower waits for links, so that nothing could be found.
+
+        While `is_off`, nothing is linked, whatever the policies say. `paused_because` returns why an operator paused a
+        topic's links, in words; None: nobody did.
+        """
         self.price = price
         self.cadence = cadence
         self.trials = Trials()
         self._has_trials = has_trials
         self._begun_s = price.begun_s
-        self.is_off: Callable[[], bool] = lambda: False
-        """Whether nothing may be linked now, whatever the policies say."""
-        self.paused_because: Callable[[str], str | None] = lambda _topic: None
-        """Why an operator paused a topic's links, in words; None: nobody did."""
+        self._is_off = is_off
+        self.paused_because: Final = paused_because
 
     # Questions. They change nothing.
 
@@ -93,7 +104,7 @@ class LinkDecider:
 
     def why_inline(self, one: Assignment, now_s: float) -> InlineReason | None:
         """Return why this partition's newest bytes go inline; None: they are linked. On any thread."""
-        if self.is_off():
+        if self._is_off():
             return InlineReason.UPLOADS_STOPPED
         if self.paused_because(one.topic) is not None:
             return InlineReason.PAUSED_BY_OPERATOR

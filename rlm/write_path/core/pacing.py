@@ -14,7 +14,7 @@ from typing import Final
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import CommitLimits, Load, Urgency
-from rlm.write_path.commit.link_policy import Decision, LinkDecider, LinkMode
+from rlm.write_path.commit.link_policy import Decision, LinkDecider
 from rlm.write_path.commit.trial import Finding, Sample
 from rlm.write_path.core.actions import PassOver, Read, Reads, Upload
 from rlm.write_path.core.led_partition import BacklogLimits, LedPartition
@@ -146,10 +146,6 @@ class Pacing:
             self._decider.fetched(led.assignment, follower_id, size, now_s)
 
     # What others ask.
-
-    def mode_of(self, led: LedPartition, now_s: float) -> LinkMode:
-        """Return how the newest bytes should travel to a follower that waits for them now."""
-        return self._decider.mode_of(led.assignment, now_s)
 
     def upload_expected(self, partition: TopicIdPartition, offset: int, now_s: float) -> bool:
         """Whether the batch at this offset will soon be stored: not yet stored, not far behind, nothing failing."""

@@ -56,10 +56,17 @@ class Unwanted:
     hurried upload). `LeftOut` has what was left out of one log.
     """
 
-    def __init__(self, led: Mapping[TopicIdPartition, LedPartition], queue: RemoteSegmentQueue, pacing: Pacing) -> None:
+    def __init__(
+        self,
+        led: Mapping[TopicIdPartition, LedPartition],
+        queue: RemoteSegmentQueue,
+        pacing: Pacing,
+        decider: LinkDecider,
+    ) -> None:
         self._led = led
         self._queue = queue
         self._pacing = pacing
+        self._decider = decider
 
     def leave_out(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> TaskOutcome:
         """Return what was read, without what nobody wants stored."""
@@ -110,7 +117,7 @@ class Unwanted:
         """Return the offset from which on the log is stored; NO_END: nothing of it, because nobody wants it."""
         if led.assignment.is_kept or led.assignment.topic_id_partition in self._pacing.hurried:
             return 0
-        return led.held_by_followers if self._pacing.mode_of(led, now_s) is LinkMode.LINK else NO_END
+        return led.held_by_followers if self._decider.mode_of(led.assignment, now_s) is LinkMode.LINK else NO_END
 
     def _is_unwanted(self, item: MetaQueueItem, now_s: float) -> bool:
         led = self._led.get(item.topic_id_partition)
@@ -132,7 +139,7 @@ class WritePathCore:
         self.led: dict[TopicIdPartition, LedPartition] = {}
         self.queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
         self.pacing = Pacing(limits, decider, self.led, self.queue)
-        self.unwanted = Unwanted(self.led, self.queue, self.pacing)
+        self.unwanted = Unwanted(self.led, self.queue, self.pacing, decider)
         self.put_off: dict[TopicIdPartition, str] = {}
         """Partitions that were not taken on, and why."""
         self.backlog = Backlog(limits.backlog, self.void)

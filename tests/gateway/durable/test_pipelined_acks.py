@@ -108,7 +108,8 @@ class Rig:
         self.followers = FollowerOffsets()
         self.ways: list[AckRoute] = []
         self.verdicts: list[Verdict] = []
-        self.logs = DurableLogs()
+        self.asked_anew = 0
+        self.logs = DurableLogs(self._ask_anew)
         self.logs.topics_known(SettingsTable(), {TOPIC_ID: TOPIC})
         self.replication = ReplicationLimits(self.followers, self.ways.append)
         self.answers = self.connection()
@@ -122,6 +123,9 @@ class Rig:
 
     def _wake(self) -> None:
         self.woken += 1
+
+    def _ask_anew(self) -> None:
+        self.asked_anew += 1
 
     def ended(self, verdict: Verdict, _held_s: float) -> None:
         self.verdicts.append(verdict)
@@ -321,8 +325,7 @@ def test_a_topic_is_known_once_it_has_a_directory_and_the_leader_says_the_same(v
     # one's, and its partition is the old one's still, under the same epoch
     rig = Rig(version)
     rig.leader.topic_id = OTHER_ID
-    number, asked_anew = 0, list[None]()
-    rig.logs.ask_anew = lambda: asked_anew.append(None)
+    number = 0
 
     def acks() -> int | None:
         nonlocal number
@@ -338,7 +341,7 @@ def test_a_topic_is_known_once_it_has_a_directory_and_the_leader_says_the_same(v
     assert [acks() for _ in range(3)] == [-1] * 3
     rig.logs.topics_known(SettingsTable(), {})
     assert acks() == -1
-    assert asked_anew
+    assert rig.asked_anew
     rig.leader.topic_id = TOPIC_ID
     rig.logs.topics_known(SettingsTable(), {TOPIC_ID: TOPIC})
     assert [acks() for _ in range(2)] == [-1, 1]

@@ -103,8 +103,8 @@ async def zone(granted: PeerCapabilities = VISIBLE) -> AsyncIterator[Zone]:
         untold, hello = StageTimes(CollectorRegistry()), Hello("cluster", 2, 22, BOTH)
         leader = _leader(agents, untold)
         reading = FollowerContext(
-            hello, agents.follower_limits, agents.hydration, untold, agents.follower_metrics, agents.catch_up_reads,
-            lambda: None, lambda: agents.now_s, agents.follower_budget,
+            hello, agents.follower_limits, agents.follower_metrics, lambda: None, lambda: agents.now_s,
+            agents.follower_budget, agents.hydration, untold, agents.catch_up_reads,
         )  # fmt: skip
         defects = LinkDefects(agents.follower_metrics, lambda: agents.now_s)
         peers: dict[int, Address] = {}

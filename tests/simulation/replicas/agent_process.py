@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
-from replication.follower.follower_context import FollowerContext, FollowerLimits
+from replication.follower.follower_context import DiallingContext, FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache
 from replication.follower.leader_bypass import Bypass, RouteLimits
@@ -91,30 +91,28 @@ class AgentProcess:
         hello = Hello("cluster", self.broker_id, incarnation, CAPABILITIES | shared)
         breaker = BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0)
         storage = PooledStorage(world.storage, self._pool(world.get_delays)(5, ""))
-        self.hydration = HydrationCache(storage, 20_000, world.stage_times, metrics, clock=clock, breaker=breaker)
+        others = [one for one in world.broker_ids if one != self.broker_id]
+        peers = KnownPeers({one: Address(f"agent-{one}", PEER_PORT) for one in others})
+        limits = FollowerLimits(HYDRATION_TIMEOUT_S, frame_timeout_s=FRAME_TIMEOUT_S, restart_s=1.0)
+        dialling = DiallingContext(hello, limits, metrics, lambda: None, clock, MemoryBudget(BUDGET_BYTES))
+        self.neighbours = Neighbours(dialling, peers, lambda _: True)
+        self.hydration = HydrationCache(
+            storage, 20_000, world.stage_times, metrics, clock=clock, breaker=breaker,
+            neighbours=self.neighbours if world.shares_reads else None,
+        )  # fmt: skip
         self.catch_up_reads = CatchUpReads(self.hydration, CATCH_UP_READS, metrics, clock)
         index = LinkIndex(INDEXED_BATCHES)
         stored = LedLogs(self.writing.store, manager.stored_log, MIN_ENTRY_BYTES)
         catch_up = CatchUp(index, stored, CATCH_UP_LIMITS, metrics, clock, self._pool(world.read_delays))
-        others = [one for one in world.broker_ids if one != self.broker_id]
         leading = LeaderContext(
             hello, LEADER_LIMITS, broker_address(self.broker_id), manager, world.stage_times, metrics, clock, index,
             followers=frozenset(others), budget=MemoryBudget(BUDGET_BYTES),
             request_budget=MemoryBudget(BUDGET_BYTES), catch_up=catch_up,
         )  # fmt: skip
         context = FollowerContext(
-            hello,
-            FollowerLimits(HYDRATION_TIMEOUT_S, frame_timeout_s=FRAME_TIMEOUT_S, restart_s=1.0),
-            self.hydration,
-            world.stage_times,
-            metrics,
+            hello, limits, metrics, dialling.tls, clock, dialling.budget, self.hydration, world.stage_times,
             self.catch_up_reads,
-            lambda: None,
-            clock,
-            MemoryBudget(BUDGET_BYTES),
-        )
-        peers = KnownPeers({one: Address(f"agent-{one}", PEER_PORT) for one in others})
-        self.neighbours = Neighbours(context, peers, lambda _: True)
+        )  # fmt: skip
         self.leader = LeaderProxy(self._sharing(leading, context) if world.shares_reads else leading)
         manager.add_listener(self.leader)
         bypass = Bypass({one: broker_address(one) for one in others}, ROUTE_LIMITS, lambda: None, clock=clock)
@@ -124,7 +122,6 @@ class AgentProcess:
         """To each leader's agent the two others are in one zone, and read objects for each other."""
         zones = Zones(None)
         zones.learned(dict.fromkeys(self._world.broker_ids, "elsewhere"))
-        self.hydration.neighbours = self.neighbours
         return replace(
             leading,
             hello=replace(leading.hello, capabilities=leading.hello.capabilities | PeerCapabilities.RANGES),
