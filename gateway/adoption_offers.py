@@ -12,8 +12,7 @@ from typing import Final
 import structlog
 
 from gateway.produce.produce_metrics import ProduceMetrics
-from gateway.produce.route_messages import encode_outcome
-from gateway.produce.route_request import ZoneRouteRequest
+from gateway.produce.route_request import ZoneRouteRequest, encode_outcome
 from kafka_log.crc32c import Buffer
 from plugin.adopted_records import BatchSource
 from plugin.errors import defect_site

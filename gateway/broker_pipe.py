@@ -39,7 +39,7 @@ from gateway.durable.durable_metrics import DurableMetrics
 from gateway.durable.held_answers import HeldAnswers, ProduceRefusedError
 from gateway.durable.pipelined_acks import ReplicationLimits
 from gateway.produce.produce_metrics import ProduceMetrics
-from gateway.produce.route_messages import encode_number, split_original
+from gateway.produce.route_request import encode_number, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, Spliced, SpliceLimits, ToBroker
 from kafka_log.crc32c import Buffer
 from plugin.blob_storage import BlobStorage, StoredBlob

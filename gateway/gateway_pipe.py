@@ -42,8 +42,7 @@ from gateway.produce.route_core import (
     StoredRecords,
 )
 from gateway.produce.route_decider import RouteDecider
-from gateway.produce.route_messages import decode_number, decode_outcome, encode_number
-from gateway.produce.route_request import encode_route_request
+from gateway.produce.route_request import decode_number, decode_outcome, encode_number, encode_route_request
 from gateway.router_uploads import Holder, RouterUploads
 from gateway.serve.served_client import ServedClient
 from gateway.serve.serving import Relay

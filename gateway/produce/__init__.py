@@ -6,7 +6,7 @@ In the order in which data meets them:
 - `route_decider`: whether an object pays
 - `request_splicer`: cuts records out, and puts them back
 - `router_channel`: one object for many requests
-- `route_core`: order and deadlines at the gateway; `route_request` and `route_messages` go to the other side
+- `route_core`: order and deadlines at the gateway; `route_request` goes to the other side
 - `splice_core`: order there
 - `router_sweep`: objects of gateways that died
 """

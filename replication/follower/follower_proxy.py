@@ -18,7 +18,7 @@ from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
 from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypasses
-from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.broker_requests import Refusals, RequestRefusedError
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.idle_fetch import IDLE_MESSAGE_BYTES, MAX_IDLE_BYTES, WHOLE_EACH, IdleRequest, response_frame
 from replication.wire.kafka_frame import MalformedFrameError
@@ -26,10 +26,15 @@ from replication.wire.link_defects import LinkDefects
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import Address, KnownPeers, Listener, connect_framed, exchange_hellos
-from replication.wire.peer_listener import ConnectionShares, PeerListener, TooManyConnectionsError, shake_hands
+from replication.wire.peer_listener import (
+    ConnectionShares,
+    NotTheBrokerError,
+    PeerListener,
+    TooManyConnectionsError,
+    check_owner,
+    shake_hands,
+)
 from replication.wire.peer_protocol import MessageKind, PeerRefusedError
-from replication.wire.refusals import Refusals
-from replication.wire.socket_owner import NotTheBrokerError, check_owner
 
 log = structlog.get_logger(__name__)
 

@@ -44,11 +44,11 @@ from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import (
     Announcement,
     MessageKind,
+    ZoneReading,
     coalesce_ranges,
     encode_inline_request,
     next_number,
 )
-from replication.wire.shared_reads import ZoneReading
 
 log = structlog.get_logger(__name__)
 

@@ -27,7 +27,7 @@ from replication.follower.tiers import ArchiveReads, TierReader, Tiers
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.shared_reads import ZoneReading
+from replication.wire.peer_protocol import ZoneReading
 from rlm.write_path.metrics import StageTimes
 
 

@@ -25,8 +25,11 @@ from replication.wire.link_defects import LinkHoldOff
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import Connect, NumberedQuestions, PeerChannel
 from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
-from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities, PeerRefusedError
-from replication.wire.shared_reads import (
+from replication.wire.peer_protocol import (
+    Hello,
+    MessageKind,
+    PeerCapabilities,
+    PeerRefusedError,
     RangeRefusal,
     RangeRequest,
     ZoneReading,

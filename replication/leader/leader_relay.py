@@ -14,7 +14,7 @@ from replication.leader.link_planner import WaitForUploads
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.relay_core import RelayCore
 from replication.leader.response_links import ToFollower
-from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.broker_requests import Refusals, RequestRefusedError
 from replication.wire.fetch_frame import FETCH_API_KEY, MAX_FETCH_VERSION, replica_of
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends, until_idle
 from replication.wire.idle_fetch import (
@@ -27,9 +27,7 @@ from replication.wire.idle_fetch import (
 from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
 from replication.wire.peer_channel import PeerChannel, PlainFrames
-from replication.wire.peer_protocol import MessageKind, PeerCapabilities
-from replication.wire.refusals import Refusals
-from replication.wire.shared_reads import ZoneReading
+from replication.wire.peer_protocol import MessageKind, PeerCapabilities, ZoneReading
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)

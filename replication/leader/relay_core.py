@@ -48,10 +48,10 @@ from replication.wire.peer_protocol import (
     Announcement,
     MessageKind,
     PeerCapabilities,
+    ZoneReading,
     coalesce_ranges,
 )
 from replication.wire.request_order import RequestOrder
-from replication.wire.shared_reads import ZoneReading
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 

@@ -11,8 +11,7 @@ from itertools import chain
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
-from replication.wire.peer_protocol import coalesce_ranges
-from replication.wire.shared_reads import ZoneReading, in_order
+from replication.wire.peer_protocol import ZoneReading, coalesce_ranges, in_order
 
 KEEP_S = 300.0
 """A consumer that was away for longer counts as new: its first bytes may go inline while links begin."""

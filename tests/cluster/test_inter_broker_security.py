@@ -20,11 +20,11 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.security.authority import Authority
 from local_cluster.security.listeners import InterBroker
+from replication.wire.broker_requests import CLUSTER_AUTHORIZATION_FAILED
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import Address, PeerTls, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import Hello, MessageKind
-from replication.wire.refusals import CLUSTER_AUTHORIZATION_FAILED
 from tests.cluster.agent_views import FAULTS, AgentCounters
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.replica_moves import wait_for_isr

@@ -19,12 +19,11 @@ from kafka_log.crc32c import crc32c
 from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_relay import OwnFetches
 from replication.leader.relay_core import RelayCore
-from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.broker_requests import Refusals, RequestRefusedError
 from replication.wire.fetch_frame import replica_of, scan_fetch_request, scan_fetch_response
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import Cut, LinkedResponse, SegmentLink, decode_linked_response, encode_linked_response
 from replication.wire.peer_protocol import CAPABILITIES, Announcement, Hello
-from replication.wire.refusals import Refusals
 from tests.kafka_log.batches import batches
 from tests.replication.captured_requests import captured
 from tests.replication.fetch_frames import VERSIONS, request, response

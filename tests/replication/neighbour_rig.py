@@ -19,8 +19,7 @@ from replication.leader.leader_proxy import LeaderProxy
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address, KnownPeers
-from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
-from replication.wire.shared_reads import ZoneReading
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities, ZoneReading
 from rlm.write_path.metrics import StageTimes
 from tests.metric_values import metric_value
 from tests.replication.fake_led import FakeLed

@@ -10,18 +10,21 @@ from kafka.protocol.api_key import ApiKey
 from local_cluster.security.authority import Authority
 from replication.follower.leader_bypass import RouteLimits
 from replication.wire.broker_requests import (
+    ANSWERS_ON_A_CONNECTION,
     BROKER_REQUESTS,
+    CLUSTER_AUTHORIZATION_FAILED,
     METADATA_MANAGER_REQUESTS,
     BrokerRequests,
+    Refusals,
     RequestRefusedError,
     parse_request_names,
+    responses,
 )
 from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import parse_request_header
 from replication.wire.peer_connection import connect_framed, exchange_hellos
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
-from replication.wire.refusals import ANSWERS_ON_A_CONNECTION, CLUSTER_AUTHORIZATION_FAILED, Refusals, responses
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.captured_requests import captured, versions_seen

@@ -16,8 +16,16 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.link import SegmentLink
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
-from replication.wire.peer_protocol import CAPABILITIES, Hello, MessageKind, PeerCapabilities
-from replication.wire.shared_reads import RangeRequest, ZoneReading, decode_refusal, encode_answer
+from replication.wire.peer_protocol import (
+    CAPABILITIES,
+    Hello,
+    MessageKind,
+    PeerCapabilities,
+    RangeRequest,
+    ZoneReading,
+    decode_refusal,
+    encode_answer,
+)
 from tests.metric_values import metric_value
 from tests.replication.neighbour_rig import ALL, DATA, OBJECT, Zone, zone_of
 from tests.replication.test_peer_tls import on_both_event_loops

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from local_cluster.security.authority import Authority
 from replication.leader.leader_relay import ITEMS_IN_A_STEP, OwnFetches
-from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.broker_requests import CLUSTER_AUTHORIZATION_FAILED, RequestRefusedError
 from replication.wire.fetch_frame import MAX_FETCH_VERSION
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import encode_unsigned_varint, parse_request_header
@@ -20,7 +20,6 @@ from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
 from replication.wire.peer_protocol import Hello, MessageKind
-from replication.wire.refusals import CLUSTER_AUTHORIZATION_FAILED
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.fetch_frames import VERSIONS, decode, request, requests

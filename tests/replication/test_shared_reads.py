@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, CombinedSegmentId
 from replication.leader.zones import Zones, reads_for, zone_readings
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.peer_protocol import Announcement
-from replication.wire.shared_reads import (
+from replication.wire.peer_protocol import (
     MAX_REQUEST_BYTES,
+    Announcement,
     RangeRefusal,
     RangeRequest,
     ZoneReading,

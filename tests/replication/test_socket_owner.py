@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from replication.wire.socket_owner import NotTheBrokerError, check_owner
+from replication.wire.peer_listener import NotTheBrokerError, check_owner
 from tests.kafka_log.batches import batches
 from tests.replication.test_peer_tls import on_both_event_loops
 from tests.replication.two_agents import two_agents

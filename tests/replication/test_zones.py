@@ -13,8 +13,15 @@ from replication.leader.zones import RemoteReaders, Zones
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
-from replication.wire.peer_protocol import CAPABILITIES, Announcement, Hello, MessageKind, PeerCapabilities
-from replication.wire.shared_reads import ZoneReading, in_order
+from replication.wire.peer_protocol import (
+    CAPABILITIES,
+    Announcement,
+    Hello,
+    MessageKind,
+    PeerCapabilities,
+    ZoneReading,
+    in_order,
+)
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import partition, request
 from tests.replication.test_relay_core import INLINE, Rig, is_linked, uploaded
