@@ -67,6 +67,8 @@ class SettingsKeeping:
         self._monotonic_s = monotonic_s
         self._led: Mapping[str, TopicId] = {}
         self._was_registered = False
+        self._saved: tuple[TopicId | None, int] | None = None
+        """Of what the memory wrote last: the topic, and the number of changes."""
         self._lost_since_s: float | None = None
         self._inherited: tuple[SettingsTable, Mapping[str, TopicId]] | None = None
         """For what nothing is left to inherit: a thousand topics' names need not be matched again."""
@@ -89,9 +91,12 @@ class SettingsKeeping:
                     await asyncio.to_thread(self._write, records)
             except KafkaClusterError as error:
                 log.warning("settings_not_written", reason=str(error), consequence="tried again")
-        if self._reader.ready:
+        memory = self._reader.memory
+        held = memory.topic_id, memory.changes
+        if self._reader.ready and not memory.is_lost and held != self._saved:
             try:
-                await asyncio.to_thread(self._reader.memory.save)
+                await asyncio.to_thread(memory.save)
+                self._saved = held
             except OSError as error:
                 log.warning("settings_not_remembered", error=str(error))
 

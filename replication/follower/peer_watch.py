@@ -8,15 +8,18 @@ question only says hello, which counts as an answer, too.
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
+from kafka_log.crc32c import Buffer
 from plugin.hot_path.deadline import Deadline
 from replication.follower.follower_context import DiallingContext
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.peer_connection import KnownPeers, connect_framed, exchange_hellos
+from replication.wire.peer_connection import KnownPeers, check_hello, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import NO_BROKER_SERVED, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
@@ -24,6 +27,7 @@ log = structlog.get_logger(__name__)
 _INTERVAL_S = 2.0
 _ANSWER_S = 3.0
 """With the five seconds after which the status page is loaded again, a frozen agent is red within ten."""
+_LATE = "no answer within {:g} s"
 STALE_S = 10.0
 """An answer that is older says nothing about now."""
 _NOT_THERE = (OSError, ssl.SSLError, PeerRefusedError, MalformedFrameError)  # TimeoutError is an OSError
@@ -117,46 +121,31 @@ class PeerWatch:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def _watch(self, broker_id: int) -> None:
-        seen, connection = self._seen[broker_id], None
-        try:
-            while True:
-                was_open, unserved = connection is not None, seen.unserved
-                try:
-                    connection = await self._ask(broker_id, seen, connection)
-                except _NOT_THERE as error:
-                    connection = None
-                    if was_open and not isinstance(error, TimeoutError):
+        loop, seen = asyncio.get_running_loop(), self._seen[broker_id]
+        while True:
+            try:
+                connection, began_s = await self._greet(broker_id, seen), loop.time()
+                if connection is not None:
+                    await self._ask_again(broker_id, seen, connection)
+                    if loop.time() - began_s >= _INTERVAL_S:
                         continue  # the connection may have ended, and not the agent
-                    self._failed(broker_id, seen, str(error) or type(error).__name__)
-                else:
-                    is_new = seen.answered_s is None or seen.failure is not None or seen.unserved != unserved
-                    seen.answered_s, seen.failure = self._clock(), None
-                    if is_new:
-                        self._on_change()
-                await asyncio.sleep(_INTERVAL_S)
-        finally:
-            if connection is not None:
-                connection.close()
+            except _NOT_THERE as error:
+                self._failed(broker_id, seen, str(error) or type(error).__name__)
+            await asyncio.sleep(_INTERVAL_S)
 
-    async def _ask(self, broker_id: int, seen: _Seen, connection: FramedConnection | None) -> FramedConnection | None:
-        """Ask once. Returns the connection if the agent takes another question on it. Raises _NOT_THERE."""
-
-        def heard(own: Hello, peer: Hello) -> None:
-            self._context.metrics.held.versions.heard(own, peer)
-            seen.unserved = peer.unserved
-
-        opened = connection or FramedConnection(frame_timeout_s=_ANSWER_S, budget=self._context.budget)
+    async def _greet(self, broker_id: int, seen: _Seen) -> FramedConnection | None:
+        """Ask for the first time. Returns the connection if the agent takes more questions on it. Raises _NOT_THERE."""
+        opened = FramedConnection(frame_timeout_s=_ANSWER_S, budget=self._context.budget)
         address = self._peers.get(broker_id)
         if address is None:
             raise PeerRefusedError("it is not known any more")
         try:
             with Deadline(asyncio.get_running_loop(), _ANSWER_S):
-                if connection is None:
-                    await connect_framed(address, opened, self._context.tls())
-                granted = await exchange_hellos(opened, self._hello, broker_id, heard)
+                await connect_framed(address, opened, self._context.tls())
+                granted = await exchange_hellos(opened, self._hello, broker_id, partial(self._heard, seen))
         except TimeoutError:
             opened.abort()
-            raise TimeoutError(f"no answer within {_ANSWER_S:g} s") from None
+            raise TimeoutError(_LATE.format(_ANSWER_S)) from None
         except BaseException:
             opened.abort()
             raise
@@ -164,6 +153,53 @@ class PeerWatch:
             return opened
         opened.close()
         return None
+
+    def _heard(self, seen: _Seen, own: Hello, peer: Hello) -> None:
+        self._context.metrics.held.versions.heard(own, peer)
+        is_new = seen.answered_s is None or seen.failure is not None or seen.unserved != peer.unserved
+        seen.answered_s, seen.failure, seen.unserved = self._clock(), None, peer.unserved
+        if is_new:
+            self._on_change()
+
+    async def _ask_again(self, broker_id: int, seen: _Seen, connection: FramedConnection) -> None:
+        """Ask on this connection until it ends. Raises _NOT_THERE, as for a question without an answer.
+
+        As long as the answer is the same, this takes neither a task nor a look into it.
+        """
+        loop, question, answer, is_late = asyncio.get_running_loop(), self._hello.encode(), b"", False
+
+        def ask() -> None:
+            nonlocal timer
+            timer = loop.call_later(_ANSWER_S, give_up)
+            with suppress(ConnectionError):  # the task notices its end
+                connection.write_frame(question)
+
+        def give_up() -> None:
+            nonlocal is_late
+            is_late = True
+            connection.abort()
+
+        def answered(frame: Buffer) -> bool:
+            nonlocal timer
+            if frame != answer:
+                return False
+            timer.cancel()
+            timer = loop.call_later(_INTERVAL_S, ask)
+            seen.answered_s = self._clock()
+            return True
+
+        connection.on_lone_frame = answered
+        timer = loop.call_later(_INTERVAL_S, ask)
+        try:
+            while (frame := await connection.read_frame()) is not None:
+                self._heard(seen, self._hello, check_hello(connection, self._hello, broker_id, frame))
+                answer = bytes(frame)
+                answered(answer)
+        finally:
+            timer.cancel()
+            connection.close()
+        if is_late:
+            raise TimeoutError(_LATE.format(_ANSWER_S))
 
     def _failed(self, broker_id: int, seen: _Seen, failure: str) -> None:
         is_new, seen.failure = seen.failure is None, failure

@@ -15,10 +15,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from itertools import repeat
 
 import structlog
 
+from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site
 from plugin.segment_metadata import CombinedSegmentId
@@ -82,10 +84,16 @@ async def _answer_presence(context: LeaderContext, peer: FramedConnection, asker
     check_certificate(peer, asker)
     agree(context.hello, asker)
     own = replace(context.hello, capabilities=PeerCapabilities.PRESENCE)
-    while True:
-        peer.write_frame(replace(own, unserved=context.unserved()).encode())
-        if await peer.read_frame() is None:
-            return
+    encoded = lru_cache(1)(lambda unserved: replace(own, unserved=unserved).encode())
+
+    def answer(_question: Buffer) -> bool:
+        peer.write_frame(encoded(context.unserved()))
+        return True
+
+    answer(b"")
+    peer.on_lone_frame = answer
+    while (question := await peer.read_frame()) is not None:
+        answer(question)
 
 
 class LeaderProxy:

@@ -15,6 +15,7 @@ from typing import cast
 
 import structlog
 
+from kafka_log.crc32c import Buffer
 from plugin.clients.dialling import connect
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
@@ -136,6 +137,12 @@ async def exchange_hellos(
         answer = await connection.read_frame()
     if answer is None:
         raise ConnectionResetError("the peer closed the connection instead of a hello")
+    heard(own, check_hello(connection, own, expected_broker_id, answer))
+    return connection.agreed
+
+
+def check_hello(connection: FramedConnection, own: Hello, expected_broker_id: int, answer: Buffer) -> Hello:
+    """Return the hello of the side that was dialled, and note what was agreed. Raises PeerRefusedError."""
     try:
         peer = Hello.decode(answer)
     except MalformedFrameError as error:
@@ -144,8 +151,7 @@ async def exchange_hellos(
         raise PeerRefusedError(f"broker {peer.broker_id}'s agent answers where broker {expected_broker_id}'s should")
     check_certificate(connection, peer)
     connection.agreed = agree(own, peer)
-    heard(own, peer)
-    return connection.agreed
+    return peer
 
 
 def check_certificate(connection: FramedConnection, peer: Hello, roles: tuple[str, ...] = BROKER_ROLES) -> None:

@@ -27,7 +27,7 @@ from metadata_topic.records.records import RemoteWalNodeRegistration
 log = structlog.get_logger(__name__)
 
 ANSWER_S = 20.0
-_LOOK_S = 1.0
+_LOOK_S = 2.0
 
 
 class IncarnationTakenError(Exception):

@@ -110,8 +110,8 @@ async def until_asked_in_vain(rig: AgentRig, answer: Answer) -> None:
     """So often that it would have gone on without by now, if it ever did."""
 
     def asked() -> bool:
-        if rig.storage_run is not None:
-            rig.storage_run.kafka.leadership.look_again()  # followers fetch
+        assert rig.agent.state.relaying is not None
+        rig.agent.state.relaying.leadership_asked.set()  # followers fetch
         return answer.asked > 3
 
     await rig.until(asked)
