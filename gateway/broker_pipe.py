@@ -30,7 +30,7 @@ from typing import NamedTuple
 import structlog
 
 from gateway.adoption_offers import AdoptionOffers
-from gateway.client_side import THROTTLED_MAX_S, ClientSide
+from gateway.client_protocol import THROTTLED_MAX_S, ClientSide
 from gateway.consume.consumer_answers import CONTROL_KINDS, ConsumerAnswers
 from gateway.consume.consumer_links import Asked
 from gateway.deadline_timer import DeadlineTimer
@@ -301,12 +301,8 @@ class HoldStage:
 
     def _count(self) -> None:
         """Count held bytes against the budget."""
-        held, budget = self._core.held_bytes, self._context.held_budget
-        if held > self._counted_bytes:
-            budget.take(held - self._counted_bytes)
-        else:
-            budget.give_back(self._counted_bytes - held)
-        self._counted_bytes = held
+        more, self._counted_bytes = self._core.held_bytes - self._counted_bytes, self._core.held_bytes
+        self._context.held_budget.adjust(more)
 
     def close(self) -> None:
         """Stop reading the broker and drop what is held: the connection ended."""

@@ -12,8 +12,7 @@ import structlog
 
 from gateway.broker_pipe import BrokerPipe, HoldingContext, SplicingContext
 from gateway.byte_relay import ByteRelay, RelayEnd
-from gateway.client_protocol import decode_zone, encode_answer
-from gateway.client_side import ClientSide
+from gateway.client_protocol import ClientSide, decode_zone, encode_answer
 from gateway.consume.consumer_answers import ConsumerAnswers, ConsumerContext
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
 from plugin.clients.dialling import connect

@@ -10,11 +10,18 @@ both directions until either end closes. The client's bytes come first, because 
 request.
 """
 
+from dataclasses import dataclass
+from typing import Final
+
 from kafka_log.crc32c import Buffer
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 
 MAX_ZONE_BYTES = 255
 MAX_MESSAGE_BYTES = 4096
+THROTTLED_MAX_S: Final = 600.0
+"""How long a client's bytes wait for a broker that does not read them. A broker that throttles the client by a quota
+does not read its connection meanwhile, and looks like one that hangs. Clients' own time-outs are shorter by default."""
 _CONNECTED, _REFUSED = b"\x00", b"\x01"
 
 
@@ -44,3 +51,15 @@ def decode_answer(payload: Buffer) -> str:
     if kind not in (_CONNECTED, _REFUSED) or (kind == _REFUSED) != bool(reason):
         raise MalformedFrameError(0, "no answer to a client's connection")
     return reason
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSide:
+    """Where a client's connection comes from: its zone, and the agent that relays it."""
+
+    zone: str
+    """The client's zone."""
+    gateway: Hello
+    """The hello of the agent through which the client came."""
+    capabilities: PeerCapabilities
+    """The capabilities that both agents have."""

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gateway.client_side import THROTTLED_MAX_S
+from gateway.client_protocol import THROTTLED_MAX_S
 from gateway.deadline_timer import DeadlineTimer
 from gateway.produce.produce_frame import (
     MIN_TRANSACTIONAL_VERSION,
@@ -267,7 +267,8 @@ class GatewayPipe:
                 self._do_one(action)
             except ConnectionError:  # the task that reads the connection notices its end
                 continue
-        self._hold(self._core.kept_bytes)
+        more, self._held_bytes = self._core.kept_bytes - self._held_bytes, self._core.kept_bytes
+        self._context.requests_budget.adjust(more)
         self._changed.set()
         self._timer.set(self._core.deadline_s)
 
@@ -297,11 +298,3 @@ class GatewayPipe:
                 metrics.requests.labels("original").inc()
                 head = encode_number(number)
                 self._channel.send(MessageKind.ORIGINAL, head, frame, records=_records_in(frame, len(head)))
-
-    def _hold(self, kept_bytes: int) -> None:
-        more = kept_bytes - self._held_bytes
-        self._held_bytes = kept_bytes
-        if more > 0:
-            self._context.requests_budget.take(more)
-        elif more < 0:
-            self._context.requests_budget.give_back(-more)

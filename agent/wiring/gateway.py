@@ -118,7 +118,7 @@ class ClientGateway:
         self.capabilities = _capabilities(configuration, follower)
         """What the gateway asks for, and the handlers grant."""
         self._metrics = metrics = GatewayMetrics(leader.metrics.registry, self.traffic)
-        self._holding = _holding(configuration, leader, ask_anew)
+        self._holding = self._make_holding(leader, ask_anew)
         self._routing: RoutingContext | None = None
         self._splicing: SplicingContext | None = None
         self._serving: ServingParts | None = None
@@ -162,12 +162,11 @@ class ClientGateway:
         self, leader: LeaderContext, follower: FollowerContext, store: BlobStorage
     ) -> ConsumerContext:
         """Make what takes records out of clients' frames and puts links in. Returns what consumers' answers need."""
-        configuration, capabilities = self._configuration, self.capabilities
-        produced = ProduceMetrics(leader.metrics.registry, self.traffic)
-        self._routing = routing = _routing(configuration, follower, store, produced, capabilities)
-        self._splicing = splicing = _splicing(configuration, leader, store, produced)
-        consumers = _consumers(configuration, leader, splicing.answers_budget, self.traffic)
-        if PeerCapabilities.ROUTED_PRODUCE in capabilities:
+        configuration, produced = self._configuration, ProduceMetrics(leader.metrics.registry, self.traffic)
+        self._routing = routing = self._make_routing(follower, store, produced)
+        self._splicing = splicing = self._make_splicing(leader, store, produced)
+        consumers = self._make_consumers(leader, splicing.answers_budget)
+        if PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
             self._runs.append(routing.uploads.run)
         if splicing.adoptable is not None:
             self._runs.append(partial(tell_outcomes, splicing.adoptable, produced))
@@ -180,6 +179,53 @@ class ClientGateway:
             dial, idle_timeout_s = _dialler(configuration, leader), leader.limits.idle_timeout_s
             self.handlers[PeerCapabilities.VISIBLE] = TailHandler(consumers, leader.zones, dial, idle_timeout_s)
         return consumers
+
+    def _make_routing(self, follower: FollowerContext, store: BlobStorage, metrics: ProduceMetrics) -> RoutingContext:
+        """Stage times are replication's, so consumers get separate ones that are not shown."""
+        configuration, hello, prices = self._configuration, follower.hello, self._configuration.prices
+        costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
+        policy, breaker = LinkPolicy(configuration.settings.gateway_produce.policy), CircuitBreaker(BreakerLimits())
+        decider = RouteDecider(policy, costs, _GATHERED_S, breaker, follower.is_paused)
+        limits = CommitLimits(_GATHERED_S, _LEFT_INLINE_S, _UPLOAD_BYTES, _UPLOADS, _RETRY_S, _RETRY_MAX_S)
+        channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, _WAIT_MAX_S)
+        uploads = RouterUploads(channel, store, Clocks(follower.clock, wall_ms), metrics, WantedObjects())
+        requests, answers = MemoryBudget(CLIENT_FRAMES_BYTES), MemoryBudget(CLIENT_FRAMES_BYTES)
+        links = None
+        if PeerCapabilities.LINKED_FETCH in self.capabilities:
+            defects = cache(lambda one: LinkDefects(follower.metrics, follower.clock, leader=one))
+            links = LinkReading(replace(follower, stage_times=StageTimes(CollectorRegistry()), budget=answers), defects)
+        return RoutingContext(
+            RouteLimits(_WAIT_MAX_S), uploads, decider, metrics, requests, answers, links, follower.channel
+        )
+
+    def _make_splicing(self, leader: LeaderContext, store: BlobStorage, metrics: ProduceMetrics) -> SplicingContext:
+        adopts = self._configuration.settings.gateway_produce.enable
+        return SplicingContext(
+            SpliceLimits(_WAIT_MAX_S, DEFAULT_MAX_FRAME_BYTES),
+            RouterReads(store, CircuitBreaker(BreakerLimits())),
+            metrics,
+            MemoryBudget(CLIENT_FRAMES_BYTES),
+            AdoptableRecords(AdoptionLimits(CLIENT_FRAMES_BYTES)) if adopts else None,
+            leader.channel,
+        )
+
+    def _make_consumers(self, leader: LeaderContext, budget: MemoryBudget) -> ConsumerContext:
+        configuration = self._configuration
+        giving = replace(leader, stage_times=StageTimes(CollectorRegistry()), budget=budget)
+        read_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
+        costs = ReadCosts(read_bytes, configuration.settings.log_manager.combiner_task_interval_s)
+        return ConsumerContext(giving, ConsumeMetrics(leader.metrics.registry, self.traffic), costs)
+
+    def _make_holding(self, leader: LeaderContext, ask_anew: Callable[[], object]) -> HoldingContext | None:
+        if not self.settings.durable_listener:
+            return None
+        logs = DurableLogs(ask_anew)
+        metrics = DurableMetrics(leader.metrics.registry, logs)
+        replication = None
+        if self.settings.acks_pipelined_enable:
+            replication = ReplicationLimits(leader.follower_offsets, metrics.pipelined)
+        passing = MemoryBudget(HELD_FRAMES_BYTES), MemoryBudget(HELD_FRAMES_BYTES)
+        return HoldingContext(logs, metrics, *passing, MemoryBudget(HELD_ANSWERS_BYTES), replication)
 
     def _make_ports(self) -> dict[str, tuple[ClientPort, Address]]:
         configuration, settings, metrics = self._configuration, self.settings, self._metrics
@@ -302,68 +348,6 @@ def _capabilities(configuration: Configuration, follower: FollowerContext) -> Pe
     if settings.gateway.fetch_links_enable:
         found |= PeerCapabilities.LINKED_FETCH | own & _OF_LINKS
     return found
-
-
-def _routing(
-    configuration: Configuration,
-    follower: FollowerContext,
-    store: BlobStorage,
-    metrics: ProduceMetrics,
-    capabilities: PeerCapabilities,
-) -> RoutingContext:
-    """Stage times are replication's, so consumers get separate ones that are not shown."""
-    hello, prices = follower.hello, configuration.prices
-    costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
-    policy, breaker = LinkPolicy(configuration.settings.gateway_produce.policy), CircuitBreaker(BreakerLimits())
-    decider = RouteDecider(policy, costs, _GATHERED_S, breaker, follower.is_paused)
-    limits = CommitLimits(_GATHERED_S, _LEFT_INLINE_S, _UPLOAD_BYTES, _UPLOADS, _RETRY_S, _RETRY_MAX_S)
-    channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, _WAIT_MAX_S)
-    uploads = RouterUploads(channel, store, Clocks(follower.clock, wall_ms), metrics, WantedObjects())
-    requests, answers = MemoryBudget(CLIENT_FRAMES_BYTES), MemoryBudget(CLIENT_FRAMES_BYTES)
-    links = None
-    if PeerCapabilities.LINKED_FETCH in capabilities:
-        defects = cache(lambda one: LinkDefects(follower.metrics, follower.clock, leader=one))
-        links = LinkReading(replace(follower, stage_times=StageTimes(CollectorRegistry()), budget=answers), defects)
-    return RoutingContext(
-        RouteLimits(_WAIT_MAX_S), uploads, decider, metrics, requests, answers, links, follower.channel
-    )
-
-
-def _splicing(
-    configuration: Configuration, leader: LeaderContext, store: BlobStorage, metrics: ProduceMetrics
-) -> SplicingContext:
-    adopts = configuration.settings.gateway_produce.enable
-    return SplicingContext(
-        SpliceLimits(_WAIT_MAX_S, DEFAULT_MAX_FRAME_BYTES),
-        RouterReads(store, CircuitBreaker(BreakerLimits())),
-        metrics,
-        MemoryBudget(CLIENT_FRAMES_BYTES),
-        AdoptableRecords(AdoptionLimits(CLIENT_FRAMES_BYTES)) if adopts else None,
-        leader.channel,
-    )
-
-
-def _consumers(
-    configuration: Configuration, leader: LeaderContext, budget: MemoryBudget, traffic: ClientTraffic
-) -> ConsumerContext:
-    giving = replace(leader, stage_times=StageTimes(CollectorRegistry()), budget=budget)
-    read_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
-    costs = ReadCosts(read_bytes, configuration.settings.log_manager.combiner_task_interval_s)
-    return ConsumerContext(giving, ConsumeMetrics(leader.metrics.registry, traffic), costs)
-
-
-def _holding(
-    configuration: Configuration, leader: LeaderContext, ask_anew: Callable[[], object]
-) -> HoldingContext | None:
-    if not configuration.settings.gateway.durable_listener:
-        return None
-    logs = DurableLogs(ask_anew)
-    metrics = DurableMetrics(leader.metrics.registry, logs)
-    replication = None
-    if configuration.settings.gateway.acks_pipelined_enable:
-        replication = ReplicationLimits(leader.follower_offsets, metrics.pipelined)
-    passing = MemoryBudget(HELD_FRAMES_BYTES), MemoryBudget(HELD_FRAMES_BYTES)
-    return HoldingContext(logs, metrics, *passing, MemoryBudget(HELD_ANSWERS_BYTES), replication)
 
 
 def _tails(links: LinkReading, peers: Mapping[int, Address], metrics: GatewayMetrics) -> Tails:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from gateway.client_side import ClientSide
+from gateway.client_protocol import ClientSide
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.consumer_links import Asked, ConsumerLinks
 from gateway.consume.read_worth import ReadCosts

@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from gateway.client_side import ClientSide
+from gateway.client_protocol import ClientSide
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.read_worth import ReadCosts, ReadWorth
 from kafka_log.crc32c import Buffer

@@ -9,7 +9,7 @@ remote.wal.storage.enable, is told.
 from collections.abc import Awaitable, Callable
 
 from gateway.broker_pipe import BrokerPipe
-from gateway.client_side import ClientSide
+from gateway.client_protocol import ClientSide
 from gateway.consume.consumer_answers import ConsumerAnswers, ConsumerContext
 from gateway.serve.fetch_frames import decode_request, encode_sessionless
 from kafka_log.crc32c import Buffer

@@ -85,6 +85,13 @@ class MemoryBudget:
         if self._waiting:
             self._let_go_on()
 
+    def adjust(self, size: int) -> None:
+        """Take so many bytes more, that have already arrived; below 0: give back."""
+        if size > 0:
+            self.take(size)
+        elif size:
+            self.give_back(-size)
+
     def keep(self, owner: Hashable, size: int, let_go: Callable[[], None]) -> None:
         """Take memory that may be dropped when others need it; `let_go` is called then."""
         self.take(size)

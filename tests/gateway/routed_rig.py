@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import BrokerPipe, RouterReads, SplicingContext
-from gateway.client_side import ClientSide
+from gateway.client_protocol import ClientSide
 from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import RouteLimits

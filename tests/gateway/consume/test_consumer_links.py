@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from gateway.client_side import ClientSide
+from gateway.client_protocol import ClientSide
 from gateway.client_traffic import ClientTraffic, ZoneTraffic
 from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.consume.consumer_links import Asked, ConsumerLinks
