@@ -102,7 +102,11 @@ class Lifecycle:
         observer = partial(ClusterObserver, around.configuration.client, identity.broker_id, TopicWatch(TOPIC_GONE_MS))
         retention = wal_retention(settings)
         self._cluster = ClusterWatch(observer, wanted, kafka.topic_settings, retention, observed, wall_ms, threads)
-        tell_loss = partial(asyncio.get_running_loop().call_soon_threadsafe, declare_loss)
+        loop = asyncio.get_running_loop()
+
+        def tell_loss(loss: DeclaredGap) -> None:
+            loop.call_soon_threadsafe(declare_loss, loss)
+
         planned = FailoverPlanner(identity.broker_id, store, tell_loss)
         leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
         orphans = OrphanTask(

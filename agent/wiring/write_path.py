@@ -13,7 +13,6 @@ Belongs to the event loop, except `status`.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, Self
 
 from prometheus_client import CollectorRegistry
@@ -120,6 +119,7 @@ class WritePath(WritePathOwner):
         self._around = around
         self._kafka = kafka
         self._gaps = gaps
+        self._loop = asyncio.get_running_loop()
         self.assignments: Sequence[Assignment] = ()
         """The partitions that are led here."""
         relaying, settings, clocks = around.relaying, around.settings, around.clocks
@@ -163,8 +163,7 @@ class WritePath(WritePathOwner):
         flush_timeout_s = None
         try:
             running = self.manager.start()
-            failed = partial(asyncio.get_running_loop().call_soon_threadsafe, self.manager.fail)
-            guarded.arrived(self.manager, _stored_logs(around, self._kafka, self.manager), failed)
+            guarded.arrived(self.manager, _stored_logs(around, self._kafka, self.manager), self._failed)
             if self._durable is not None:
                 self._durable.arrived()
             await asyncio.wait((running, spacing), return_when=asyncio.FIRST_COMPLETED)
@@ -184,6 +183,9 @@ class WritePath(WritePathOwner):
                     around.relaying.leader.partition_released(assignment.topic_id_partition)
                 if self._durable is not None:
                     self._durable.left(self.assignments)
+
+    def _failed(self, defect: Exception) -> None:
+        self._loop.call_soon_threadsafe(self.manager.fail, defect)
 
     async def _look_around(self) -> None:
         """Set every two seconds how far apart uploads must be at least, by the recent rates of all agents."""

@@ -167,6 +167,7 @@ class PeerWatch:
         As long as the answer is the same, this takes neither a task nor a look into it.
         """
         loop, question, answer, is_late = asyncio.get_running_loop(), self._hello.encode(), b"", False
+        timer: asyncio.TimerHandle
 
         def ask() -> None:
             nonlocal timer

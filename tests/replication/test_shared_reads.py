@@ -8,7 +8,7 @@ from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, CombinedSegmentId
 from replication.leader.zones import Zones, reads_for, zone_readings
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import (
-    MAX_REQUEST_BYTES,
+    MAX_RANGE_REQUEST_BYTES,
     Announcement,
     RangeRefusal,
     RangeRequest,
@@ -85,7 +85,7 @@ def test_a_request_for_nothing_or_for_more_than_is_read_is_malformed(
 def test_a_request_is_bounded() -> None:
     request = RangeRequest(1, CombinedSegmentId(1, 1, 1), 0, 1, (0, 1))
     with pytest.raises(MalformedFrameError):
-        RangeRequest.decode(request.encode() + bytes(MAX_REQUEST_BYTES))
+        RangeRequest.decode(request.encode() + bytes(MAX_RANGE_REQUEST_BYTES))
 
 
 def test_an_altered_answer_is_told_from_a_whole_one() -> None:

@@ -28,7 +28,7 @@ ALWAYS = replace(COST, link_policy=LinkPolicy.ALWAYS)
 INTERVAL_S, ARCHIVE_S = LIMITS.commit.interval_s, LIMITS.commit.archive_interval_s
 
 
-def decider(break_even_bytes: int = 10_000, **changes: Callable[..., Any]) -> LinkDecider:
+def decider(break_even_bytes: int = 10_000, **changes: Any) -> LinkDecider:
     """Links pay from 1.2 MB/s on: 15,000 bytes in 12.5 ms."""
     one = LinkDecider(Price(break_even_bytes, 0.0125), Cadence(LIMITS.commit), **changes)
     one.set_led([COST])
