@@ -56,7 +56,7 @@ def _print_scenario(scenario: "Scenario") -> None:
     replication = cost.replication_saved_ratio
     show(
         made,
-        f"{scenario.about}. {scenario.text}",
+        f"{scenario.about}{_changed(scenario)}. {scenario.text}",
         f"{_compared(cost.saved_ratio)} of this total: instances, their disks, object storage and replication across "
         f"zones{_without(scenario)}. Clients' traffic is not in it.",
         *([] if replication is None else [f"{_compared(replication)} of what replication across zones costs."]),
@@ -65,6 +65,11 @@ def _print_scenario(scenario: "Scenario") -> None:
     _print_clients(scenario)
     if scenario.inferred:
         show(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}.")
+
+
+def _changed(scenario: "Scenario") -> str:
+    """Tell what was set, as the description is that of the workload without it."""
+    return f" (but {', '.join(scenario.overridden)} as you set)" if scenario.overridden else ""
 
 
 def _compared(saved_ratio: float) -> str:

@@ -62,7 +62,12 @@ def test_scenarios_are_listed_and_shown_to_people() -> None:
 
 def test_the_text_tells_of_the_parameters_and_what_the_percentage_contains() -> None:
     shown = " ".join(invoke("today", "--set", "rate_mb_s=10", "--set", "interval_ms=50").stdout.split())
-    for text in ("10 MB/s to each", "an object each 50 ms", "object storage and replication across zones. Clients'"):
+    for text in (
+        "prices (but rate_mb_s, interval_ms as you set). 3 brokers",
+        "10 MB/s to each",
+        "an object each 50 ms",
+        "object storage and replication across zones. Clients'",
+    ):
         assert text in shown
     assert "30 MB/s" not in shown
     assert "without get requests and metadata" in " ".join(invoke("kip-1176").stdout.split())
