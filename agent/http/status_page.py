@@ -29,8 +29,7 @@ def status_page(status: Status, release: str) -> bytes:
     """Return the whole document."""
     tone = _tone(status)
     word = _word(tone, status)
-    template = Template((resources.files(__package__) / "status_page.html").read_text(encoding="utf-8"))
-    filled = template.substitute(
+    filled = Template(_document()).substitute(
         title=escape(f"broker {status.broker_id}: {word}"),
         tone=tone,
         word=word,
@@ -44,6 +43,15 @@ def status_page(status: Status, release: str) -> bytes:
         partitions=_partitions(status),
     )
     return filled.encode()
+
+
+def _document() -> str:
+    return (resources.files(__package__) / "status_page.html").read_text(encoding="utf-8")
+
+
+def page_style() -> str:
+    """Return the style element, for other pages that are to look alike."""
+    return f"<style>{_document().partition('<style>')[2].partition('</style>')[0]}</style>"
 
 
 def _tone(status: Status) -> str:

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -261,7 +261,7 @@ def _print(found: "Estimate", document: dict[str, Any]) -> None:
     tells_rate = document["prometheus"] is not None
     shown = document["topics"][:_MOST_TOPICS]
     rows = [_cells(row, tells_rate=tells_rate) for row in (*shown, document["total"])]
-    made = fitted(*_COLUMNS, rows=rows, drop=_LESS_NEEDED, title="Dollars a month by topic")
+    made = fitted(*_COLUMNS, rows=rows, drop=_LESS_NEEDED, title="By topic and month: bytes, and dollars by each way")
     reasons = [
         f"{row['topic']} goes inline, of what is moved a month: {why}" for row in shown if (why := _why_inline(row))
     ]
@@ -275,25 +275,50 @@ def _print(found: "Estimate", document: dict[str, Any]) -> None:
     )
 
 
+_HEADS: Final = {
+    "topic": "topic", "produced": "produced a month", "read": "read a month", "packed": "packs", "linked": "by links",
+}  # fmt: skip
+"""Heads of the page's table; the other columns are dollars a month."""
+
+
 def html_page(document: dict[str, Any]) -> str:
-    """Return the estimate as one page that needs nothing beside it."""
+    """Return the estimate as one page that needs nothing beside it, and looks like agents' status pages."""
     from html import escape
 
-    def rows(heads: "tuple[str, ...]", cells: "list[list[str]]") -> str:
-        head = "".join(f"<th>{escape(name.removeprefix('>'))}</th>" for name in heads)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(one)}</td>' for one in row)}</tr>" for row in cells)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    from agent.http.status_page import page_style
 
-    tells_rate = document["prometheus"] is not None
-    topics = [
-        [*_cells(row, tells_rate=tells_rate), _why_inline(row)] for row in [*document["topics"], document["total"]]
-    ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>remote-wal estimate</title><style>'
-        "body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:1280px;padding:0 1rem}"
-        "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .6rem;text-align:right;vertical-align:top}"
-        "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}tr{border-top:1px solid #ccc}"
-        "</style></head><body><h1>What replication across zones costs, and would cost</h1>"
-        f"{rows(_SUMMARY, _summary(document))}{''.join(f'<p>{escape(text)}</p>' for text in _told(document))}"
-        f"<h2>By topic, dollars a month</h2>{rows((*_COLUMNS, 'inline, and why'), topics)}</body></html>\n"
+    def row(cells: Iterable[str], mark: str = "td") -> str:
+        return f"<tr>{''.join(f'<{mark}>{escape(cell)}</{mark}>' for cell in cells)}</tr>"
+
+    usd, prices, tells_rate = document["total"]["usd"], document["prices"], document["prometheus"] is not None
+    best = min(_WAYS, key=lambda way: usd[way])
+    pays = usd[best] < usd["today"]
+    facts = (
+        f"{document['brokers']} brokers in {document['zones']} zones",
+        f"prices of {prices['provider']}, {prices['store']}, {prices['confirmed']}",
     )
+    tiles = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>${one} a month</dd><p>${saved} saved. acks=all: {escape(acks)}</p></div>"
+        for name, one, saved, acks in _summary(document)
+    )
+    names = (one.removeprefix(">") for one in _COLUMNS)
+    body = "".join(
+        row(_cells(one, tells_rate=tells_rate))
+        + (f'<tr class="why"><td colspan="{len(_COLUMNS)}">inline a month: {escape(why)}</td></tr>' if why else "")
+        for one in (*document["topics"], document["total"])
+        for why in [_why_inline(one)]
+    )
+    told = f"By {_WAYS[best]}: <b>${usd[best]:,.2f}</b>." if pays else "<b>No way would cost less.</b>"
+    return f"""<!doctype html>
+<html lang="en" class="{"good" if pays else "look"}"><head><meta charset="utf-8"><title>remote-wal estimate</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+{page_style()}<style>dl {{ grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)) }} dd {{ white-space: nowrap }}
+th {{ white-space: normal }} tr.why {{ border: 0 }} .why td {{ white-space: normal; color: var(--soft) }}
+main .notes {{ margin-top: .75rem }}</style></head>
+<body><header><h1>remote-wal estimate</h1><ul>{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul></header>
+<main><p class="answer">What crosses zones costs <b>${usd["today"]:,.2f}</b> a month today. {told}</p><dl>{tiles}</dl>
+<section><h2>By topic</h2><div class="wide"><table>
+<thead>{row((_HEADS.get(name, f"{name}, $ a month") for name in names), "th")}</thead><tbody>{body}</tbody>
+</table></div></section>
+<ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in _told(document))}</ul></main></body></html>
+"""
