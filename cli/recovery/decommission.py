@@ -59,17 +59,12 @@ def give_care(
 ) -> None:
     """Register the heir as the broker's caretaker, and read it back. Raises DecommissionError, MetadataTopicError.
 
-    `agents` are the brokers whose agents are in the settings topic. In a topic in doubt the broker's last incarnation
-    may be missing, and agents refuse an older one.
+    `agents` are the brokers whose agents are in the settings topic. The topic must not be in doubt: the broker's last
+    incarnation may be missing then, and agents refuse an older one.
     """
     from plugin.wall_clock import wall_ms
     from rlm.lifecycle.object_ownership import DecommissionError, StoreRegistrations, inheritance, publish_registration
 
-    if doubts := topic.store.topic.doubts:
-        found = "; ".join(doubts.values())
-        raise DecommissionError(
-            f"the metadata topic may lack registrations ({found}): remote-wal metadata rebuild first"
-        )
     known = StoreRegistrations(topic.store, lambda: agents)
     registration = inheritance(broker_id, heir_id, living, known)
     publish_registration(topic, registration, wall_ms())

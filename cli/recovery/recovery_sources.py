@@ -292,13 +292,21 @@ def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
 
 @contextmanager
 def open_metadata(stores: OpenStores) -> Iterator["TopicSession"]:
-    """Read the metadata topic on top of the newest snapshot, for the block. Raises errors of our rooms."""
+    """Read the metadata topic on top of the newest snapshot, for the block. Raises errors of our rooms.
+
+    Raises MetadataTopicError also while the topic is in doubt: what it does not tell may have been told once.
+    """
     import time
 
+    from metadata_topic.records.errors import MetadataTopicError
+    from metadata_topic.topic.topic import METADATA_TOPIC
     from metadata_topic.topic.topic_session import TopicSession, newest_snapshot
     from plugin.remote_wal_storage_manager import blobs_of
 
     broker, blobs = stores.broker, blobs_of(stores.storage, "read", "metadata snapshots")
     load = newest_snapshot(blobs, stores.cluster_id)
     with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, load_snapshot=load) as session:
+        if doubts := session.store.topic.doubts:
+            found = "it may lack records (" + "; ".join(doubts.values()) + ")"
+            raise MetadataTopicError("read", METADATA_TOPIC, found, "remote-wal metadata rebuild first")
         yield session

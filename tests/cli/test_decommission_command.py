@@ -10,11 +10,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import cli.recovery.decommission
+import cli.recovery.held
 from cli.main import build_app
 from cli.recovery.recovery_sources import BrokersCluster, OpenStores
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_log.broker_files.server_properties import load_broker_properties
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_table import SettingsTable
@@ -110,7 +112,8 @@ class Cluster:
     """Where the command runs: what it is to read, and which agents it marked as gone in the settings topic."""
 
     storage: RemoteWalStorageManager
-    run: Callable[[Topic], Result]
+    run: Callable[..., Result]
+    """Takes the topic and the command; else to decommission."""
     marked: list[int] = field(default_factory=list)
 
     def save_snapshot(self, store: RemoteWalMetadataStore) -> None:
@@ -136,16 +139,17 @@ def cluster(storage: RemoteWalStorageManager, tmp_path: Path, monkeypatch: pytes
 
         def close(self) -> None: ...
 
-    def run(topic: Topic) -> Result:
+    def run(topic: Topic, *words: str) -> Result:
         monkeypatch.setattr(topic_session, "TopicSession", topic.session)
-        return CliRunner().invoke(
-            build_app(), ["decommission", str(GONE), "--heir", str(HEIR), "--broker-config", str(config)]
-        )
+        command = words or ("decommission", str(GONE), "--heir", str(HEIR))
+        return CliRunner().invoke(build_app(), [*command, "--broker-config", str(config)])
 
     made = Cluster(storage, run)
     agents = {one: AgentRegistration(one, 100 + one, "", "", "1", 0, peer_address=f"host-{one}:1") for one in AGENTS}
     living = [type("Broker", (), {"broker_id": one})() for one in LIVING]
-    monkeypatch.setattr(cli.recovery.decommission, "open_stores", opened)
+    for command in (cli.recovery.decommission, cli.recovery.held):
+        monkeypatch.setattr(command, "open_stores", opened)
+    monkeypatch.setattr(cli.recovery.held, "_partition", lambda *_: TopicIdPartition(TopicId(b"o" * 16), 0))
     monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: living)
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(agents=agents))
     monkeypatch.setattr(settings_topic, "SettingsWriter", Writer)
@@ -163,10 +167,11 @@ def test_registrations_that_retention_removed_from_the_topic_are_known_by_a_snap
     assert agents.caretaker_of(GONE) == HEIR
 
 
-def test_nothing_is_published_while_registrations_may_be_unknown(cluster: Cluster) -> None:
+@pytest.mark.parametrize("words", [(), *(("held", one, "orders", "0") for one in ("list", "restore", "give-up"))])
+def test_nothing_is_concluded_from_a_topic_that_may_lack_records(cluster: Cluster, words: tuple[str, ...]) -> None:
     topic = Topic(BEGINS)
     topic.append(registration(HEIR, 202))
-    told = cluster.run(topic)
+    told = cluster.run(topic, *words)
     assert "metadata rebuild" in str(told.exception)
     assert (len(topic.kept), cluster.marked) == (1, [])
 
