@@ -27,6 +27,7 @@ from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
+from replication.wire.peer_listener import holder_at
 from replication.wire.peer_protocol import NO_BROKER_SERVED, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
@@ -147,7 +148,7 @@ class ZoneGateway:
         self, broker_id: int, accepted: socket.socket, address: str, routing: RoutingContext
     ) -> None:
         labels, metrics, count = self._labels(broker_id), self._context.metrics, self._count(broker_id)
-        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget.share_of(address))
+        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget.share_of(holder_at(address)))
         whole = PassedBytes(client, count.sent, count.count_given)
         agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.answers_budget)
         try:

@@ -54,19 +54,24 @@ def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSet
     if settings.token_file is not None and is_private:
         request.add_header("Authorization", f"Bearer {read_token(settings.token_file)}")
     context = _asking_context(settings) if url.startswith("https:") else None
-    until_s = time.monotonic() + timeout_s
     try:
         with open_directly(request, timeout_s, context) as answer:
-            body = bytearray()
-            while part := answer.read1(_PART_BYTES):
-                body += part
-                if len(body) > PAGE_MAX_BYTES or time.monotonic() > until_s:
-                    raise OSError(f"{url}: the answer is too large, or takes longer than {timeout_s:g} s")
-            return Page(bytes(body), answer.headers.get("Date"))
+            return Page(read_whole(answer, timeout_s), answer.headers.get("Date"))
     except OSError:
         raise
     except HTTPException as error:
         raise OSError(f"{url}: {type(error).__name__}: {error}") from error
+
+
+def read_whole(answer: HTTPResponse, timeout_s: float) -> bytes:
+    """Return an answer's body. Raises OSError if it is too large, or takes longer; HTTPException."""
+    until_s = time.monotonic() + timeout_s
+    body = bytearray()
+    while part := answer.read1(_PART_BYTES):
+        body += part
+        if len(body) > PAGE_MAX_BYTES or time.monotonic() > until_s:
+            raise OSError(f"{answer.geturl()}: the answer is too large, or takes longer than {timeout_s:g} s")
+    return bytes(body)
 
 
 def open_directly(request: urllib.request.Request, timeout_s: float, context: ssl.SSLContext | None) -> HTTPResponse:

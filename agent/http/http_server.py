@@ -24,6 +24,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry
 
 from replication.wire.peer_connection import Address, Listener
+from replication.wire.peer_listener import holder_at
 
 SHORT_ANSWERS = ("/livez", "/healthz", "/readyz")
 """Paths for probes, whose answers no peer has to be waited for to read."""
@@ -148,7 +149,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
                 self._cut(next(one for one, known in reading.items() if known.address == most), "busy")
             is_served = len(self._open) < 2 * self._limits.requests + self._limits.threads
             if is_served:
-                self._open[request] = _Open(str(client_address[0]), time.monotonic())
+                self._open[request] = _Open(holder_at(str(client_address[0])), time.monotonic())
         if is_served:
             request.settimeout(self._limits.silence_s)
             super().process_request(request, client_address)

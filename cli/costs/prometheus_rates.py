@@ -30,6 +30,7 @@ WEEK_S: Final = 7 * 86_400.0
 _POINTS: Final = 168
 """Points asked for, one for each four hours of four weeks: few enough for thousands of topics in one answer."""
 _TIMEOUT_S: Final = 60.0
+_ERROR_BYTES: Final = 1 << 16
 _SERIES = dict[str, dict[float, float]]
 """By topic: bytes a second by time."""
 
@@ -136,15 +137,15 @@ class _Source:
 
     def _answer(self, url: str, form: bytes) -> Any:
         """Return the `data` of an answer. A form, as a query may be longer than a URL."""
-        from agent.http.http_asking import open_directly
+        from agent.http.http_asking import open_directly, read_whole
 
         try:
             request = urllib.request.Request(url, form)  # noqa: S310 - see is_address
             with open_directly(request, _TIMEOUT_S, None) as answer:
-                body = answer.read()
+                body = read_whole(answer, _TIMEOUT_S)
         except urllib.error.HTTPError as error:
             with error:
-                told = _json(error.read())
+                told = _json(error.read(_ERROR_BYTES))
             why = told.get("error") if isinstance(told, dict) else None
             raise PrometheusError(f"{self._address} answers {error.code}: {why or error.reason}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:

@@ -18,7 +18,7 @@ from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_channel import PlainFrames
 from replication.wire.peer_connection import Address, connect_framed
-from replication.wire.peer_listener import News
+from replication.wire.peer_listener import News, holder_at
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ class OwnZonePort(ClientPort):
 
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
         holding = self._holding
-        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=holding.requests_budget.share_of(address))
+        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=holding.requests_budget.share_of(holder_at(address)))
         broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=holding.answers_budget)
         try:
             await self._clients.shake_hands(accepted, client)

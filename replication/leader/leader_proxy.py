@@ -148,7 +148,7 @@ class LeaderProxy:
 
     async def _serve(self, accepted: socket.socket, share: ConnectionShare) -> None:
         limits = self._context.limits
-        budget = self._context.request_budget.share_of(share.address)
+        budget = self._context.request_budget.share_of(share.holder)
         max_request_bytes = limits.max_frame_bytes + MESSAGE_KIND_BYTES
         # With TLS the first frame is a hello. Without, it may be a broker's own Fetch.
         max_first_bytes = max_request_bytes if self._tls is None else STAGING_BYTES

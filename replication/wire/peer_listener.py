@@ -11,6 +11,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_network
 
 import structlog
 
@@ -21,7 +22,7 @@ from replication.wire.peer_protocol import PeerRefusedError
 log = structlog.get_logger(__name__)
 
 Holder = str | int
-"""A source address, or a broker's id."""
+"""A source address or network, or a broker's id."""
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY, _NLMSG_ERROR, _NLM_F_REQUEST = 20, 2, 1
 _ESTABLISHED = 1
@@ -54,12 +55,17 @@ class ConnectionShare:
     has_left: bool = False
 
 
+def holder_at(address: str) -> str:
+    """Return who holds what comes from this address: for IPv6 its network of 64 bits, which one host may have whole."""
+    return str(ip_network((address.partition("%")[0], 64), strict=False)) if ":" in address else address
+
+
 class ConnectionShares:
     """Counts the connections that one listener holds, by holder.
 
-    A connection counts for its source address from the moment it is accepted. Once it has proved to be another broker's
-    agent, it counts for that broker only. So nobody can use up another's share: neither a broken agent, nor strangers,
-    nor connections that never finish their handshake.
+    A connection counts for its source address (`holder_at`) from the moment it is accepted. Once it has proved to be
+    another broker's agent, it counts for that broker only. So nobody can use up another's share: neither a broken
+    agent, nor strangers, nor connections that never finish their handshake.
     """
 
     def __init__(self, max_unnamed: int, max_of_one: int) -> None:
@@ -73,11 +79,12 @@ class ConnectionShares:
 
     def enter(self, address: str) -> ConnectionShare:
         """Count a connection that was just accepted. Raises TooManyConnectionsError."""
+        holder = holder_at(address)
         if self.is_full:
-            raise TooManyConnectionsError(address, self._held[address])
-        self._add(address)
+            raise TooManyConnectionsError(holder, self._held[holder])
+        self._add(holder)
         self._unnamed += 1
-        return ConnectionShare(address, address)
+        return ConnectionShare(address, holder)
 
     @property
     def is_full(self) -> bool:

@@ -1,6 +1,7 @@
 """Whatever a peer, a client or a stranger can fill has a bound, and each address a share of it."""
 
 import ast
+import re
 import struct
 from collections.abc import Callable
 from itertools import count
@@ -16,13 +17,15 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.wire.frame_inbox import MAX_QUEUED_FRAMES, STAGING_BYTES, FrameInbox
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.peer_listener import ConnectionShares, TooManyConnectionsError
+from replication.wire.peer_listener import ConnectionShares, TooManyConnectionsError, holder_at
 from replication.wire.request_order import MAX_UNANSWERED
 from tests.replication.test_relay_core import Rig
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ["agent", "gateway", "replication"]
 FLOOD = 5_000
+OF_ONE_HOST = (f"2001:db8:0:7::{number:x}" for number in count(1))
+"""Addresses of a network that a host has for itself."""
 
 
 def _session() -> float:
@@ -66,10 +69,10 @@ def _frames_of_one_connection() -> float:
     return len(inbox.frames)
 
 
-def _half_frames_of_one_address() -> float:
-    """The part of the memory for frames that one address takes with half frames."""
+def _half_frames_of_one_host() -> float:
+    """The part of the memory for frames that one host takes with half frames."""
     budget, limit = MemoryBudget(100 << 20), 50 << 20
-    inboxes = [FrameInbox(limit, budget.share_of("10.0.0.1"), lambda: None) for _ in range(200)]
+    inboxes = [FrameInbox(limit, budget.share_of(holder_at(next(OF_ONE_HOST))), lambda: None) for _ in range(200)]
     for inbox in inboxes:
         inbox.assembler.buffer()[:4] = struct.pack(">i", limit)
         inbox.received(4)
@@ -78,12 +81,12 @@ def _half_frames_of_one_address() -> float:
     return budget.used / (100 << 20)
 
 
-def _connections_of_one_address() -> float:
-    """Connections that one address holds."""
+def _connections_of_one_host() -> float:
+    """Connections that one host holds."""
     shares = ConnectionShares(1000, 100)
     for held in range(FLOOD):
         try:
-            shares.enter("10.0.0.1")
+            shares.enter(next(OF_ONE_HOST))
         except TooManyConnectionsError:
             return held
     return FLOOD
@@ -114,8 +117,8 @@ BUFFERS: dict[Callable[[], float], float] = {
     _session: MAX_PARTITIONS,
     _fetch_without_a_rack: MAX_EDITED_BYTES + 4,
     _frames_of_one_connection: MAX_QUEUED_FRAMES,
-    _half_frames_of_one_address: 0.5,
-    _connections_of_one_address: 100,
+    _half_frames_of_one_host: 0.5,
+    _connections_of_one_host: 100,
     _requests_sent_ahead: MAX_UNANSWERED,
     _first_request: 2**15,
 }
@@ -144,6 +147,18 @@ def test_every_connection_counts_its_frames_in_a_budget_or_takes_small_ones_alon
         has_budget = any(keyword.arg == "budget" for keyword in call.keywords)
         is_small = [ast.unparse(one) for one in call.args] in (["MAX_MESSAGE_BYTES"], ["_MAX_FRAME_BYTES"])
         assert has_budget or is_small, f"{path}:{call.lineno}"
+
+
+def test_a_share_is_of_an_address_or_of_a_network_that_one_host_may_have() -> None:
+    assert [holder_at(one) for one in ("10.0.0.1", "10.0.0.2")] == ["10.0.0.1", "10.0.0.2"]
+    assert holder_at("2001:db8:0:7:1::1") == holder_at("2001:db8:0:7::2") != holder_at("2001:db8:0:8::1")
+    assert holder_at("fe80::1%eth0") == holder_at("fe80::2")
+
+
+def test_every_share_of_frames_is_a_holders() -> None:
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        for asked in re.findall(r"\.share_of\((.*)\)", path.read_text()):
+            assert "holder" in asked, path
 
 
 def test_every_listener_counts_connections_by_address() -> None:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 import pytest
 from typer.testing import CliRunner, Result
 
+from agent.http import http_asking
 from cli.costs import cluster_samples, prometheus_rates
 from cli.costs.prometheus_rates import BYTES_IN, BYTES_OUT, WEEK_S, PrometheusError, TopicRates, read_rates
 from cli.main import build_app
@@ -102,6 +103,17 @@ def test_a_rate_is_the_mean_of_windows_that_cover_the_weeks(api: PrometheusApi) 
     assert asked["query"] == f"sum by (topic) (rate({BYTES_IN[0]}[14400s]))"
     assert float(asked["step"]) == 14_400, "windows that follow each other"
     assert float(asked["end"]) - float(asked["start"]) + 14_400 == 4 * WEEK_S
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_no_more_of_an_answer_is_read_than_memory_is_for(
+    api: PrometheusApi, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(http_asking, "PAGE_MAX_BYTES", 1000)
+    monkeypatch.setattr(prometheus_rates, "_ERROR_BYTES", 1000)
+    api.answer = status, json.dumps({"error": "x" * 2000}).encode()
+    with pytest.raises(PrometheusError, match="too large" if status == 200 else "500: Internal Server Error"):
+        read(api)
 
 
 def test_what_is_shorter_than_the_weeks_is_told_and_a_topic_counts_from_its_first_point(api: PrometheusApi) -> None:
