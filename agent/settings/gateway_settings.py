@@ -122,7 +122,7 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         500,
         ge=1,
         description="Connections of clients that are relayed at once; as many again from other zones to this broker. "
-        "Each is 256 KiB of memory. At most half of them are one client's address's.",
+        "Each is 256 KiB of memory. At most half of them are of one address, or IPv6 network of 64 bits.",
     )
     ssl_certificate_file: Path | None = Field(
         None,
