@@ -100,6 +100,8 @@ def test_a_loss_is_not_shown_as_a_gain_and_the_unknown_as_neither() -> None:
     def shown(days: list[DayCosts]) -> str:
         page = html_report(replace(data, costs=replace(data.costs, days=days)))
         (tile,) = re.findall(r'<div class="tile"><b class="(\w*)">[^<]*</b>saved<', page)
+        told = re.findall(r'<span class="(\w*)">\$[\d.]+ (?:saved|more paid)</span> against', page)
+        assert told == ([tile] if tile else [])
         return str(tile)
 
     of_day = data.costs.days[1]
@@ -155,6 +157,7 @@ def test_a_report_of_an_empty_cluster_is_a_page_as_well() -> None:
     empty = ReportData("r", 0, None, False, 0, [], [], {}, costs, Objects())
     assert plots(empty) == {}
     assert "None." in html_report(empty)
+    assert "Nothing to look at." in html_report(empty)
     assert b"remote_wal_report_saved_dollars" not in textfile(empty)
 
 
