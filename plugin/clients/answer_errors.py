@@ -45,13 +45,13 @@ _WRONG_BUCKET: Final = {
 
 
 def error_of_answer(operation: str, key: str, status: int, code: str, permissions: Permissions) -> RemoteStorageError:
-    """Return our error; `key` is the object's, or the listed prefix."""
+    """Return our error; `key` is the object's, or the listed prefix, behind the bucket's name."""
     reason = f"{status} {code}"
     if status == 412 or code == "BlobAlreadyExists":
         return ObjectExistsError(operation, key, reason)
     if code in _WRONG_BUCKET:
         setting, text = _WRONG_BUCKET[code]
-        return RemoteStorageConfigError(operation, setting, f"{text} ({reason})")
+        return RemoteStorageConfigError(operation, setting, f"{text} ({reason}): {key}")
     if code in _NO_OBJECT:
         return RemoteResourceNotFoundError(operation, key, reason)
     if code in _EXPIRED:
@@ -80,7 +80,7 @@ def _of_another_answer(operation: str, key: str, status: int, code: str) -> Remo
         return RemoteStorageError(operation, key, reason, "another request on the key is under way", "busy")
     if status == 501:
         return RemoteStorageConfigError(
-            operation, "endpoint.url", f"the store lacks what is needed ({reason})", "conditional PUT, range GET"
+            operation, "endpoint.url", f"lacks what is needed ({reason}) for {key}", "conditional PUT, range GET"
         )
     if 300 <= status < 400:
         return RemoteStorageRefusedError(

@@ -98,8 +98,11 @@ def caused_by(cause: OSError) -> NewConnectionError:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip
-def test_each_error_becomes_its_kind(error: Exception, kind: type[RemoteStorageError], label: str) -> None:
-    mapped = as_storage_error("put", "the-key", error, PERMISSIONS)
+def test_each_error_becomes_its_kind_and_names_the_bucket(
+    error: Exception, kind: type[RemoteStorageError], label: str
+) -> None:
+    mapped = as_storage_error("put", "s3://the-bucket/the-key", error, PERMISSIONS)
+    assert "s3://the-bucket/the-key" in str(mapped)
     assert type(mapped) is kind
     assert mapped.label == label
     assert mapped.operation == "put"
