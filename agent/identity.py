@@ -12,8 +12,6 @@ _MAX_INCARNATION = 2**48 - 1
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """The ids of an agent."""
-
     cluster_id: str
     broker_id: int
     incarnation: int

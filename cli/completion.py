@@ -28,7 +28,6 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_broker(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the living brokers."""
     return [str(one) for one in sorted(_metadata(context).brokers) if str(one).startswith(incomplete)]
 
 

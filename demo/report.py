@@ -157,8 +157,6 @@ def cost_per_gb(
 
 @dataclass(frozen=True, slots=True)
 class FaultSeen:
-    """A fault that was made, and what was seen of it."""
-
     fault: str
     target: str
     at_s: float
@@ -247,8 +245,6 @@ class ProducerRun:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of a run."""
-
     store: OwnStore
     kafka_version: str
     total_s: float

@@ -63,7 +63,6 @@ def _not_in_shadow(_facts: Facts) -> Verdict:
 
 
 def diagnose(facts: Facts, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
-    """Return one finding for each check."""
     if facts.settings.is_shadow:
         spared = _OF_RELAYING | _OF_STORE
         checks = {one: _not_in_shadow if one in spared else check for one, check in checks.items()}

@@ -155,8 +155,6 @@ class AgentAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """This host's limits."""
-
     partitions: int | Unknown
     """How many partition directories the broker has."""
     max_user_watches: int | Unknown
@@ -179,8 +177,6 @@ class BrokerTlsFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts."""
-
     broker: BrokerProperties
     settings: AgentSettings
     cluster: Cluster | Unknown

@@ -125,7 +125,6 @@ def ask_agents(
 
 
 def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeout_s: float) -> tuple[AgentState, str]:
-    """Return its state, with the reason."""
     endpoint = agent.http_endpoint
     if is_on_own_host(endpoint) and not is_loopback(host):
         reason = f"it listens at {endpoint} alone; give its remote.wal.agent.http.listener the host's address"

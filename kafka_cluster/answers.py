@@ -65,8 +65,6 @@ class ClientQuota:
 
 @dataclass(frozen=True, slots=True)
 class DescribedBroker:
-    """A living broker."""
-
     broker_id: int
     rack: str | None
     host: str = ""

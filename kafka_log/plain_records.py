@@ -23,8 +23,6 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class PlainRecord(NamedTuple):
-    """A record of a log."""
-
     offset: int
     key: bytes | None
     value: bytes | None

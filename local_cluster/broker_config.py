@@ -106,7 +106,6 @@ def replica_host(broker_id: int) -> str:
 
 
 def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> dict[str, str]:
-    """Return all keys of one broker's server.properties."""
     properties = {
         **_listener_properties(layout, broker_id, agents=settings.relays),
         "broker.rack": f"az{broker_id}",

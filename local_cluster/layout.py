@@ -118,7 +118,6 @@ class ClusterLayout:
         return self.replica_port_base + broker_id
 
     def host(self, broker_id: int) -> str:
-        """Return the address of the broker's host."""
         return f"{self.network}.{broker_id}.{broker_id}" if self.network else "127.0.0.1"
 
     def client_address(self, broker_id: int) -> str:

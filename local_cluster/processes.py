@@ -227,7 +227,6 @@ def _kill(pids: Iterable[int]) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the living descendants."""
     children = defaultdict(list)
     for directory in Path("/proc").glob("[0-9]*"):
         stat = _stat(directory.name)

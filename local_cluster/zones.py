@@ -181,7 +181,6 @@ class ZoneHosts:
         return f"{self.network}.0.254"
 
     def address(self, broker_id: int) -> str:
-        """Return the address of a host."""
         return f"{self.network}.{broker_id}.{broker_id}"
 
     def namespace(self, broker_id: int) -> str:

@@ -70,8 +70,6 @@ def records_of(payload: str, record_bytes: int) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One load."""
-
     payload: str
     mb_per_s: int
     acks: str
@@ -83,12 +81,10 @@ class Load:
         return 500 if self.mb_per_s <= 10 else 4_000
 
     def topic(self, entrant: str) -> str:
-        """Return the name of its topic."""
         return f"{'linked' if self.links else 'inline'}-{entrant}"
 
     @property
     def name(self) -> str:
-        """A short name."""
         return f"{self.payload}, {self.mb_per_s} MB/s, acks={self.acks}{', links' if self.links else ''}"
 
 

@@ -37,8 +37,6 @@ _PAGE_OBJECTS: Final = 5000
 
 
 class AzureBlobSettings(RemoteBackendSettings):
-    """Settings of AzureBlobWalStorageManager."""
-
     account: str = Field(pattern="^[a-z0-9]{3,24}$", description="The storage account's name.")
     container: str = Field(min_length=3, description="The container's name.")
     account_key_file: Path | None = Field(

@@ -11,8 +11,6 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """A blob as the store lists it."""
-
     name: str
     size_bytes: int
     custom_metadata: bytes = b""

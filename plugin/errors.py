@@ -89,7 +89,6 @@ def defects_as_storage_errors(operation: str, key: object) -> Iterator[None]:
 
 
 def defect_as_storage_error(operation: str, key: object, error: Exception) -> RemoteStorageError:
-    """Return the error for a storage manager's defect."""
     reason = f"a defect of the storage manager: {defect_site(error)}"
     return RemoteStorageError(operation, str(key), reason, "report it", "defect")
 

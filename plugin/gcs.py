@@ -30,8 +30,6 @@ _PAGE_OBJECTS: Final = 1000
 
 
 class GcsSettings(RemoteBackendSettings):
-    """Settings of GcsWalStorageManager."""
-
     bucket: str = Field(min_length=3, description="The bucket's name.")
     credentials_file: Path | None = Field(
         default=None,

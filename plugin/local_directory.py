@@ -64,8 +64,6 @@ def mount_type(directory: Path, mounts: str) -> str:
 
 
 class LocalDirectorySettings(ObjectBackendSettings):
-    """Settings of LocalWalStorageManager."""
-
     directory: Path = Field(description="Where the objects are stored; made if it is not there.")
     put_latency_ms: float = Field(
         default=0.0, ge=0, description="A write takes so long at least, to stand for an object store's latency."
@@ -115,7 +113,6 @@ class DirectoryStore:
         sleep: Callable[[float], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Latencies in seconds."""
         self._directory = str(directory)
         self._put_latency = put_latency
         self._get_latency = get_latency
@@ -137,7 +134,6 @@ class DirectoryStore:
         await self._in_thread("delete", key, partial(self._delete, key))
 
     async def list_page(self, prefix: str, page: str | None) -> ListPage:
-        """Return everything as one page."""
         return await self._in_thread("list", prefix, lambda: ListPage(list(self._walk(prefix)), None))
 
     def close(self) -> None:

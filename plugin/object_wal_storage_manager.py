@@ -173,7 +173,6 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     @property
     def requests(self) -> ObjectRequests:
-        """The requests to the store."""
         return self._requests
 
     async def read_footer(

@@ -23,8 +23,6 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The options of one run."""
-
     sources: Sources
     now_ms: int
     run_id: str

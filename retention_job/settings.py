@@ -64,8 +64,6 @@ class LifeTimes:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All sources of a run."""
-
     kafka: KafkaSource
     state_path: str
     """The directory with the run's tables, and with the state that the next run continues from."""

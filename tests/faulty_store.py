@@ -65,19 +65,15 @@ class Request:
 
     @property
     def target(self) -> str:
-        """Path and query."""
         return f"{self.path}?{self.query}"
 
     @property
     def bucket(self) -> str:
-        """The first part of the path."""
         return self.path.split("/")[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request."""
-
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
@@ -93,7 +89,6 @@ class Sessions:
         self.created = 0
 
     def create(self, bucket: str) -> Answer:
-        """Answer CreateSession."""
         self.created += 1
         token = f"session-{self.created}"
         self._ends[bucket, token] = time.monotonic() + _SESSION_S
@@ -116,7 +111,6 @@ class Sessions:
         return None
 
     def expire(self) -> None:
-        """End all sessions."""
         for session in list(self._ends):
             self._ends[session] = time.monotonic()
 

@@ -42,7 +42,6 @@ class Bound:
     timestamp_ms: int | None = None
 
     def partitions_of(self, topic: str) -> list[int]:
-        """Return the partitions that are named."""
         return [*self.offsets.get(topic, {})] if isinstance(self.offsets, Mapping) else []
 
     def offset_of(self, topic: str, partition: int, default: int) -> int:
@@ -53,8 +52,6 @@ class Bound:
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """What a reader is to read."""
-
     source: Source
     topics: tuple[str, ...]
     assigned: Mapping[str, list[int]]

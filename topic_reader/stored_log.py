@@ -78,8 +78,6 @@ class RangePlan(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownLog:
-    """What is known of one partition's log."""
-
     name: str
     """`topic-partition`, for people."""
     runs: LogRuns

@@ -12,8 +12,6 @@ _FORMAT: Final = 1
 
 
 class LogName(NamedTuple):
-    """One partition's log."""
-
     topic: str
     topic_id: str
     partition: int

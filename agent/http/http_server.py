@@ -33,8 +33,6 @@ _ACCEPT_PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Limits for clients."""
-
     requests: int = 64
     """How many requests are read at once."""
     threads: int = 16
@@ -178,7 +176,6 @@ class HttpServer(ThreadingMixIn, WSGIServer):
             request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
-        """Finish a request."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)

@@ -100,7 +100,6 @@ class Status:
 
     @property
     def all_topics(self) -> TopicState:
-        """The sum of all topics."""
         topics = self.topics.values()
         return TopicState(
             sum(one.partitions for one in topics),

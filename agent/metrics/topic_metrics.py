@@ -33,7 +33,6 @@ class TopicState:
 
     @property
     def moved_bytes(self) -> int:
-        """All bytes to followers."""
         return self.linked_bytes + self.inline_bytes
 
 

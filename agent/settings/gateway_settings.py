@@ -207,7 +207,6 @@ def left_to_broker(settings: GatewaySettings, broker: BrokerProperties) -> Gatew
 
 
 def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: Path) -> None:
-    """Check that the named listeners are the broker's."""
     named = {f"zone.listeners: {zone}=": name for zone, name in settings.zone_listeners.items()}
     if settings.bootstrap_listener:
         named["bootstrap.listener: "] = settings.bootstrap_listener

@@ -95,7 +95,6 @@ class BrokerTlsPlan:
 
     @property
     def files(self) -> list[Path]:
-        """All files that are read."""
         stores = (*self.identity, *(() if self.authorities is None else (self.authorities,)))
         return [store.path for store in stores if store.path is not None]
 
@@ -182,12 +181,10 @@ class BrokerTls:
         self._client, self._server = self._read()
 
     def client_context(self) -> ssl.SSLContext:
-        """Return a context to dial the broker."""
         self._refresh()
         return self._client
 
     def server_context(self) -> ssl.SSLContext:
-        """Return a context for connections of the broker."""
         self._refresh()
         return self._server
 

@@ -26,8 +26,6 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The sources of a report."""
-
     bootstrap_server: BootstrapServer
     command_config: CommandConfig = None
     broker_config: Annotated[
@@ -57,8 +55,6 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run and of its output."""
-
     output: Annotated[str, typer.Option(help="Where the page and the tables go: a directory, hdfs:// or s3a://.")] = (
         "remote-wal-report"
     )

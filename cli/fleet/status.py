@@ -109,7 +109,6 @@ def _add_replicas(rows: list[dict[str, Any]], listing: "ClusterListing") -> None
 
 
 def exit_code(rows: list[dict[str, Any]]) -> ExitCode:
-    """Return the exit code for the worst row."""
     if any(row["agent"] == "silent" for row in rows):
         return ExitCode.UNKNOWN
     return ExitCode.FINDINGS if any(_is_bad(row) for row in rows) or not rows else ExitCode.GOOD

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One log as it is shown."""
-
     name: str
     start_offset: int
     end_offset: int
@@ -128,7 +126,6 @@ def _status(gap: object, declared_gaps: Sequence[object]) -> str:
 
 
 def restored_row(log: "PlannedLog", made: "RestoredLog") -> LogRow:
-    """Return the row of a restored log."""
     status = "to the timestamp" if made.reached_timestamp and not made.gap else _status(made.gap, made.declared_gaps)
     return LogRow(
         made.job.name,

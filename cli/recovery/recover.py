@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """What to restore, and where to."""
-
     log_dir: Annotated[
         list[Path] | None, typer.Option(help="Only this entry of log.dirs; the others are there, and are left alone.")
     ] = None

@@ -53,8 +53,6 @@ class KRaftPartition:
 
 @dataclass(slots=True)
 class KRaftTopic:
-    """A living topic."""
-
     name: str
     topic_id: TopicId
     partitions: dict[int, KRaftPartition] = field(default_factory=dict)

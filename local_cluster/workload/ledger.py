@@ -171,7 +171,6 @@ class PayloadPattern:
         self._events = [json_event(source, number) for number in range(_EVENTS if sends_events else 0)]
 
     def value(self, number: int, sequence: int) -> bytes:
-        """Return the record's value."""
         head = _HEADER.pack(_MAGIC, number, sequence)
         if self._events:
             count = self._body_bytes // SHORTEST_EVENT + 1
@@ -328,7 +327,6 @@ class LedgerWorkload:
             thread.join(REQUEST_TIMEOUT_S)
 
     def start(self) -> None:
-        """Start all threads."""
         for thread in [*self._producers, self._consumer]:
             thread.start()
 

@@ -67,7 +67,6 @@ class ReplicaComparison:
 
     @property
     def compared_bytes(self) -> int:
-        """The compared bytes of one replica of each partition."""
         return sum(partition.compared_bytes for partition in self.partitions)
 
     def __str__(self) -> str:

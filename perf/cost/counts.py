@@ -14,8 +14,6 @@ _LINK_BYTES: Final = 30
 
 @dataclass(slots=True)
 class Counts:
-    """The counts of one load."""
-
     seconds: float = 0.0
     produced_bytes: int = 0
     amounts: Amounts = field(default_factory=Amounts)

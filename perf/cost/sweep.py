@@ -40,7 +40,6 @@ class Case:
 
     @property
     def load(self) -> Load:
-        """The load of this case."""
         return Load(self.rate, *SHAPES[self.shape], acks_all=self.acks_all)
 
 
@@ -86,7 +85,6 @@ class Priced:
 
 
 def cases(rates: Iterable[float] = RATES) -> Iterator[Case]:
-    """Return all cases."""
     return (Case(rate, shape, acks) for acks in (False, True) for shape in SHAPES for rate in rates)
 
 

@@ -64,7 +64,6 @@ class Timeline:
         heapq.heappush(self._events, (when_s, next(self._tickets), happens))
 
     def run(self, until_s: float) -> None:
-        """Run all events until then."""
         while self._events and self._events[0][0] <= until_s:
             self.now_s, _, happens = heapq.heappop(self._events)
             happens()
@@ -128,7 +127,6 @@ class CostLoop:
         self._sequences = count()
 
     def append_seen(self, partition: TopicIdPartition) -> None:
-        """Note an append."""
         if self._core.pacing.append_seen(partition, self._time.now_s):
             self.go_on()
 
@@ -219,7 +217,6 @@ class CostFollowers:
         self._waiting: list[_Follower] = []
 
     def start(self) -> None:
-        """Start fetching."""
         for follower in self._followers:
             self._fetch(follower)
 

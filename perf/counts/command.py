@@ -118,7 +118,6 @@ class _Counting:
         self._counted = Counted(store.value)
 
     def run(self) -> Counted:
-        """Run all loads and return the counts."""
         cluster, brokers = self._cluster, self._cluster.broker_ids
         cluster.admin.create_topic(_TOPIC, assignment=spread(brokers, len(brokers)))
         set_topics(cluster.bootstrap_servers, [_TOPIC], LINKED)

@@ -47,8 +47,6 @@ T = TypeVar("T")
 
 
 class Part(StrEnum):
-    """The parts of the measurement."""
-
     LATENCY = "latency"
     PRODUCE = "produce"
     """Bytes of produce across zones."""
@@ -72,7 +70,6 @@ class Row:
     """The unit of `compared`."""
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row of a table."""
         forms = {"ms": f"{self.compared:+.2f} ms", "x": f"{self.compared:.2f} x", "of direct": f"{self.compared:.2%}"}
         return self.figure, self.way, f"{self.direct:.2f}", f"{self.gateway:.2f}", forms[self.unit]
 
@@ -147,7 +144,6 @@ class Measurement:
         return int(megabytes * _MB_RECORDS * self._scale)
 
     def _topic(self, part: str, way: Way, *leaders: int, replicas: int = 1) -> str:
-        """Create a topic for a part of one way's measurement."""
         name = f"{part}-{way.name.replace(' ', '-')}"
         self._world.create(name, *leaders, replicas=replicas)
         return name

@@ -78,7 +78,6 @@ class Entrant:
             set_topics(self.cluster.bootstrap_servers, [name], TopicSettings(True, self.rung.policy))
 
     def load(self, run: Run, topic: str, scale: float) -> Figures:
-        """Run a load against a topic."""
         tools = self.cluster.runtime.tools(self.bootstrap_servers or self.cluster.bootstrap_servers)
         return run(tools, topic, scale)
 

@@ -18,8 +18,6 @@ _ODD_BODY_MAX_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request."""
-
     method: str
     target: str
     headers: Mapping[str, str]

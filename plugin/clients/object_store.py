@@ -23,8 +23,6 @@ class ObjectHead:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """One object in a listing."""
-
     key: str
     size_bytes: int
     last_modified_ms: int

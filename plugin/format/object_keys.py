@@ -77,7 +77,6 @@ class ObjectKeyFactory:
         return CombinedSegmentId(int(match[1]), int(match[2], 16), int(match[3], 16))
 
     def list_prefix(self, broker_id: int | None = None) -> str:
-        """Return the prefix of all keys of the cluster, or of one broker."""
         return f"{self.prefix}{self.cluster_id}/" + ("" if broker_id is None else f"{broker_id}/")
 
     def archive_key_of(self, object_id: ArchiveObjectId) -> str:

@@ -30,8 +30,6 @@ class LoopCount:
 
 
 class LoopCounter(Collector):
-    """A counter."""
-
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str] = _NO_LABELS, *, registry: CollectorRegistry
     ) -> None:
@@ -66,8 +64,6 @@ class LoopCounter(Collector):
 
 
 class LoopHistogram(Collector):
-    """A histogram with one label."""
-
     def __init__(
         self, name: str, documentation: str, label: str, *, buckets: Sequence[float], registry: CollectorRegistry
     ) -> None:

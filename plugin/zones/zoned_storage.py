@@ -43,8 +43,6 @@ _REST_S: Final = 10.0
 
 @dataclass(slots=True)
 class Bucket:
-    """One bucket."""
-
     name: str
     manager: RemoteWalStorageManager
     rests_until_s: float = field(default=float("-inf"))

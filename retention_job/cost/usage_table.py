@@ -220,7 +220,6 @@ class CountedUsage:
         return cls(amounts_by_day(counters).cache(), racks.cache())
 
     def rows(self, kind: str, name: str | None = None) -> "DataFrame":
-        """Return the amounts of one kind, or of one name of it."""
         found = self.amounts.where(fn.col("kind") == kind)
         return found if name is None else found.where(fn.col("name") == name)
 

@@ -16,8 +16,6 @@ SEVERITIES: Final = tuple(severity.value for severity in Severity)
 
 
 class Kind(StrEnum):
-    """The kind of a finding."""
-
     EXPIRED = "expired_not_deleted"
     DELETION_STUCK = "deletion_unfinished"
     DELETED_BUT_THERE = "deleted_but_there"

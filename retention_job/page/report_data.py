@@ -117,8 +117,6 @@ class ClientZone:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar of a histogram."""
-
     label: str
     count: int
     size_bytes: int
@@ -236,8 +234,6 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """One run's report."""
-
     run_id: str
     now_ms: int
     cluster_id: str | None

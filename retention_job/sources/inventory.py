@@ -100,7 +100,6 @@ def _listed(asked: "DataFrame", list_objects: Callable[[int], Iterator[Stored]])
 
 
 def _row(stored: Stored) -> tuple[object, ...]:
-    """Return a row of INVENTORY."""
     if isinstance(stored, StoredArchiveObject):
         (topic_id, partition), first_offset, last_offset, writer = stored.object_id
         archived: tuple[object, ...] = (bytes(topic_id), partition, first_offset, last_offset)

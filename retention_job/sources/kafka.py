@@ -51,8 +51,6 @@ RAW_COLUMNS: Final = "key BINARY, value BINARY, partition INT, offset LONG, time
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is now."""
-
     topic_id: bytes
     name: str
     partitions: tuple[int, ...]
@@ -141,8 +139,6 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster at one time."""
-
     brokers: frozenset[int]
     """The brokers that are up, and those whose agents are registered."""
     topics: tuple[Topic, ...]

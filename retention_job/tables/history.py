@@ -129,7 +129,6 @@ class History:
 
     @cached_property
     def segments(self) -> "DataFrame":
-        """The table SEGMENTS."""
         return self.objects(COMBINED_SEGMENT).filter("has_metadata").select(*SEGMENTS.fieldNames())
 
     @cached_property
@@ -175,12 +174,10 @@ class History:
 
     @cached_property
     def declared(self) -> "DataFrame":
-        """The table DECLARED."""
         return self.table("declared", DECLARED)
 
     @cached_property
     def topics(self) -> "DataFrame":
-        """The table TOPICS."""
         rows = [
             (
                 bytearray(topic.topic_id),
@@ -197,7 +194,6 @@ class History:
 
     @cached_property
     def partitions(self) -> "DataFrame":
-        """The table PARTITIONS."""
         rows = [
             (bytearray(topic.topic_id), number, offsets.earliest.get(number), offsets.latest.get(number))
             for topic in self.cluster.topics
@@ -208,7 +204,6 @@ class History:
 
     @cached_property
     def tiered(self) -> "DataFrame":
-        """The table TIERED."""
         return tier.segments_of(self.tier_events)
 
     @cached_property

@@ -46,8 +46,6 @@ class InventoryRead:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A finished run."""
-
     run_id: str
     now_ms: int
     full_ms: int
@@ -120,14 +118,11 @@ class RunState:
         self._files.delete(f"{_RUNS}/{record.run_id}/{CHECKPOINTS}")
 
     def path_of(self, run_id: str, table: str) -> str:
-        """Return the path of a run's table."""
         return self._files.resolve(f"{_RUNS}/{run_id}/{table}")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """The part that was read."""
-
     now_ms: int
     starting_offsets: Mapping[int, int]
     ending_offsets: Mapping[int, int]

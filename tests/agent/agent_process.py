@@ -26,8 +26,6 @@ os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
 
 @dataclass
 class AgentProcess:
-    """One that was started."""
-
     process: asyncio.subprocess.Process
     log_path: Path
 

@@ -107,8 +107,6 @@ class AgentRig:
 
 
 class _AcknowledgingProducer:
-    """In the place of librdkafka's."""
-
     def partition_count(self, topic: str, timeout_s: float) -> int:
         return 12
 

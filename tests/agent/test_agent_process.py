@@ -51,7 +51,6 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 async def told(manager: socket.socket, state: str) -> list[str]:
-    """All that is told until this is."""
     heard: list[str] = []
     async with asyncio.timeout(PATIENCE_S):
         while state not in heard:

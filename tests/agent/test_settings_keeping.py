@@ -83,7 +83,6 @@ class Rig:
         return len(self.topic.partitions[0])
 
     async def look(self, times: int = 1) -> None:
-        """Look, and read what was written."""
         for _ in range(times):
             await self.keeping.look()
             self.read()

@@ -58,7 +58,6 @@ class Page(HTMLParser):
 
 
 def status(**changes: object) -> Status:
-    """Of an agent that does well."""
     well: dict[str, object] = {
         "broker_id": 1,
         "cluster_id": "abc",

@@ -88,11 +88,9 @@ class Kafka:
             monkeypatch.setattr(module, pause, 0.01)
 
     def racks(self, _followers: frozenset[int]) -> Mapping[int, str | None]:
-        """As LeadershipReader."""
         return {}
 
     def led_partitions(self) -> Mapping[str, Mapping[int, frozenset[int]]]:
-        """As LeadershipReader."""
         if not self.answers["leadership"].wait_until_ready():
             raise KafkaClusterError("list topics", "nowhere:1", "no broker answers")
         return MappingProxyType({"t": {0: frozenset({2, 3})}})

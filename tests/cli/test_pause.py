@@ -19,8 +19,6 @@ EARLIER = Pause("ben@ops-2", 1_600_000_000_000)
 
 
 class Recorded:
-    """The settings topic."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pauses: dict[str, Pause] = {}
         agents = {1: AgentRegistration(1, 1, "", "", "1", 0)}

@@ -14,8 +14,6 @@ def refused(client: int, at: str = "127.0.0.1:9092", after_ms: int = 0) -> str:
 
 
 class Lines:
-    """What is shown."""
-
     def __init__(self) -> None:
         self._filter = RepeatedLines(LIBRDKAFKA)
 

@@ -37,7 +37,6 @@ def agent(broker_id: int, **changes: Any) -> AgentRegistration:
 
 
 def page(broker_id: int, **changes: Any) -> dict[str, Any]:
-    """What that agent answers."""
     well: dict[str, Any] = {
         "zone": f"az{broker_id}",
         "is_store_there": True,

@@ -87,7 +87,6 @@ class AgentCounters:
         return sum(grown for (found, has), grown in self._grown.items() if found == name and wanted <= set(has))
 
     def grown_labels(self, name: str, label: str) -> dict[str, float]:
-        """What has grown, by the values of a label."""
         self._update()
         found: dict[str, float] = {}
         for (metric, labels), grown in self._grown.items():

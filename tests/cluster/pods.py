@@ -99,7 +99,6 @@ class Node:
             (directory / name).chmod(0o755)
 
     def _write_agent(self, directory: Path) -> None:
-        """Make a virtual environment that has what this one has."""
         (directory / "bin").mkdir(parents=True)
         (directory / "bin" / "python").symlink_to(Path(sys.executable).resolve())
         (directory / "lib").symlink_to(Path(sys.prefix) / "lib")
@@ -203,7 +202,6 @@ class Pod:
             process.kill()  # which waits for it, too
 
     def log(self, container: str) -> str:
-        """What a container has said."""
         return (self.directory / f"{container}.log").read_text(errors="replace")
 
     def metrics(self) -> str:
@@ -327,7 +325,6 @@ class Client:
         )
 
     def ask(self, question: str) -> dict[str, Any]:
-        """Return the answer to one of the client's questions."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{question}\n")
@@ -352,7 +349,6 @@ class Client:
         )
 
     def end(self) -> None:
-        """End it, whatever it does."""
         self._process.kill()
         self._process.communicate()
         self._log.close()

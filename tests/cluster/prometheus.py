@@ -28,8 +28,6 @@ _LONGER = re.compile(r"(?<=\[)\d+[mhd](?=\])|(?<=offset )\d+[mhd]")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What the rules' times are for a test."""
-
     window_s: int = 20
     """What ranges and offsets are cut to: for so long an alert by a counter outlives its cause."""
     thresholds: Mapping[str, str] = field(default_factory=lambda: {"remote_wal_oldest_unstored_seconds > 300": "> 5"})
@@ -97,7 +95,6 @@ class Prometheus:
         self._process.kill()
 
     def firing(self) -> set[str]:
-        """The names of the alerts that fire."""
         alerts = self._asked("alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 

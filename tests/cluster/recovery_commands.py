@@ -47,7 +47,6 @@ def remote_wal(cluster: LocalCluster, *words: str, exit_code: int | Container[in
 
 
 def refused_recovery(cluster: LocalCluster, broker_id: int, reason: str, *options: str) -> str:
-    """What the refusal says, the reason in it."""
     done = _run(cluster, *_words(cluster, "recover", broker_id, *options))
     assert done.returncode == ExitCode.REFUSED, done.stderr
     assert reason in done.stderr

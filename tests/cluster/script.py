@@ -207,7 +207,6 @@ class Script:
             self.cluster.broker(broker_id).kill()
 
     def reconnect_follower(self, broker_id: int) -> None:
-        """Undo it."""
         if self.with_agents:
             self.cluster.agent(broker_id).resume()
         else:
@@ -226,7 +225,6 @@ class Script:
             unfinished.rename(directory / f"{broker_id}-{name}")
 
     def switch_all(self, name: str, value: str) -> None:
-        """The same for every agent."""
         for broker_id in self.cluster.broker_ids:
             self.switch(broker_id, name, value)
 

@@ -35,7 +35,6 @@ class StoredLog:
         return self.script.cluster
 
     def directory(self, broker_id: int) -> Path:
-        """Where the broker has its replica."""
         directory = self.cluster.layout.partition_directory(broker_id, self.script.topic, 0)
         assert directory is not None, f"broker {broker_id} has no replica"
         return directory
@@ -72,7 +71,6 @@ class StoredLog:
         assert producer.flush(PATIENCE_S) == 0
 
     def expect_all_stored(self, broker_id: int, end_offset: int) -> None:
-        """Of the log that this broker has, from its first offset to its end."""
         wait_until(
             lambda: self.ranges(broker_id) == [(0, end_offset)],
             f"offsets 0 to {end_offset - 1} of broker {broker_id}'s log are stored",
@@ -82,7 +80,6 @@ class StoredLog:
 
 @contextmanager
 def stored_log(script: Script) -> Iterator[StoredLog]:
-    """Of the script's topic, which is there."""
     topic_id = script.topic_id()
     assert topic_id is not None
     with followed_metadata(script.cluster) as store:
@@ -103,5 +100,4 @@ def followed_metadata(cluster: LocalCluster, archive: ArchiveStore | None = None
 
 
 def addresses(cluster: LocalCluster, brokers: Sequence[int]) -> str:
-    """As bootstrap.servers."""
     return ",".join(map(cluster.layout.client_address, brokers))

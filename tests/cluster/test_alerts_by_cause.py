@@ -73,11 +73,9 @@ class Watched:
         self.prometheus.expect_quiet(*names)
 
     def reconfigure(self, broker_id: int, settings: Mapping[str, str]) -> None:
-        """See there."""
         reconfigure(self.script, broker_id, settings)
 
     def restart(self, broker_id: int, *, wait: bool = True) -> None:
-        """Of the agent."""
         self.script.stop_agent(broker_id)
         self.cluster.start_agent(broker_id, wait=wait)
 

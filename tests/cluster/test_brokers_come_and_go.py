@@ -60,7 +60,6 @@ def expect_links_of(cluster: LocalCluster, leader: int) -> None:
 
 
 def expect_links_to(cluster: LocalCluster, follower: int) -> None:
-    """It makes responses of links."""
     count = ("remote_wal_stage_seconds_count", (("stage", "spliced"),))
     before = read_metrics(cluster, follower)[count]
     wait_until(

@@ -63,7 +63,6 @@ def finished_segments(cluster: LocalCluster) -> list[PublishedSegment]:
 
 
 def finished(cluster: LocalCluster) -> dict[CombinedSegmentId, str]:
-    """The buckets of the finished objects."""
     return {known.combined_segment_id: NAMES[known.custom_metadata] for known in finished_segments(cluster)}
 
 

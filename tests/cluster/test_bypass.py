@@ -76,7 +76,6 @@ def test_acks_all_goes_on_past_the_leaders_dead_agent_and_links_flow_when_it_is_
 
 
 def allow_cluster_action(cluster: LocalCluster) -> None:
-    """As docs/operations.md has it."""
     arguments = ["--bootstrap-server", cluster.bootstrap_servers, "--add", "--cluster", "--operation", "ClusterAction"]
     for broker_id in cluster.broker_ids:
         arguments += ["--allow-principal", certificate_principal(broker_id)]

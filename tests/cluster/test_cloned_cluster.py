@@ -77,12 +77,10 @@ def uploaded(cluster: LocalCluster) -> int:
 
 
 def objects(cluster: LocalCluster) -> set[str]:
-    """The combined segments in the bucket."""
     return {path.name for path in cluster.layout.object_store_directory.rglob("*.rwal")}
 
 
 def newest_lease(cluster: LocalCluster) -> int:
-    """The number of the last renewal."""
     places = cluster.layout.object_store_directory.rglob("lease/*")
     return max((int(path.name) for path in places if path.name.isdigit()), default=0)
 

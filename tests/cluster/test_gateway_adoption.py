@@ -85,7 +85,6 @@ def produce(cluster: LocalCluster, topic: str) -> int:
 
 @contextmanager
 def produced(cluster: LocalCluster, topic: str, settings: TopicSettings = LINKED_AND_KEPT) -> Iterator[AgentCounters]:
-    """All is stored, and most of it adopted."""
     with Script(cluster, topic) as script:
         script.link_topic(settings)
         counters = AgentCounters(cluster)

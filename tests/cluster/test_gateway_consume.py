@@ -81,8 +81,6 @@ class Topic:
                 self.produced += values
 
     def wait_until_stored(self) -> None:
-        """All that is in it."""
-
         def stored() -> bool:
             [led] = [one for one in describe(self.cluster, LEADER)["partitions"] if one["topic"] == self.topic]
             return bool(led["uploaded_offset"] == led["log_end_offset"] >= len(self.produced))
@@ -90,14 +88,12 @@ class Topic:
         wait_until(stored, "objects hold all of it", PATIENCE_S)
 
     def consumer(self) -> Consumer:
-        """From the beginning, of what is committed."""
         settings = {"group.id": "-", "enable.auto.commit": False, "isolation.level": "read_committed"}
         consumer = Consumer({"bootstrap.servers": self.gateway, **settings})
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         return consumer
 
     def librdkafka(self) -> list[bytes]:
-        """All that is in it."""
         consumer = self.consumer()
         values: list[bytes] = []
         while len(values) < len(self.produced) and (messages := consumer.consume(1000, TIMEOUT_S)):

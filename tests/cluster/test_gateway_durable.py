@@ -64,7 +64,6 @@ class NumberedProducer:
         self._thread.join()
 
     def value(self, number: int) -> str:
-        """Of a record."""
         return f"{self.name}-{number}"
 
     def _run(self) -> None:
@@ -235,7 +234,6 @@ class LargeRecords(NumberedProducer):
 
 
 def large_producers(cluster: LocalCluster, topic: str, run: str) -> list[NumberedProducer]:
-    """Of both other zones."""
     settings: dict[str, object] = {"linger.ms": 50, "enable.idempotence": True, "acks": "all"}
     return [
         LargeRecords(GATEWAYS.bootstrap_servers(cluster.layout, zone), topic, f"{run}-{zone}", **settings)

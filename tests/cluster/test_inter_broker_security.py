@@ -123,7 +123,6 @@ def expect_to_survive_kills(script: Script) -> None:
 
 
 def two_authorities(directory: Path) -> tuple[Authority, Authority]:
-    """Of the brokers, and of the agents."""
     (directory / "of-agents").mkdir()
     return Authority(directory), Authority(directory / "of-agents")
 

@@ -116,7 +116,6 @@ def produce(cluster: LocalCluster, topic: str, numbers: "range | list[int]") -> 
 
 
 def values(cluster: LocalCluster, topic: str) -> list[int]:
-    """The log's, by offset."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "-", "enable.partition.eof": True, "log_level": 0}
     )
@@ -144,7 +143,6 @@ def held(cluster: LocalCluster, leader: int = LEADER) -> float:
 
 
 def alert() -> "dict[str, str]":
-    """The rule that wakes somebody."""
     groups = yaml.safe_load((CHECKOUT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]
     [rule] = [rule for group in groups for rule in group["rules"] if rule.get("alert") == ALERT]
     return dict(rule)

@@ -46,8 +46,6 @@ def start_with_agents_at_1_and_2(cluster: LocalCluster) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a script left behind."""
-
     topic: str
     records: int
     replicas: ReplicaComparison

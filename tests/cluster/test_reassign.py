@@ -50,7 +50,6 @@ def script(cluster: LocalCluster, topic: str) -> Iterator[Script]:
 
 
 def reassign(cluster: LocalCluster, *arguments: str, exit_code: int = 0) -> Any:
-    """What the command says, as JSON."""
     return json.loads(ask_cluster(cluster, "reassign", *arguments, "--json", exit_code=exit_code))
 
 

@@ -254,7 +254,6 @@ def _leave_alone_in_sync(cluster: LocalCluster, topic: str) -> str:
 
 
 def _expect_declared_dead(cluster: LocalCluster, topic: str, ends: dict[str, int]) -> None:
-    """Of each log, from its end on."""
     store = RemoteWalMetadataStore()
     reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store)
     reader.start()

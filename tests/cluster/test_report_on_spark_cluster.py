@@ -87,7 +87,6 @@ print("READ", batch.groupBy("partition").count().orderBy("partition").collect())
 
 
 def report(cluster: LocalCluster, output: Path) -> list[str]:
-    """The command's words."""
     return [
         "report", "--bootstrap-server", cluster.bootstrap_servers,
         "--broker-config", str(cluster.layout.server_properties(1)), "--output", output.as_uri(), "--json",

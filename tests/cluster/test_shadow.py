@@ -29,7 +29,6 @@ SHADOW = {
 
 
 def told(cluster: LocalCluster) -> list[dict[str, Any]]:
-    """What the agents of the leaders tell."""
     return [describe(cluster, one) for one in LEADERS]
 
 

@@ -51,7 +51,6 @@ def test_what_kafkas_verifiable_clients_wrote_survives_random_kills_and_pauses(
 
 @contextmanager
 def without_the_newest_object(cluster: LocalCluster) -> Iterator[CombinedSegmentId]:
-    """It comes back."""
     storage = open_storage(cluster)
     try:
         newest = max(ask_each(storage.list_log_segments()), key=lambda stored: stored.last_modified_ms)

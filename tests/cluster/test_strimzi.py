@@ -53,7 +53,6 @@ class Pods:
         self.processes = {one: self._process(one) for one in IDS}
 
     def text(self, one: int) -> str:
-        """The file that the operator wants."""
         layout, directory = self.layout, self.layout.broker_directory(one)
         store = LocalDirectoryStore()
         peers = (f"{other}@{_name(other)}:{layout.peer_port(other)}" for other in IDS)

@@ -76,5 +76,4 @@ def first_since(store: RemoteWalMetadataStore, since_ms: int) -> PublishedSegmen
 
 
 def held_partitions(cluster: LocalCluster) -> float:
-    """As the leaders' agents tell."""
     return min(read_metrics(cluster, broker_id)["remote_wal_held_partitions", ()] for broker_id in (LEADER, OTHER))

@@ -191,7 +191,6 @@ def die_and_come_back(life: Script, steps: list[Step]) -> None:
 
 
 def switch(life: Script, steps: list[Step]) -> None:
-    """One for each agent."""
     for broker_id, (name, value, store) in zip(life.cluster.broker_ids, steps, strict=True):
         life.switch(broker_id, name, value, store=store)
 

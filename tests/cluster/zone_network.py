@@ -35,7 +35,6 @@ class ClientZone:
 
 
 def can_reach(client: ClientZone, host: str) -> bool:
-    """Whether there is a route at all."""
     found = subprocess.run([*client.prefix, "ip", "route", "get", host], capture_output=True, check=False)
     return found.returncode == 0
 

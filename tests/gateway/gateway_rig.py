@@ -43,8 +43,6 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @dataclass
 class GatewayRig:
-    """Set what is to differ, then enter."""
-
     serve: ServeClient = echo
     """What the broker's listener for zone az2 does with a connection."""
     granted: PeerCapabilities = CAPABILITIES | PeerCapabilities.CLIENTS
@@ -122,7 +120,6 @@ class GatewayRig:
             await self.serve(reader, writer)
 
     async def connect(self, tls: ssl.SSLContext | None = None, name: str | None = None) -> Stream:
-        """As a client of the zone."""
         where = self.gateway.addresses[1]
         stream = await asyncio.open_connection(where.host, where.port, ssl=tls, server_hostname=name)
         self._clients.append(stream[1])

@@ -198,7 +198,6 @@ class RoutedRig:
         connection.close()
 
     async def connect(self) -> FramedConnection:
-        """As a client."""
         return await connect_framed(address(self.gateway), FramedConnection(MAX_FRAME_BYTES))
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -20,7 +20,6 @@ STOCK = {
 
 
 def running(planned: dict[int, dict[str, str]]) -> dict[int, BrokerProperties]:
-    """Brokers with these lines."""
     found = {}
     for one, keys in planned.items():
         lines = {
@@ -32,7 +31,6 @@ def running(planned: dict[int, dict[str, str]]) -> dict[int, BrokerProperties]:
 
 
 def as_told(zone: str) -> dict[int, BrokerSite]:
-    """By the listener for the zone's clients."""
     return {
         site.broker_id: BrokerSite(site.broker_id, site.zone, site.host, site.port)
         if site.zone == zone

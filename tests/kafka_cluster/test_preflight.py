@@ -74,7 +74,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def ports(authority: Authority) -> Iterator[dict[str, int]]:
-    """One port of each kind."""
     tls = authority.tls_for("localhost", ["127.0.0.1"])
     files = tls.certificate_file, tls.key_file
     listeners = {

@@ -26,7 +26,6 @@ Headers = Sequence[tuple[str, bytes | None]]
 def record(
     offset_delta: int, value: bytes | None, key: bytes | None = None, *, delta_ms: int = 0, headers: Headers = ()
 ) -> bytes:
-    """One record, its length in front."""
     names = b"".join(_nullable(name.encode(errors="surrogateescape")) + _nullable(header) for name, header in headers)
     fields = varint(delta_ms) + varint(offset_delta) + _nullable(key) + _nullable(value) + varint(len(headers)) + names
     body = b"\x00" + fields

@@ -29,8 +29,6 @@ UNKNOWN_TOPIC = 3
 
 
 class Asked(NamedTuple):
-    """A metadata request."""
-
     client_id: str
     topics: tuple[str, ...] | None
     """None: all topics."""

@@ -10,13 +10,11 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataE
 
 
 def write_snapshot(store: RemoteWalMetadataStore, cluster_id: str = "", archive: ArchiveStore | None = None) -> bytes:
-    """The store in one piece, and the archive's with it."""
     image = store.image() if archive is None else with_archive(store.image(), archive)
     return b"".join(snapshot_chunks(image, cluster_id))
 
 
 def read_snapshot(snapshot: bytes | memoryview, cluster_id: str = "") -> RemoteWalMetadataStore:
-    """The store that was written."""
     store = RemoteWalMetadataStore()
     store.restore(read_image(snapshot, cluster_id))
     return store

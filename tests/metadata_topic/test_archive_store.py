@@ -168,7 +168,6 @@ def test_what_is_unknown_is_counted() -> None:
 
 
 def picture(store: ArchiveStore, ids: list[ArchiveObjectId]) -> tuple[object, ...]:
-    """All that the store answers."""
     partitions = (ORDERS, PAYMENTS)
     return (
         {named: (store.state_of(named), store.committed(named)) for named in ids},

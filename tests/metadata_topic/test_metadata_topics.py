@@ -16,8 +16,6 @@ GRACE_MS = 60_000
 
 
 class Cluster:
-    """Three brokers' topics."""
-
     def __init__(self) -> None:
         self.topics: dict[str, list[list[int]]] = {}
         self.configs: dict[str, dict[str, str]] = {}

@@ -20,8 +20,6 @@ Change = tuple[Kind[Any, Any], Any, Any]
 
 
 class Topic:
-    """The settings topic."""
-
     def __init__(self) -> None:
         self.topic_id, self.records = TopicId(b"1" * 16), list[tuple[bytes, bytes | None]]()
 
@@ -41,8 +39,6 @@ class Topic:
 
 
 class Agent:
-    """What one agent knows of it."""
-
     def __init__(self, state_directory: Path | None) -> None:
         self._directory = state_directory
         self.start()
@@ -76,7 +72,6 @@ class Agent:
 
 
 def without_notes(table: SettingsTable) -> SettingsTable:
-    """Return the table without the notes of what was restored."""
     return replace(table, restored={})
 
 

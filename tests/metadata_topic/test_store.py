@@ -182,7 +182,6 @@ def test_deleting_everything_leaves_no_index_behind() -> None:
 
 
 def picture(store: RemoteWalMetadataStore) -> object:
-    """All that the store answers."""
     chain = LeaderEpochs([(0, 0), (1, 12), (3, 30)])
     return (
         sorted(store.segments(), key=lambda found: found.combined_segment_id),

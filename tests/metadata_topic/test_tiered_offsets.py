@@ -49,8 +49,6 @@ def copied(
 
 
 class Tier(TieredOffsets):
-    """Numbers the records itself."""
-
     def __init__(self, *records: RemoteLogMetadata) -> None:
         super().__init__()
         self.take(*records)

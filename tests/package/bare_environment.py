@@ -44,7 +44,6 @@ def bare_distributions() -> list[Distribution]:
 
 
 def installed_bytes(distributions: list[Distribution]) -> int:
-    """As they lie on disk."""
     files = (Path(str(file.locate())) for one in distributions for file in one.files or ())
     return sum(file.stat().st_size for file in files if file.is_file())
 

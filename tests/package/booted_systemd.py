@@ -67,7 +67,6 @@ class BootedSystemd:
         laid.chmod(mode)
 
     def mount(self, directory: Path, at: str) -> None:
-        """Of this machine, to be read."""
         self._mounts[directory] = Path(at)
 
     def __enter__(self) -> Self:

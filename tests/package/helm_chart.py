@@ -41,7 +41,6 @@ def helm() -> Path:
 
 
 def values(**more: object) -> dict[str, Any]:
-    """What a release needs, and these."""
     return {**VALUES, **more}
 
 

@@ -52,12 +52,10 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def _filled(expression: str) -> str:
-    """As Grafana does it."""
     return expression.replace("$__rate_interval", "5m").replace("$__range", "3h").replace("$instance", "kafka-1")
 
 
 def selectors(expression: Any) -> Iterator[Any]:
-    """All that an expression asks for."""
     if isinstance(expression, promql_parser.VectorSelector):
         yield expression
     for part in ("lhs", "rhs", "expr", "vector_selector", "param"):

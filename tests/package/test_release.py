@@ -44,7 +44,6 @@ def release(source: Path, out: Path, *words: str, path: str = os.environ["PATH"]
 
 
 def without_dpkg(directory: Path) -> str:
-    """Return a path with git alone."""
     directory.mkdir()
     found = subprocess.run(["which", "git"], check=True, capture_output=True, text=True).stdout.strip()
     (directory / "git").symlink_to(found)

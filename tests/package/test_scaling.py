@@ -48,7 +48,6 @@ class Beside:
         return self.asked.read_text().splitlines() if self.asked.exists() else []
 
     def ask(self, path: str = "/before-stop") -> tuple[int, str]:
-        """Ask as the kubelet does."""
         server = self.module.server_of(self.scaling, 0)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

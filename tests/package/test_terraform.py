@@ -59,7 +59,6 @@ def _terraform(directory: Path, *arguments: str) -> "subprocess.CompletedProcess
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The state after each run."""
     here = tmp_path_factory.mktemp("made")
     for part in ("aws", "terraform"):
         shutil.copytree(ROOT / "deploy" / part, here / part)
@@ -74,7 +73,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 
 
 def _resources(state: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
-    """By index."""
     found = state["root_module"]["resources"]
     return {str(one.get("index", "")): one["values"] for one in found if one["type"] == kind}
 

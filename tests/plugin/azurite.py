@@ -29,7 +29,6 @@ def is_installed() -> bool:
 
 
 def sas_token() -> str:
-    """For all that may be done in the account."""
     signed = [AZURITE_ACCOUNT, "rwdlacup", "b", "sco", "", _EXPIRY, "", "", _VERSION, ""]
     signature = hmac.new(base64.b64decode(KEY), "\n".join(signed).encode(), hashlib.sha256).digest()
     fields = {"sv": _VERSION, "ss": "b", "srt": "sco", "sp": "rwdlacup", "se": _EXPIRY}

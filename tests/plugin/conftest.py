@@ -86,7 +86,6 @@ def credentials_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cloud_settings(server: FaultyServer, credentials_file: Path) -> dict[str, str]:
-    """All but the bucket."""
     return {
         "region": "us-east-1",
         "endpoint.url": server.endpoint_url,
@@ -114,13 +113,11 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
 
 @pytest.fixture(params=SPEAK_HTTP)
 def remote(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """The backends that speak HTTP."""
     yield from _closing(_http_backend(request))
 
 
 @pytest.fixture(params=OF_OBSTORE)
 def by_obstore(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Google's and Azure's."""
     yield from _closing(_http_backend(request))
 
 

@@ -27,8 +27,6 @@ _TO_S3: Final = {
 
 
 class DialectFront(FaultyFront):
-    """See the module's docstring."""
-
     azurite_port: int | None = None
     azurite_sas_token = ""
 

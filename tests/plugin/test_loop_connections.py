@@ -57,7 +57,6 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = self.path == "/and-close"  # without a word of it
 
     def be_slow(self, *, writes: bool) -> None:
-        """Until the client has gone."""
         self.close_connection = True
         with contextlib.suppress(OSError):
             if writes:

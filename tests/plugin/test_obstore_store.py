@@ -38,7 +38,6 @@ NO_RETRIES = {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=1), 
 
 @pytest.fixture(params=["gcs", "azure"])
 def paged(request: pytest.FixtureRequest, server: FaultyServer, service_account: Path) -> ObstoreObjectStore:
-    """With two objects on a page."""
     options = {"allow_http": True, "timeout": datetime.timedelta(seconds=5)}
     given = {"client_options": options, "retry_config": NO_RETRIES}
     if request.param == "gcs":

@@ -25,8 +25,6 @@ SETTINGS = {"bucket": "bucket", "region": "us-east-1", "allow.http": "true", "ad
 
 
 class Asked(OddStore):
-    """Keeps the heads of the requests."""
-
     def __init__(self) -> None:
         super().__init__()
         self.heads: list[str] = []

@@ -67,8 +67,6 @@ def test_a_time_out_that_is_no_number_is_refused_by_its_own_name() -> None:
 
 
 class _Asked(LocalWalStorageManager):
-    """Keeps what its store was opened by."""
-
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         self.settings = settings
         return super().open_store(settings)

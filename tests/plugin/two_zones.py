@@ -14,7 +14,6 @@ ZONES = ("az1", "az2")
 
 
 def bucket(directory: Path, zone: str) -> str:
-    """The name of the zone's bucket."""
     return str(directory / zone)
 
 

@@ -63,7 +63,6 @@ class Ruins:
         )
 
     def upload(self, sequence: int, *parts: Records) -> Path:
-        """The object's file."""
         segment_id = CombinedSegmentId(1, 5, sequence)
         segment = OpenCombinedSegment(SegmentHeader(CLUSTER, segment_id, 1_700_000_000_000 + sequence))
         for partition, epoch, first, data in parts:

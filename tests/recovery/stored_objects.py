@@ -38,7 +38,6 @@ class ObjectsInMemory(MemoryStorage):
         return ask(self.copy_log_segment_data(metadata, [data for _, _, _, data in records]))
 
     def damage(self, sequence: int, position: int = 200, broker_id: int = 1) -> None:
-        """Turn a bit of an object."""
         segment_id = CombinedSegmentId(broker_id, 1, sequence)
         raw = bytearray(self.objects[segment_id])
         raw[position] ^= 1
@@ -51,7 +50,6 @@ class ObjectsInMemory(MemoryStorage):
         self.objects[segment_id] = forged(raw, raw.index(MARK), MARK[::-1][:-4])
 
     def remove(self, sequence: int, broker_id: int = 1) -> None:
-        """Lose an object."""
         del self.objects[CombinedSegmentId(broker_id, 1, sequence)]
 
 
@@ -71,7 +69,6 @@ def records(
 def runs_of(
     uploads: Iterable[RemoteWalCombinedLogSegmentMetadataUpdate], partition: TopicIdPartition, sha256: bytes = b""
 ) -> list[StoredRun]:
-    """The runs of one partition, all of one digest."""
     return [
         StoredRun(
             StoredObject(upload.combined_segment_id, upload.size_bytes, upload.combined_segment_id.sequence),

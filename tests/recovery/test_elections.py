@@ -181,7 +181,6 @@ class Partition:
                 del self.archive.written[object_id]
 
     def _release(self, epochs: LeaderEpochs) -> None:
-        """What is archived, or dead as a whole."""
         store, tier = self.store, ArchiveTier(self.archived, lambda _topic: True, lambda _partition: epochs)
         for segment in list(store.segments(FINISHED)):
             segment_id = segment.combined_segment_id
@@ -197,7 +196,6 @@ class Partition:
 
 
 def _epochs_of(plan: LogPlan) -> list[int]:
-    """The epoch that wrote each offset."""
     return [
         extent.run.leader_epoch for extent in plan.extents for _ in range(extent.first_offset, extent.last_offset + 1)
     ]

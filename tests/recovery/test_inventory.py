@@ -49,8 +49,6 @@ def storage(tmp_path: Path) -> Iterator[RemoteWalStorageManager]:
 
 
 class Leader:
-    """Uploads, and publishes to a store."""
-
     def __init__(self, storage: RemoteWalStorageManager, broker_id: int, since_ms: int = 0) -> None:
         """The nth object is written n milliseconds after `since_ms`."""
         self._storage = storage

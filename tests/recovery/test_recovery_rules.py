@@ -98,7 +98,6 @@ class World:
         return RETENTION.chosen_ms(self.settings, len(self.replicas.replicas)) == AS_LOCAL
 
     def released(self, at: int) -> Release | None:
-        """As the agents judge the object."""
         local_ms = local_retention_ms(self.config)
         assert local_ms is not None
         view = WatchedCluster(
@@ -115,7 +114,6 @@ class World:
         return release_of(entry, self.now_ms - at, view, Tiers())
 
     def inventory(self) -> Inventory:
-        """What is stored, with what the metadata tells of it."""
         found = Inventory(log_starts={ORDERS: [ReleasedUpTo(ORDERS, 0, self.log_start)]} if self.uploads else {})
         for at, upload in enumerate(self.uploads):
             first, end = PER_RUN * at, PER_RUN * at + PER_RUN

@@ -13,7 +13,6 @@ DIRECTORY: Final = Path(__file__).parent / "captured"
 
 
 def captured() -> dict[str, list[bytes]]:
-    """By release."""
     files = sorted(DIRECTORY.glob("*.hex"))
     return {file.stem: [bytes.fromhex(line) for line in file.read_text().split()] for file in files}
 

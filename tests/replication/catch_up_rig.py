@@ -72,8 +72,6 @@ class Rig:
         mode: LinkMode = LinkMode.LINK,
         break_even_bytes: int = 1,
     ) -> Connection:
-        """One follower's connection."""
-
         def announce(object_id: StoredObjectId, ranges: list[tuple[int, int]], _custom_metadata: bytes) -> None:
             self.announced.append((object_id, ranges))
 
@@ -82,7 +80,6 @@ class Rig:
         return catch_up, LinkPlanner(self.index, FakeLed(mode, expected=False), limits, catch_up.plan)
 
     def fill(self, objects: int, batches_each: int = 4, payload_bytes: int = 200) -> list[list[WrittenBatch]]:
-        """Append and upload."""
         filled = []
         for number in range(objects):
             payload = bytes([65 + number % 26]) * payload_bytes

@@ -79,7 +79,6 @@ def encode(message: Any, correlation_id: int) -> bytes:
 
 
 def decode(frame: bytes, version: int) -> Any:
-    """As a Kafka client reads it."""
     return FetchResponse.decode(frame, version=version, header=True)
 
 

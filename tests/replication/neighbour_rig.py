@@ -33,8 +33,6 @@ ALL = (0, len(DATA))
 
 @dataclass
 class Agent:
-    """One of the zone."""
-
     broker_id: int
     hydration: HydrationCache
     neighbours: Neighbours
@@ -117,7 +115,6 @@ class Zone:
 
     @property
     def reads(self) -> list[tuple[CombinedSegmentId, int, int]]:
-        """From the store, by all of them."""
         return [one for store in self.stores.values() for one in store.fetches]
 
     async def stop(self) -> None:

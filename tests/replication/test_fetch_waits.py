@@ -12,7 +12,6 @@ NOW_S = 100.0
 
 
 def follower_in_step(round_bytes: int = ROUND, wait_max_ms: int = 25) -> FetchMinBytesTuner:
-    """A follower that has all of the last upload."""
     patience = FetchMinBytesTuner(wait_max_ms)
     patience.uploaded({partition(0): 10, partition(1): 20}, round_bytes, NOW_S)
     patience.fetched(partition(0), 10)

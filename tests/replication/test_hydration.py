@@ -28,8 +28,6 @@ ARCHIVED = ArchiveObjectId(TopicIdPartition(TopicId(b"t" * 16), 0), 0, 9, Combin
 
 
 class ArchiveRig:
-    """The archive's store."""
-
     def __init__(self) -> None:
         self.fails = False
 

@@ -22,7 +22,6 @@ steps = st.lists(
 
 
 def read(cache: RangeCache, object_id: CombinedSegmentId, start: int, end: int) -> CachedRange:
-    """A range that is there."""
     made = cache.reading(object_id, start, end)
     cache.arrived(made, CONTENT[start:end])
     return made

@@ -80,7 +80,6 @@ class Rig:
         return self.core.response(frame, self.now_s)
 
     def linked(self) -> None:
-        """A linked response was sent."""
         self.stored()
         self.asked()
         is_linked(self.answered())

@@ -132,8 +132,6 @@ NEXT = {0: batches(1, base_offset=1), 1: batches(1, base_offset=1)}
 
 @dataclass
 class Reader:
-    """A follower's agent, by its messages."""
-
     broker_id: int
     connection: FramedConnection
     channel: PeerChannel
@@ -167,7 +165,6 @@ def zones() -> Zones:
 async def told(
     agents: Agents, *readers: Reader
 ) -> tuple[CombinedSegmentId, list[tuple[ZoneReading | None, Announcement]]]:
-    """Of the next object."""
     segment_id = agents.store(NEXT)
     found: list[tuple[ZoneReading | None, Announcement]] = []
     for reader in readers:

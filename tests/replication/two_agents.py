@@ -124,8 +124,6 @@ class ScriptedBroker:
 
 @dataclass
 class Follower:
-    """One connection of the follower's broker."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     correlation_id: int = field(default=100)

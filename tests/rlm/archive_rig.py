@@ -50,8 +50,6 @@ GRACE_MS = 1_000
 
 
 class MemoryArchive:
-    """An ArchiveStorage in a dict."""
-
     def __init__(self) -> None:
         self.objects: dict[ArchiveObjectId, bytes] = {}
         self.write_faults: list[Exception] = []

@@ -37,8 +37,6 @@ START_MS = 1_700_000_000_000
 
 @dataclass
 class World:
-    """What outlives an agent."""
-
     topic: list[PublishableRecord] = field(default_factory=list)
     now_ms: int = START_MS
     incarnation: int = 0
@@ -79,8 +77,6 @@ class _Publisher:
 
 
 class AgentOfWorld:
-    """One incarnation."""
-
     def __init__(self, world: World, *, registers: bool = True) -> None:
         world.incarnation += 1
         self._world = world

@@ -165,7 +165,6 @@ class MemoryPublisher:
         self.published.append(record)
 
     def is_pending(self, _segment_id: CombinedSegmentId) -> bool:
-        """All is acknowledged at once."""
         return False
 
     def entries(self, state: int) -> list[RemoteLogSegmentMetadataEntry]:

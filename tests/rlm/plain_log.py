@@ -49,8 +49,6 @@ class PlainLog:
 
 
 class PlainTask:
-    """A LogTask on such a log."""
-
     def __init__(self, log: PlainLog, begin: int = 0, end: int | None = None) -> None:
         """To `end` alone, or all that comes."""
         self.topic_id_partition, self.directory = partition(log.number), Path(f"t-{log.number}")

@@ -18,8 +18,6 @@ STEP_S: Final = 0.005
 
 @dataclass
 class Fleet:
-    """Producers alike."""
-
     bytes_per_s: float
     """Of all together; inf: as fast as they go."""
     producers: int = 1

@@ -20,8 +20,6 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataE
 
 
 class Tier(Enum):
-    """Which store holds an object."""
-
     WAL = "wal"
     ARCHIVE = "archive"
 
@@ -45,7 +43,6 @@ class Located:
 
     @property
     def end_position(self) -> int:
-        """Exclusive."""
         return self.entry.end_file_position
 
 

@@ -18,8 +18,6 @@ WRITER = CombinedSegmentId(1, 1, 0)
 
 
 class CountedStore(RemoteWalMetadataStore):
-    """Counts the lookups of entries."""
-
     asked = 0
 
     def entries_covering(

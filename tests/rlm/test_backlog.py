@@ -32,7 +32,6 @@ class Rig:
         return (AskAnew(),)
 
     def pass_over(self, number: int, end: int) -> PassedOver:
-        """All of a log's first batches."""
         log = PlainLog(number)
         log.append(end)
         assignment = Assignment(partition(number), "t", Path("t"), LinkPolicy.ALWAYS, 20)

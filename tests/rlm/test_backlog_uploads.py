@@ -48,7 +48,6 @@ def backlog(rig: Rig) -> int:
 
 
 def held(rig: Rig) -> set[int]:
-    """The offsets that are in an object."""
     entries = [entry for of_object in rig.storage.entries.values() for entry in of_object]
     return {at for entry in entries for at in range(entry.first_offset, entry.last_offset + 1)}
 

@@ -25,7 +25,6 @@ def waiting(queued_bytes: int, urgency: Urgency = Urgency.LINKS, bytes_per_s: fl
 
 
 def begun(limits: CommitLimits = LIMITS, size_bytes: int = 0) -> Cadence:
-    """With one upload that starts now."""
     cadence = Cadence(limits)
     cadence.started(NOW_S, size_bytes)
     return cadence

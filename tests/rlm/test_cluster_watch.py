@@ -54,8 +54,6 @@ class Observer:
 
 @dataclass
 class TierOf:
-    """A tier that has these entries."""
-
     entries: list[RemoteLogSegmentMetadataEntry]
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:

@@ -27,8 +27,6 @@ Run = tuple[TopicId, int, int]
 
 
 class FakeTier:
-    """Holds what it is told to hold."""
-
     def __init__(self, *held: TopicId, waits: bool = False) -> None:
         self.held, self.waits = set(held), waits
 

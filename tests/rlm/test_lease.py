@@ -35,7 +35,6 @@ class Cluster:
         return Lease(blobs or self.blobs, recorded, lambda: f"value-{next(self.values)}", lambda: self.now_s)
 
     def clone(self) -> "Cluster":
-        """From a snapshot of all disks."""
         other = Cluster(self.blobs)
         other.records = dict(self.records)
         return other

@@ -23,7 +23,6 @@ class Cost(Driven):
         self.settle()
 
     def pay(self) -> None:
-        """Links pay for a while."""
         price = self.decider.price
         price.fetched(9, int(price.paying_bytes * RATE_S / 0.025) + 1, self.now_s)
         assert self.decider.mode_of(self.core.led[partition(0)].assignment, self.now_s) is LinkMode.LINK
@@ -34,7 +33,6 @@ class Cost(Driven):
             self.core.pacing.fetched(follower, partition(0), offset, BATCH_BYTES, self.now_s)
 
     def declared(self) -> list[OffsetRange]:
-        """Since the last call."""
         told = self.taken(DeclareNotWanted)
         return [one for action in told if isinstance(action, DeclareNotWanted) for one in action.ranges]
 

@@ -19,8 +19,6 @@ LATE_MS = 10**15
 
 
 class Published:
-    """What was published."""
-
     def __init__(self) -> None:
         self.published: list[RemoteWalCombinedLogSegmentMetadata] = []
 

@@ -51,7 +51,6 @@ class Rig:
         self.offsets.segment_uploaded(UploadedSegment(segment_id, (item,), (item.metadata_entry(),), 1, 0.0))
 
     def acknowledge(self, sequence: int) -> None:
-        """All up to this one."""
         due = [tell for number, tell in self.waiting if number <= sequence]
         self.waiting = [(number, tell) for number, tell in self.waiting if number > sequence]
         for tell in due:

@@ -81,7 +81,6 @@ def _failure(seed: int, events: Sequence[Event]) -> FailedRunError | None:
 
 
 def _kind(failure: FailedRunError | None) -> str:
-    """Without its numbers."""
     return "" if failure is None else re.sub(r"[0-9a-f]*[0-9]+|,? without.*|: .*", "", str(failure))
 
 

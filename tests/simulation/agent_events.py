@@ -36,7 +36,6 @@ async def crash(world: World, number: int) -> None:
 
 
 async def stop(world: World, number: int) -> None:
-    """In order."""
     agent = world.agents.pop(BROKERS[number % 2], None)
     if agent is None:
         return

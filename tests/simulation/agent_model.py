@@ -63,13 +63,10 @@ WALL_MS = 1_700_000_000_000
 
 
 def wall_ms_at(loop_s: float) -> int:
-    """What wall clocks say then."""
     return WALL_MS + int(loop_s * 1000)
 
 
 class Surroundings(Protocol):
-    """What an agent finds."""
-
     loop: VirtualTimeLoop
     logs: dict[TopicIdPartition, LedLog]
     storage: SeededStorage

@@ -72,7 +72,6 @@ def elect(world: World, number: int) -> None:
 
 
 def elect_leader(world: World, log: LedLog, leader: int, cut_off: int = 0, *, writes_its_epoch: bool = False) -> None:
-    """Agents learn of it later."""
     log.elect(leader, cut_off, writes_its_epoch=writes_its_epoch)
     world.invariants.rewritten(log)
     world.changed(log)

@@ -28,8 +28,6 @@ CHECKS_MAX = 8
 
 
 class Surroundings(RecoverySurroundings, Protocol):
-    """What is looked at."""
-
     invariants: Invariants
     objects: ObjectInvariants
 
@@ -48,7 +46,6 @@ class CutOffCheck:
         self._topic = TopicReader()
 
     def look(self) -> None:
-        """Raises AssertionError."""
         self._looks += 1
         declarations = self._world.objects.declarations
         if not self._checks_left or (self._looks % EVERY_LOOKS and declarations == self._declared):

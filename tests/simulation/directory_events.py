@@ -77,7 +77,6 @@ class SimulatedDirectoryEvents:
         self._watched.clear()
 
     def changed(self, directory: Path) -> None:
-        """Something was done in the directory."""
         name = str(directory)
         for wd, before in [(wd, before) for wd, (path, before) in self._watched.items() if path == name]:
             after = contents(name)

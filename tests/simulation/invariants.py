@@ -108,11 +108,9 @@ class Invariants:
                         agent.unstored[partition][key] = found
 
     def log(self, partition: TopicIdPartition) -> LedLog:
-        """Living, or deleted."""
         return self._logs[partition]
 
     def made(self, log: LedLog) -> None:
-        """A topic is made anew."""
         self._told[log.partition] = set()
         for agent in self.agents:
             agent.unstored[log.partition] = {}
@@ -162,7 +160,6 @@ class Invariants:
             self.check(agent)
 
     def check(self, agent: AgentModel) -> None:
-        """See the module's summary."""
         self._check_bounds(agent)
         for partition in agent.manager.led():
             uploaded = agent.manager.uploaded_offset(partition)

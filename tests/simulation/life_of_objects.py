@@ -56,8 +56,6 @@ class Cluster:
 
 
 class Surroundings(Protocol):
-    """What the care of objects finds."""
-
     loop: VirtualTimeLoop
     logs: dict[TopicIdPartition, LedLog]
     storage: SeededStorage
@@ -72,8 +70,6 @@ class Surroundings(Protocol):
 
 
 class LifeOfObjects:
-    """Of one incarnation of an agent."""
-
     def __init__(self, world: Surroundings, agent: AgentModel, brokers: Iterable[int], tier: LongTermTier) -> None:
         self._world, self._agent, self._loop = world, agent, world.loop
         clocks = Clocks(self._loop.time, agent.wall_ms)
@@ -126,7 +122,6 @@ class LifeOfObjects:
             self._tasks.append(loop.create_task(self._repeat(step, interval_s)))
 
     def defect(self) -> BaseException | None:
-        """What has ended it."""
         ended = (task for task in self._tasks if task.done() and not task.cancelled())
         return next((task.exception() for task in ended), None)
 
@@ -169,7 +164,6 @@ class LifeOfObjects:
         return at + 1 == len(self.views) or self.views[at + 1][0] > now_s - VIEWS_COUNT_S
 
     def _asked(self) -> tuple[ClusterView, frozenset[int]]:
-        """What the cluster answers."""
         cluster = self._world.cluster
         view = self._watch.seen_by_id(frozenset(cluster.retention_ms), frozenset(cluster.gone), self._wall_ms())
         starts = {one: log.log.log_start_offset for one, log in self._world.logs.items() if not log.is_deleted}

@@ -20,8 +20,6 @@ _RUNS_OF_A_PROCESS = 500
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of some runs."""
-
     done: int = 0
     hits: Counter[str] = field(default_factory=Counter)
     failed: dict[int, str] = field(default_factory=dict)

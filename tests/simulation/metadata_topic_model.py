@@ -22,8 +22,6 @@ KEPT_MAX = 25
 
 
 class TopicModel:
-    """One partition of it."""
-
     def __init__(self, loop: VirtualTimeLoop, rng: random.Random) -> None:
         self.loop = loop
         self.rng = rng
@@ -54,7 +52,6 @@ class TopicModel:
         self._held.append(send)
 
     def append(self, raw: tuple[bytes, bytes]) -> None:
-        """A broker has taken it."""
         record = archive_records.decode(*raw) if archive_records.is_archive_key(raw[0]) else decode(*raw)
         self.records.append(record)
         self.on_acknowledged(record)

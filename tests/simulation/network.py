@@ -27,8 +27,6 @@ Where = tuple[str, int]
 
 
 class Network:
-    """All connections and listeners."""
-
     def __init__(self, loop: "VirtualTimeLoop") -> None:
         self.loop = loop
         self.hit: Callable[[str], None] = lambda _: None
@@ -55,7 +53,6 @@ class Network:
         self._apart.add(frozenset((one, other)))
 
     def join(self) -> None:
-        """All zones reach each other."""
         self._apart.clear()
         self._joined.set()
         self._joined = asyncio.Event()
@@ -230,7 +227,6 @@ class End(asyncio.Transport):
     # As a transport.
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """The protocol's from now on."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._soon(self._hand_on)
@@ -301,7 +297,6 @@ class End(asyncio.Transport):
             self._arrive()
 
     def go_on(self) -> None:
-        """Zones were joined."""
         for _ in range(self._held):
             self._held -= 1
             self._loop.call_soon(self._due_again, self._lost_times, context=self.peer._context)
@@ -333,7 +328,6 @@ class End(asyncio.Transport):
         self._hand_on()
 
     def _hand_on(self) -> None:
-        """To the protocol, as long as it reads."""
         protocol = self._protocol
         while protocol is not None and self._arrived and self._reads and not self._is_closing:
             data = self._arrived.popleft()

@@ -63,7 +63,6 @@ class ObjectInvariants:
             assert self.may_go(segment_id, life), f"the deletion of {segment_id} begins, and it is wanted"
 
     def acknowledged(self, record: TopicRecord) -> None:
-        """The topic has it."""
         if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
             self._declared_dead(record)
         if not isinstance(record, PublishedSegment):
@@ -106,7 +105,6 @@ class ObjectInvariants:
                 released[entry.leader_epoch] = max(released.get(entry.leader_epoch, 0), living_end)
 
     def holds(self, batches: Sequence[tuple[TopicIdPartition, BatchKey]]) -> None:
-        """One more object does."""
         self._holders.update(batches)
 
     def lets_go(self, batches: Sequence[tuple[TopicIdPartition, BatchKey]]) -> None:

@@ -47,7 +47,6 @@ WEIGHTS = {
 
 
 def plan(seed: int, events: int = EVENTS) -> list[Event]:
-    """The seed's events."""
     weights = REPLICATED_WEIGHTS if is_replicated(seed) else WEIGHTS | (ARCHIVE_WEIGHTS if is_archived(seed) else {})
     rng = random.Random(f"{seed} plan")
     kinds = rng.choices(list(weights), weights=list(weights.values()), k=events)

@@ -32,8 +32,6 @@ from tests.simulation.seeded_storage import SeededStorage
 
 
 class Surroundings(Protocol):
-    """What a recovery finds."""
-
     storage: SeededStorage
     topic: TopicModel
     cluster: Cluster
@@ -74,7 +72,6 @@ class TopicReader:
 
 
 def planned(world: Surroundings, inventory: Inventory, log: LedLog) -> tuple[LogRuns, LogPlan, PlanRules]:
-    """What of that is the log's."""
     partition = log.partition
     runs = inventory.log_runs(partition)
     retention_ms = world.cluster.retention_ms[partition.topic_id]
@@ -162,7 +159,6 @@ def _is_declared(record: TopicRecord, log: LedLog, cut: BatchKey) -> bool:
 
 
 def _states(world: Surroundings) -> dict[CombinedSegmentId, RemoteLogSegmentState]:
-    """As the topic tells."""
     states: dict[CombinedSegmentId, RemoteLogSegmentState] = {}
     for record in world.topic.records:
         if isinstance(record, PublishedSegment):

@@ -31,8 +31,6 @@ _LATE = 0.2
 
 
 class SeededStorage(MemoryStorage):
-    """Shared by all agents."""
-
     def __init__(self, rng: random.Random, hit: Callable[[str], None], wall_ms: Callable[[], int]) -> None:
         super().__init__()
         self._wall_ms = wall_ms
@@ -54,7 +52,6 @@ class SeededStorage(MemoryStorage):
         """Makes a call so many seconds later; None: what was given up never takes effect."""
 
     def delays(self, what: str = "upload") -> Delays:
-        """Of the next call."""
         rng = self._rng
         if self.mode == HANGING and rng.random() < 0.7:
             if rng.random() < 0.5:
@@ -123,7 +120,6 @@ class SeededStorage(MemoryStorage):
         )
 
     def _fault(self, what: str) -> str | None:
-        """Of the next call."""
         if self.never_fails or self._rng.random() >= _FAILS[self.mode]:
             return None
         fault = self._rng.choice((FAIL_BEFORE, FAIL_AFTER))

@@ -19,8 +19,6 @@ from tests.simulation.virtual_time import Delays, SeededExecutor, VirtualTimeLoo
 
 
 class SimulatedRun(ABC):
-    """See the module's summary."""
-
     storage: SeededStorage
 
     def __init__(self, seed: int) -> None:
@@ -40,13 +38,11 @@ class SimulatedRun(ABC):
         self.defects: list[BaseException] = []
 
     def _defect(self, _loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
-        """What nobody waits for has failed."""
         self.defects.append(told.get("exception") or AssertionError(told["message"]))
 
     # What happens.
 
     async def live(self, events: Sequence[Event]) -> None:
-        """From the beginning to where all is settled."""
         self.begin()
         for count, (after_s, kind, number) in enumerate(events):
             if count == len(events) // 2:
@@ -100,12 +96,10 @@ class SimulatedRun(ABC):
 
     @property
     def trace(self) -> list[str]:
-        """All that was noted, a line each."""
         return [f"{at_s:.6f} {' '.join(map(str, what))}" for at_s, what in self._trace]
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that happened."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
     def hit(self, fault: str) -> None:

@@ -52,8 +52,6 @@ DO: dict[str, Callable[[World, int], Awaitable[None] | None]] = {
 
 
 class Simulation(World):
-    """One run."""
-
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
         self.cut_off = CutOffCheck(self)

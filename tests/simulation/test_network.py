@@ -29,8 +29,6 @@ def play(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
 
 
 class Side:
-    """A server's connections, and a client's."""
-
     def __init__(self) -> None:
         self.accepted: asyncio.Queue[FramedConnection] = asyncio.Queue()
 

@@ -35,8 +35,6 @@ class SpinningError(Exception):
 
 
 class _JumpingSelector:
-    """In the place of waiting for the kernel."""
-
     def __init__(self) -> None:
         self.now_s = 1000.0
         self._spins = 0
@@ -59,8 +57,6 @@ class _JumpingSelector:
 
 
 class _Nothing(asyncio.Handle):
-    """In the place of what waits."""
-
     def __init__(self) -> None:
         self._cancelled = True
 
@@ -226,7 +222,6 @@ class _Call:
             self._error = error
 
     def tell(self) -> None:
-        """Its caller learns of it."""
         self._pool.told(self, self.function, self._arguments, self._result)
         if self.future.cancelled():  # nobody waits any more
             return
@@ -290,7 +285,6 @@ class SeededExecutor(Executor):
                 self._running[call] = None
 
     def told(self, call: _Call, function: Callable[..., Any], arguments: tuple[Any, ...], result: Any) -> None:
-        """The call ended."""
         del self._running[call]
         self._idle += 1
         self._ended(function, arguments, result)

@@ -55,7 +55,6 @@ class World(SimulatedRun):
         self.make_topic(BROKERS[0])
 
     def made_storage(self) -> SeededStorage:
-        """Where combined segments are."""
         return SeededStorage(self.random("store"), self.hit, self.wall_ms)
 
     # What agents find.
@@ -144,7 +143,6 @@ class World(SimulatedRun):
         return store, archive
 
     async def end_care(self, broker: int) -> None:
-        """With its agent."""
         rng = self.random("crash")
         await self.lives.pop(broker).crash(lambda: rng.random() < 0.5)
 

@@ -83,7 +83,6 @@ class TopicAccount:
             return sum(map(len, self._acknowledged.values()))
 
     def acknowledge(self, partition: int, offset: int, number: int, timestamp_ms: int) -> None:
-        """Note an acknowledged record."""
         with self._lock:
             self._acknowledged.setdefault(partition, {})[offset] = number, timestamp_ms
 
@@ -197,7 +196,6 @@ class ChangedTopics:
             future.add_done_callback(_confirming(account, partition.partition, partition.offset))
 
     def delete_topic(self) -> None:
-        """Raises WaitTimeoutError."""
         from confluent_kafka import KafkaError
 
         self._former_id = wait_until(self._topic_id, f"{REMADE} has an id", _ORDER_S)

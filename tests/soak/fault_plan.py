@@ -60,8 +60,6 @@ _WHILE_NOTHING_ELSE_STRIKES = {"leader", "disk"}
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """One fault."""
-
     kind: FaultKind
     broker_id: int
     """Whose agent, broker or disk; of a leader, who shall lead. Means nothing else."""
@@ -83,7 +81,6 @@ class Step:
 def plan_faults(
     seed: int, broker_ids: Sequence[int], kinds: Sequence[FaultKind] = tuple(FaultKind), longest_s: float = _LONGEST_S
 ) -> Iterator[Step]:
-    """Steps without end."""
     rng = random.Random(seed)
     while True:
         deck = list(kinds)

@@ -90,7 +90,6 @@ class Judge:
         self._tell = tell
 
     def replicas(self) -> Iterator[str]:
-        """Replicas that differ."""
         self._tell("comparing the replicas byte by byte")
         compared_bytes = 0
         for topic in self._topics:
@@ -204,7 +203,6 @@ class Judge:
         }
 
     def defects(self) -> Iterator[str]:
-        """Tracebacks in what the agents have logged."""
         for broker_id in self._cluster.broker_ids:
             log = self._cluster.agent(broker_id).spec.log_path
             if not log.exists():

@@ -34,22 +34,17 @@ _PLANS = (
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What became of the records of all producers."""
-
     ledger: LedgerReport
     send_errors: dict[str, int]
     """Of the verifiable producer; whether such a record is there is open."""
 
     def findings(self) -> list[str]:
-        """What breaks Kafka's promises."""
         broken = [str(LedgerReport((producer,), 0)) for producer in self.ledger.producers if producer.faults]
         foreign = self.ledger.foreign_records
         return broken + ([f"{foreign} records that nobody sent"] if foreign else [])
 
 
 class Load:
-    """All clients."""
-
     def __init__(
         self, cluster: LocalCluster, directory: Path, seed: int, retention_ms: int, *, copies: bool = True
     ) -> None:

@@ -79,8 +79,6 @@ _SETTLED_S, _ENDS_S = 5.0, 10.0
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """What strikes, and for how long."""
-
     seconds: float
     seed: int
     kinds: Sequence[FaultKind] = tuple(FaultKind)
@@ -95,8 +93,6 @@ class SoakOptions:
 
 @dataclass(slots=True)
 class SoakReport:
-    """What was seen of one cluster."""
-
     with_agents: bool
     seed: int
     seconds: float = 0.0
@@ -271,7 +267,6 @@ class Soak:
 
     @property
     def _keys(self) -> Mapping[str, str]:
-        """Of the agents."""
         agents = self._cluster.settings.agents
         return {} if agents is None else agents.overrides
 

@@ -47,8 +47,6 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class StoredOffsets:
-    """What is wanted, and what of it nothing holds."""
-
     wanted: tuple[OffsetRange, ...]
     missing: tuple[OffsetRange, ...]
     lost_objects: tuple[str, ...]

@@ -64,7 +64,6 @@ class Strikes:
         self._moves = 0
 
     def begin(self, fault: PlannedFault) -> None:
-        """Strike. Raises WaitTimeoutError."""
         if fault.kind.part == "store":
             self._ask_store("POST", json.dumps(asdict(_STORE_FAULTS[fault.kind])).encode())
         elif fault.kind is FaultKind.LEADER_MOVED:

@@ -50,7 +50,6 @@ class TransactionalCopier:
         self._thread = threading.Thread(target=self._run_always, name="transactional copier", daemon=True)
 
     def start(self) -> None:
-        """Copy from now on."""
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         self._thread.start()
 
@@ -71,7 +70,6 @@ class TransactionalCopier:
         raise VerifiableClientError(f"the copier ended with {self.runs[-1]}; it says {self._log_tail()}")
 
     def close(self) -> None:
-        """Kill what runs."""
         self._stop.set()
         if self._process is not None:
             self._process.kill()

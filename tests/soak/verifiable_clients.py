@@ -53,7 +53,6 @@ class VerifiableAccount:
         self._lock = threading.Lock()
 
     def producer_said(self, line: str) -> None:
-        """Raises VerifiableClientError."""
         event = _event(line)
         with self._lock:
             match event.get("name"):
@@ -68,7 +67,6 @@ class VerifiableAccount:
                     self.send_errors[kind] = self.send_errors.get(kind, 0) + 1
 
     def consumer_said(self, line: str) -> None:
-        """Raises VerifiableClientError."""
         event = _event(line)
         if event.get("name") != "record_data":
             return
@@ -85,7 +83,6 @@ class VerifiableAccount:
                 self.values.setdefault(partition, []).append(sequence)
 
     def report(self) -> ProducerReport:
-        """The counts as of now."""
         with self._lock:
             return self.page.report()
 
@@ -157,7 +154,6 @@ class VerifiableClients:
         return self.account.report()
 
     def close(self) -> None:
-        """Kill what runs."""
         for client in (self._producer, self._consumer):
             if client is not None:
                 client.kill()
@@ -230,7 +226,6 @@ class _Client:
         self._reader.start()
 
     def require_alive(self) -> None:
-        """Raises VerifiableClientError."""
         if self._failure is not None:
             raise VerifiableClientError(f"{self._name}: {self._failure}") from self._failure
         if not self._is_ending and self._process.poll() is not None:
@@ -271,8 +266,6 @@ class _Client:
 
 
 class Numbers:
-    """The verifiable producer's values."""
-
     def value(self, number: int, sequence: int) -> bytes:
         return str(sequence).encode()
 

@@ -134,7 +134,6 @@ def stream(ruins: Ruins, **more: str) -> DataSourceStreamReader:
 
 
 def streamed(reader: DataSourceStreamReader, start: Json, end: Json) -> list[int]:
-    """The offsets that tasks read."""
     splits = reader.partitions(start, end)
     return [number for split in splits for rows in reader.read(split) for number in rows["offset"].to_pylist()]
 

@@ -16,8 +16,6 @@ BASE_MS = 1_700_000_000_000
 
 
 class Written(NamedTuple):
-    """A record as a producer makes it."""
-
     key: bytes | None = None
     value: bytes | None = b"x"
     timestamp_ms: int = BASE_MS
@@ -72,7 +70,6 @@ def written_batch(
 
 
 def marker(base_offset: int, producer_id: int, *, commits: bool) -> bytes:
-    """The end of a transaction."""
     key = b"\x00\x00\x00" + bytes([commits])
     attributes = TRANSACTIONAL | CONTROL
     return written_batch(base_offset, [Written(key, bytes(6))], attributes=attributes, producer_id=producer_id)

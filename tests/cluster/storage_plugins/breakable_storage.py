@@ -58,8 +58,6 @@ _RECORDS = ".rwal"
 
 
 class BreakableSettings(LocalDirectorySettings):
-    """Settings of BreakableWalStorageManager."""
-
     switches: Path = Field(description="Where the switch files are.")
     adopted_age_ms: int = Field(
         default=0, description="What takes the place of expiration.AGE_MS, unless 0: tests do not wait minutes."
@@ -67,8 +65,6 @@ class BreakableSettings(LocalDirectorySettings):
 
 
 class BreakableWalStorageManager(LocalWalStorageManager):
-    """LocalWalStorageManager with switches."""
-
     settings_model = BreakableSettings
 
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
@@ -202,7 +198,6 @@ class BreakableStore:
         return self._take(switch) is not None
 
     def die_if(self, switch: str) -> None:
-        """SIGKILL when it is set."""
         if self.takes(switch):
             _die()
 

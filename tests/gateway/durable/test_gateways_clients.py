@@ -21,8 +21,6 @@ by_either_way = pytest.mark.parametrize("is_routed", [False, True], ids=["as the
 
 
 class Broker:
-    """Answers each frame with the same."""
-
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
         self.asked: list[bytes] = []

@@ -142,7 +142,6 @@ class Rig:
         return None if found is None else bytes(found[0])
 
     def told(self, frame: bytes | None) -> list[tuple[str, int, int]]:
-        """As a client reads it."""
         assert frame is not None
         message: Any = ProduceResponse.decode(frame, version=self.version, header=True)
         assert message.throttle_time_ms == 0

@@ -62,7 +62,6 @@ class Connected:
             server.close()
 
     async def connect(self) -> tuple[Stream, Stream]:
-        """A client, and its twin at the broker."""
         client = await asyncio.open_connection(self.address.host, self.address.port)
         return client, await self.broker.get()
 

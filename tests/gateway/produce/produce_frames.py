@@ -45,7 +45,6 @@ def encode(message: Any, correlation_id: int, client_id: str | None) -> bytes:
 
 
 def decode(frame: bytes, version: int) -> Any:
-    """As a broker reads it."""
     return ProduceRequest.decode(frame, version=version, header=True)
 
 

@@ -52,7 +52,6 @@ def offered(actions: list[Action], number: int) -> None:
 
 
 def forwarded(action: Action, number: int, frame: bytes) -> None:
-    """As a ZoneRouteRequest that stands for this frame."""
     assert isinstance(action, ForwardRoute)
     assert action.request.number == number
     assert (action.request.object_id, action.request.start_position, action.request.custom_metadata) == WHERE
@@ -223,7 +222,6 @@ def ends(actions: list[Action], *wanted: Action) -> bool:
 
 
 def adopting() -> RouteCore:
-    """With one request that went on spliced."""
     core = RouteCore(RouteLimits(WAIT_S), is_linked, adopts=True)
     core.frame_came(large(1), 1.0)
     core.stored(0, WHERE, 1.1)

@@ -30,7 +30,6 @@ class Rig:
         self.channel = RouterChannel(4, 11, limits, self.decider, SLOW_S)
 
     def begun(self, now_s: float = 1.0) -> ChannelObject:
-        """The one upload that begins now."""
         round_ = self.channel.round(now_s, WALL_MS)
         assert not round_.refused
         (upload,) = round_.uploads

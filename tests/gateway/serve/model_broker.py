@@ -23,8 +23,6 @@ Topic = FetchResponse.FetchableTopicResponse
 
 @dataclass
 class ModelLog:
-    """One partition."""
-
     epoch: int = 3
     batches: list[bytes] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)

@@ -20,8 +20,6 @@ AUTHORISED_S = 60.0
 
 
 class Clear:
-    """What the cluster says."""
-
     def __init__(self) -> None:
         self.quota = self.compacted = False
 
@@ -47,14 +45,11 @@ class Rig:
         return Connected(self, ModelConsumer(self.partitions, version, is_committed=is_committed, max_bytes=max_bytes))
 
     def follow(self) -> None:
-        """One question of the tail, and its answer."""
         if (question := self.tail.ask(self.now_s)) is not None:
             self.tail.answered(self.broker.fetch(question), self.now_s)
 
 
 class Connected:
-    """A consumer's connection."""
-
     def __init__(self, rig: Rig, consumer: ModelConsumer) -> None:
         self.rig, self.consumer, self.serving = rig, consumer, FetchServing(rig.context)
 

@@ -24,7 +24,6 @@ from retention_job.cost.scenarios import (
 
 
 def replication_usd(cost: ScenarioCost) -> float:
-    """Without brokers and disks."""
     return cost.remote_wal.total - cost.remote_wal.sum_of("instance", "local_storage")
 
 

@@ -92,8 +92,6 @@ Archive = Mapping[ArchiveObjectId, ArchiveObject]
 
 @dataclass
 class Known:
-    """What all records together say."""
-
     segments: dict[CombinedSegmentId, Segment] = field(default_factory=lambda: defaultdict(Segment))
     archive: dict[ArchiveObjectId, ArchiveObject] = field(default_factory=lambda: defaultdict(ArchiveObject))
     dead: list[RemoteWalLogSegmentMetadataUpdate] = field(default_factory=list)
@@ -121,7 +119,6 @@ class Known:
 
 
 def decoded(key: bytes, value: bytes) -> Decoded:
-    """As agents decode it."""
     if archive_records.is_archive_key(key):
         return archive_records.decode_or_keep_out(key, value)
     return serde.decode_or_keep_out(key, value)

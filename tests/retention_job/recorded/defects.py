@@ -316,7 +316,6 @@ class _Planter:
 
 
 def planted(spec: HistorySpec) -> Planted:
-    """The defects of a history."""
     planter = _Planter(spec)
     for index in range(spec.defects):
         planter.life_cycle()

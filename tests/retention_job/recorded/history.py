@@ -40,7 +40,6 @@ Finding = tuple[str, str | None, int | None, str | None]
 
 
 def topic_id(name: str) -> TopicId:
-    """An id that follows from the name."""
     return TopicId(name.encode().ljust(16, b".")[:16])
 
 
@@ -59,7 +58,6 @@ class HistorySpec:
 
     @property
     def per_broker(self) -> int:
-        """Segments of each broker."""
         return self.segments // self.brokers
 
     @property
@@ -69,8 +67,6 @@ class HistorySpec:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A line of the inventory."""
-
     segment_id: CombinedSegmentId
     size_bytes: int
     last_modified_ms: int

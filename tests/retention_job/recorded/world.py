@@ -33,8 +33,6 @@ Topics = Mapping[str, Mapping[int, Sequence[tuple[bytes | None, bytes | None]]]]
 
 @dataclass(frozen=True)
 class RecordedKafka(Kafka):
-    """Answers out of memory."""
-
     topics: Topics
     seen: Cluster
 
@@ -62,8 +60,6 @@ class RecordedKafka(Kafka):
 
 @dataclass(frozen=True)
 class World:
-    """A history with defects, all in memory."""
-
     spec: HistorySpec
     planted: Planted
     records: Mapping[int, Sequence[Record]]
@@ -77,7 +73,6 @@ class World:
 
 
 def small_world(spec: HistorySpec) -> World:
-    """The bulk and the defects of a history."""
     found = planted(spec)
     records: dict[int, list[Record]] = {number: [] for number in range(spec.brokers + 1)}
     objects = list(found.objects)

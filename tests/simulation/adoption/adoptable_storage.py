@@ -59,8 +59,6 @@ class RouterBlobs:
 
 
 class AdoptableStorage(SeededStorage):
-    """Shared by all agents and gateways."""
-
     def __init__(self, rng: random.Random, hit: Callable[[str], None], wall_ms: Callable[[], int]) -> None:
         super().__init__(rng, hit, wall_ms)
         self.router = RouterBlobs(lambda: self._fault("deletion"), wall_ms)
@@ -75,7 +73,6 @@ class AdoptableStorage(SeededStorage):
         return self.router
 
     def note_of(self, segment_id: CombinedSegmentId) -> AdoptionNote | None:
-        """By the object itself."""
         raw = self.objects[segment_id]
         location = locate_footer(raw[-TRAILER_BYTES:], len(raw))
         place = table_place(raw[:HEADER_BYTES], raw[location.start : location.end])

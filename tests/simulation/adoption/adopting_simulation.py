@@ -24,8 +24,6 @@ MIN_BATCH_BYTES = 100
 
 
 class AdoptingSimulation(Simulation):
-    """One run."""
-
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
         self.gateways = Gateways(self, self.shared)

@@ -36,8 +36,6 @@ _GATEWAY = 9
 
 
 class Surroundings(Protocol):
-    """What gateways find."""
-
     loop: VirtualTimeLoop
     agents: dict[int, AgentModel]
     incarnations: Counter[int]
@@ -51,8 +49,6 @@ class Surroundings(Protocol):
 
 
 class Gateways:
-    """All of them."""
-
     def __init__(self, world: Surroundings, storage: AdoptableStorage) -> None:
         self._world, self._storage = world, storage
         self._rng = world.random("gateways")

@@ -56,8 +56,6 @@ LIMITS = ArchivingLimits(
 
 
 class Surroundings(Protocol):
-    """What an archive finds."""
-
     loop: VirtualTimeLoop
     storage: SeededStorage
     archive: SeededArchiveStorage
@@ -88,8 +86,6 @@ class ArchiveKnowledge:
 
 
 class AgentArchive:
-    """Of one incarnation."""
-
     def __init__(
         self, world: Surroundings, agent: AgentModel, knowledge: ArchiveKnowledge, life: LifeOfObjects
     ) -> None:
@@ -127,7 +123,6 @@ class AgentArchive:
         return any(_is_write(what) for pool in self.pools for what in pool.running)
 
     def defect(self) -> BaseException | None:
-        """What has ended it."""
         done = self._running.done() and not self._running.cancelled()
         return self._running.exception() if done else None
 

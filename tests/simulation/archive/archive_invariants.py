@@ -32,8 +32,6 @@ Held = tuple[TopicIdPartition, BatchKey]
 
 
 class Stored(Protocol):
-    """What is there."""
-
     objects: dict[ArchiveObjectId, bytes]
 
 
@@ -83,7 +81,6 @@ class ArchiveInvariants:
         self._runs[object_id] = tuple(runs)
 
     def deleted(self, object_id: ArchiveObjectId) -> None:
-        """It goes now."""
         state = self.states.get(object_id)
         assert state in (DELETING, DELETED), f"{object_id} is deleted, and the topic does not tell"
         age_ms = self._wall_ms() - self._deleting_ms[object_id]
@@ -111,7 +108,6 @@ class ArchiveInvariants:
             assert self._may_go(object_id), f"the deletion of {object_id} begins, and it is wanted"
 
     def acknowledged(self, record: TopicRecord) -> None:
-        """The topic has it."""
         if isinstance(record, RemoteWalNodeRegistration):
             self._registered[record.broker_id] = max(self._registered[record.broker_id], record.incarnation)
         if not isinstance(record, ArchiveRecord):

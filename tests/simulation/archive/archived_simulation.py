@@ -25,8 +25,6 @@ LOOKS = 16
 
 
 class ArchivedSimulation(Simulation):
-    """One run."""
-
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
         self.archive_storage = self.archive = SeededArchiveStorage(

@@ -44,7 +44,6 @@ class SeededArchiveStorage:
         """Told of each object before it is deleted."""
 
     def delays(self) -> Delays:
-        """Of the next call."""
         rng = self._rng
         if self.mode == HANGING and rng.random() < 0.7:
             hangs_before = rng.random() < 0.5
@@ -111,7 +110,6 @@ class SeededArchiveStorage:
         pass
 
     def _fault(self, what: str, *faults: str) -> str | None:
-        """Of the next call."""
         if self.never_fails or self._rng.random() >= _FAILS[self.mode]:
             return None
         fault = self._rng.choice(faults)

@@ -69,8 +69,6 @@ def take_what_was_read_for_what_was_asked(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Any(int):
-    """Equal to all."""
-
     def __eq__(self, other: object) -> bool:
         return True
 

@@ -56,8 +56,6 @@ BUDGET_BYTES = 40_000
 
 
 class AgentsWorld(Surroundings, Protocol):
-    """What an agent finds, as a process."""
-
     replication_metrics: ReplicationMetrics
     broker_ids: tuple[int, ...]
     is_bypassing: bool
@@ -70,8 +68,6 @@ class AgentsWorld(Surroundings, Protocol):
 
 
 class AgentProcess:
-    """One incarnation."""
-
     def __init__(self, world: AgentsWorld, broker_id: int, incarnation: int) -> None:
         self.broker_id = broker_id
         self.name = f"agent {broker_id}"
@@ -154,7 +150,6 @@ class AgentProcess:
         return cast(socket.socket, handed)
 
     def assign(self, led: list[LedLog]) -> None:
-        """Told of what its broker leads."""
         if self.writing.is_living:
             self.writing.assign(led)
 
@@ -173,12 +168,10 @@ class AgentProcess:
         return effects
 
     async def stop(self, flush_timeout_s: float) -> None:
-        """In order."""
         await self._leave()
         await self.writing.stop(flush_timeout_s)
 
     async def _leave(self) -> None:
-        """What would go on by itself."""
         if self._starting is not None:
             self._starting.cancel()
         await self.leader.stop()

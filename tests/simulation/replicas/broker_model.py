@@ -43,8 +43,6 @@ MIN_IN_SYNC = 2
 
 
 class BrokersWorld(Protocol):
-    """What a broker finds."""
-
     loop: VirtualTimeLoop
     controller: ControllerModel
     topic_id: bytes
@@ -73,8 +71,6 @@ class BrokersWorld(Protocol):
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Kafka's framing."""
-
     def __init__(self, on_frame: Callable[["FrameProtocol", bytes], None], on_lost: Callable[[], None]) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
@@ -102,8 +98,6 @@ class FrameProtocol(asyncio.Protocol):
 
 
 class _Waiting:
-    """A Fetch in purgatory."""
-
     def __init__(self, protocol: FrameProtocol, request: FetchRequest, session: LeadersSession) -> None:
         self.protocol = protocol
         self.request = request
@@ -162,7 +156,6 @@ class BrokerModel:
             replica.unacknowledged.clear()
 
     def look(self) -> None:
-        """Raises what ended one of its threads."""
         for task in (*self._tasks, *(fetcher.task for fetcher in self.fetchers.values())):
             if task.done() and not task.cancelled():
                 task.result()
@@ -170,7 +163,6 @@ class BrokerModel:
     # Leadership.
 
     def learn(self, partition: int, leadership: Leadership) -> None:
-        """The controller has told."""
         replica = self.replicas[partition]
         known = replica.leadership
         if not self.is_living or leadership.version <= known.version:

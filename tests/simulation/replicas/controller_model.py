@@ -43,7 +43,6 @@ class ControllerModel:
         self._loop.call_later(SESSION_S, fence)
 
     def registered(self, broker: int) -> None:
-        """It has started."""
         self.incarnations[broker] += 1
         self.heard(broker)
 

@@ -11,8 +11,6 @@ FULL = 0
 
 @dataclass(slots=True)
 class CachedPartition:
-    """Of a session at the leader's broker."""
-
     asked: Asked
     told: tuple[int, int] | None = None
     """High watermark and log start offset, as they were told last."""
@@ -77,8 +75,6 @@ class SessionCache:
 
 
 class FollowersSession:
-    """As Kafka's FetchSessionHandler."""
-
     def __init__(self) -> None:
         self._id = 0
         self._epoch = FULL

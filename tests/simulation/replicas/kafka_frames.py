@@ -23,8 +23,6 @@ _INCARNATION_SHIFT = 20
 
 
 class KafkaError(IntEnum):
-    """Kafka's error codes."""
-
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     NOT_LEADER_OR_FOLLOWER = 6
@@ -42,8 +40,6 @@ class EpochEnd(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """One partition of a Fetch request."""
-
     partition: int
     leader_epoch: int
     offset: int
@@ -53,8 +49,6 @@ class Asked(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One partition of a Fetch response."""
-
     partition: int
     error: int
     high_watermark: int
@@ -201,7 +195,6 @@ def first_correlation_id(incarnation: int, rng: random.Random) -> int:
 
 
 def incarnation_of(request: FetchRequest) -> int:
-    """Of the broker that asks."""
     return request.correlation_id >> _INCARNATION_SHIFT
 
 
@@ -228,7 +221,6 @@ def decode_reply(frame: bytes) -> tuple[int, EpochEnd]:
 
 
 def correlation_id_of(frame: bytes) -> int:
-    """Of a response."""
     return int.from_bytes(frame[:4], "big", signed=True)
 
 

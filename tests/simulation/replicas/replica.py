@@ -23,8 +23,6 @@ class Leadership:
 
 @dataclass(slots=True)
 class FollowerState:
-    """What a leader knows of a follower."""
-
     end: int = UNKNOWN
     caught_up_s: float = 0.0
     fetched_s: float = 0.0
@@ -34,8 +32,6 @@ class FollowerState:
 
 @dataclass(slots=True)
 class Replica:
-    """Of one broker."""
-
     files: LedLog
     leadership: Leadership = Leadership(NO_LEADER, -1, frozenset(), -1)
     high_watermark: int = 0
@@ -123,7 +119,6 @@ class Replica:
         return min(own.end_offset, leaders.end_offset, self.end)
 
     def truncate(self, offset: int) -> None:
-        """The log ends there."""
         log = self.files.log
         if offset >= self.end:  # it may have led, and begun an epoch in which it wrote nothing (UnifiedLog.truncateTo)
             log.epochs = [known for known in log.epochs if known[1] < self.end]
@@ -137,7 +132,6 @@ class Replica:
         self.high_watermark = min(self.high_watermark, self.end)
 
     def restart_at(self, offset: int) -> None:
-        """The leader has nothing of what this log has."""
         self.files.cuts.append(min(offset, self.files.log.log_start_offset))
         self.files.log.restart_at(offset)
         self.high_watermark = offset

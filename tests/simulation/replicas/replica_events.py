@@ -166,7 +166,6 @@ def pause_agent(world: ReplicatedWorld, number: int) -> None:
 
 
 def cut_connections(world: ReplicatedWorld, number: int) -> None:
-    """Some break."""
     ends = world.network.connections()
     for _ in range(1 + (number >> 20) % 3):
         if ends:
@@ -200,7 +199,6 @@ def reads(world: ReplicatedWorld, number: int) -> None:
 
 
 def lose_object(world: ReplicatedWorld, number: int) -> None:
-    """Against all promises."""
     objects = world.storage.objects
     if objects:
         world.hit("object lost")
@@ -220,7 +218,6 @@ def lose_events(world: ReplicatedWorld, number: int) -> None:
 
 
 def jump(world: ReplicatedWorld, number: int) -> None:
-    """All stand still."""
     world.loop.jump((0.01, 0.3, 4.0, 15.0)[number % 4])
 
 

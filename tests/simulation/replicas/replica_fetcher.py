@@ -53,7 +53,6 @@ class ReplicaFetcher:
         self.task.cancel()
 
     def look_again(self) -> None:
-        """Leadership has changed."""
         self._wanted.set()
 
     async def _run(self) -> None:
@@ -194,7 +193,6 @@ class ReplicaFetcher:
         self._world.rewritten(self._broker.broker_id, replica)
 
     async def _out_of_range(self, protocol: "object", replica: Replica) -> None:
-        """As AbstractFetcherThread.fetchOffsetAndTruncate."""
         number, epoch, end = replica.files.partition.partition, replica.leadership.epoch, replica.end
         asked = Asked(number, epoch, end, UNKNOWN, 0, 0)
         found = list[EpochEnd]()

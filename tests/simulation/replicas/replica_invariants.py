@@ -92,7 +92,6 @@ class ReplicaInvariants:
     # The logs.
 
     def produced(self, partition: int, batch: WrittenBatch, before: BatchKey | None) -> None:
-        """A leader makes history."""
         history, key = self._written[partition], batch.key
         assert key not in history, f"{key} is written twice"
         history[key] = (batch.raw, set() if before is None else {before})

@@ -16,8 +16,6 @@ _LIES = {LYING: 0.5, FLAKY: 0.05}
 
 
 class ReplicaStorage(SeededStorage):
-    """Shared by all agents."""
-
     def __init__(
         self, rng: random.Random, reads: random.Random, hit: Callable[[str], None], wall_ms: Callable[[], int]
     ) -> None:
@@ -28,7 +26,6 @@ class ReplicaStorage(SeededStorage):
         """Told of each read."""
 
     def get_delays(self) -> Delays:
-        """Of the next read."""
         rng = self._reads
         if self.read_mode == HANGING and not self.never_fails and rng.random() < 0.5:
             self._read_hit("read hangs")

@@ -48,8 +48,6 @@ WAYS = {
 
 
 class ReplicatedSimulation(ReplicatedWorld):
-    """One run."""
-
     def run(self, events: Sequence[Event]) -> None:
         """Raises AssertionError where an invariant is broken."""
         bulk_bytes = 200 if self.seed // 8 % 2 else fetch_waits.BULK_BYTES
@@ -136,7 +134,6 @@ class ReplicatedSimulation(ReplicatedWorld):
         assert len(logs) == 1, f"the replicas of {number} differ"
 
     def _count_ways(self) -> None:
-        """Which ways were taken."""
         for family in self.replication_metrics.registry.collect():
             for sample in family.samples:
                 met = WAYS.get(sample.name, {}).get(next(iter(sample.labels.values()), ""))

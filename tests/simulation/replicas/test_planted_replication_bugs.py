@@ -46,8 +46,6 @@ def lose_truncations(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_what_the_leader_alone_has(patch: pytest.MonkeyPatch) -> None:
-    """The same, of the high watermark."""
-
     def advance(self: BrokerModel, replica: Replica) -> None:
         replica.followers.clear()
         replica.high_watermark = replica.end
