@@ -17,7 +17,6 @@ from metadata_topic.store.store import StateTotals
 from plugin.format.archive_object_id import ArchiveObjectId
 from tests.metadata_topic.archive_strategies import T0, committed, deleted, deleting, object_id, prepared
 from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS
-from tests.metadata_topic.store_oracles import archived_up_to
 
 CHAIN = LeaderEpochs([(0, 0), (1, 12), (3, 30)])
 
@@ -55,41 +54,6 @@ def test_the_state_of_a_known_object_is_told_while_another_thread_looks_over_all
 
         store.restore({}, records())  # which holds all of it meanwhile
     assert told == [FINISHED]
-
-
-def test_a_late_commit_never_revives_what_is_being_deleted() -> None:
-    named = object_id(1, 0, 9)
-    store = store_of(prepared(named), deleting(named), committed(named))
-    assert (found(store, 5), store.state_of(named)) == ([], DELETING)
-    store.apply(deleted(named))
-    store.apply(committed(named))
-    assert (found(store, 5), store.state_of(named)) == ([], DELETED)
-    assert store.counters["after_deletion"] == 1
-
-
-def test_a_lookup_goes_by_the_logs_own_epochs() -> None:
-    # Epoch 0 reached 19 before an unclean election cut the log at 12; epoch 2 never wrote anything that lasted.
-    dead_tail = committed(object_id(1, 0, 19))
-    rest = committed(object_id(2, 12, 39), (1, 29), (3, 39))
-    strange = committed(object_id(3, 12, 15), (2, 15))
-    store = store_of(dead_tail, rest, strange)
-    assert [found(store, offset) for offset in (0, 11, 12, 29, 30, 39, 40)] == [[1], [1], [2], [2], [2], [2], []]
-    (run,) = store.runs_covering(ORDERS, 30, CHAIN)
-    assert (run.run.leader_epoch, run.run.first_offset) == (3, 30)
-    assert archived_up_to(store, ORDERS, CHAIN) == 39
-    assert archived_up_to(store, ORDERS, LeaderEpochs([(0, 0)])) == 19
-    assert archived_up_to(store, PAYMENTS, CHAIN) == -1
-
-
-def test_archived_up_to_ends_at_the_first_gap() -> None:
-    store = store_of(committed(object_id(1, 3, 5)), committed(object_id(2, 6, 8)), committed(object_id(3, 10, 11)))
-    assert store.archived_range(ORDERS, CHAIN, 0) == (3, 8)
-    assert store.archived_range(ORDERS, CHAIN, 7) == (7, 8)
-    assert store.archived_range(ORDERS, CHAIN, 9) == (10, 11)
-    assert store.archived_range(ORDERS, CHAIN, 12) is None
-    assert store.covers(ORDERS, 0, 4, 8)
-    assert not store.covers(ORDERS, 0, 4, 9)
-    assert not store.covers(ORDERS, 1, 4, 5)
 
 
 def test_the_longest_of_overlapping_objects_is_taken() -> None:

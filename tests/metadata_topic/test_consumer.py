@@ -127,16 +127,6 @@ def test_an_empty_topic_is_ready_at_once() -> None:
         assert consumer.wait_until_ready(10.0)
 
 
-def test_a_topic_whose_old_records_are_gone_becomes_ready() -> None:
-    topic = FakeTopic()
-    for n in range(20):
-        put(topic, segment(n))
-    topic.log_starts[0] = 20
-    with reading(topic) as (consumer, store):
-        assert consumer.wait_until_ready(10.0)
-        assert store.count_by_state()[FINISHED].segments == 0
-
-
 def test_it_is_not_ready_while_the_topic_does_not_exist() -> None:
     topic = FakeTopic(partitions=0)
     with reading(topic) as (consumer, _store):

@@ -303,17 +303,6 @@ def test_a_producer_that_is_told_nothing_is_made_anew_and_then_after_twice_as_lo
         wait_until(lambda: restarts() == 7, "it is given up", 10.0, interval_s=0.01)
 
 
-def test_the_topics_own_number_of_partitions_counts_whatever_it_is() -> None:
-    kafka = FakeKafka()
-    kafka.partitions = 5
-    with publishing(kafka) as publisher:
-        publisher.start()
-        publisher.publish(segment(0, broker_id=17))
-        assert publisher.flush(10.0)
-        assert [partition for partition, *_ in kafka.log] == [17 % 5]
-        assert "producer_restarts" not in publisher.counters
-
-
 def test_partitions_that_are_added_or_gone_are_found_out() -> None:
     kafka, now = FakeKafka(), [0.0]
     with publishing(kafka, PublisherSettings(retry_pause_ms=1), clock=lambda: now[0]) as publisher:

@@ -68,31 +68,6 @@ def test_a_stale_leaders_run_is_not_found_by_a_newer_chain() -> None:
     assert sequences(store, 8) == [2, 1]
 
 
-def test_the_kips_failover_example() -> None:
-    """Leader 1 uploaded up to offset 10; leader 2, elected with 5, publishes 6 to 10 as dead."""
-    store = store_of(segment(1, entry(0, 5)), segment(2, entry(6, 10)))
-    chain = LeaderEpochs([(0, 0), (1, 6)])
-    assert [(run.combined_segment_id.sequence, at) for run, at in store.outside_of(ORDERS, chain)] == [(2, 6)]
-    store.apply(dead(2, entry(6, 10), leader_epoch=1))
-    assert sequences(store, 5) == [1]
-    assert sequences(store, 6) == []
-    assert store.outside_of(ORDERS, chain) == []
-    assert living_entries(store, segment_id(2)) == ()
-    assert store.stored_ranges(ORDERS, chain) == [(0, 6)]
-
-
-def test_a_run_across_the_divergence_lives_up_to_it() -> None:
-    store = store_of(segment(1, entry(3, 10)))
-    chain = LeaderEpochs([(0, 0), (1, 6)])
-    [(run, dead_from)] = store.outside_of(ORDERS, chain)
-    assert dead_from == 6
-    store.apply(dead(1, entry(dead_from, run.entry.last_offset), leader_epoch=1))
-    assert sequences(store, 5) == [1]
-    assert sequences(store, 6) == []
-    assert len(living_entries(store, segment_id(1))) == 1
-    assert store.outside_of(ORDERS, chain) == []
-
-
 def test_what_a_topic_before_told_as_dead_stays_dead_and_is_to_be_declared_again_in_the_new_one() -> None:
     store = store_of(segment(2, entry(6, 10)), dead(2, entry(6, 10), leader_epoch=1))
     chain = LeaderEpochs([(0, 0), (1, 6)])
@@ -112,24 +87,6 @@ def test_a_fenced_leader_cannot_declare_entries_dead() -> None:
     store = store_of(segment(1, entry(0, 9, epoch=4)), dead(1, entry(0, 9, epoch=4), leader_epoch=4))
     assert sequences(store, 5) == [1]
     assert store.counters["dead_entries_refused"] == 1
-
-
-@pytest.mark.parametrize(
-    ("chain", "expected"),
-    [
-        ([(0, 0)], [(0, 31)]),
-        ([(0, 0), (1, 25)], [(0, 25)]),
-        ([(0, 0), (1, 25), (2, 40)], [(0, 25), (40, 50)]),
-        ([(3, 0)], []),
-        ([], []),
-    ],
-)
-def test_stored_ranges_are_those_of_the_chain(chain: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
-    store = store_of(
-        segment(1, entry(0, 30)), segment(2, entry(10, 12)), segment(3, entry(40, 49, epoch=2)),
-        segment(4, entry(60, 69, epoch=7)),
-    )  # fmt: skip
-    assert store.stored_ranges(ORDERS, LeaderEpochs(chain)) == expected
 
 
 def test_a_deleted_segment_is_never_brought_back() -> None:
@@ -164,21 +121,6 @@ def test_an_undecodable_record_advances_the_progress_and_is_counted() -> None:
     store.apply_all([(UnknownRecord("version", ""), (3, 41)), (segment(1, entry(0, 9)), (3, 42))])
     assert store.progress == {3: 43}
     assert store.counters["unknown_version"] == 1
-
-
-def test_deleting_everything_leaves_no_index_behind() -> None:
-    store = store_of(*(segment(n, entry(n * 10, n * 10 + 9)) for n in range(500)))
-    order = list(range(500))
-    random.Random(7).shuffle(order)
-    for count, n in enumerate(order):
-        store.apply(segment(n, state=DELETING))
-        store.apply(segment(n, state=DELETED))
-        assert sequences(store, n * 10 + 3) == []
-        last = order[-1]
-        if count < 499:
-            assert sequences(store, last * 10 + 3) == [last]
-    assert store.topic_id_partitions() == []
-    assert store.count_by_state()[DELETED] == StateTotals(500)
 
 
 def picture(store: RemoteWalMetadataStore) -> object:
@@ -305,17 +247,6 @@ def test_of_two_dead_tails_the_longer_counts() -> None:
     for order in (tails, tails[::-1]):
         store = store_of(segment(1, entry(0, 9)), *order)
         assert [sequences(store, offset) for offset in (2, 3, 6)] == [[1], [], []]
-
-
-def test_equal_copies_come_in_an_order_that_does_not_depend_on_arrival() -> None:
-    copies = [segment(n, entry(0, 9), broker_id=broker_id) for broker_id, n in ((1, 4), (1, 2), (2, 1))]
-    for order in (copies, copies[::-1]):
-        assert sequences(store_of(*order), 5) == [2, 4, 1]
-
-
-def test_a_short_run_does_not_hide_one_that_reaches_further() -> None:
-    store = store_of(segment(1, entry(0, 30)), segment(2, entry(10, 12)), segment(3, entry(20, 21)))
-    assert store.stored_ranges(ORDERS, LeaderEpochs([(0, 0)])) == [(0, 31)]
 
 
 def test_nothing_is_kept_of_a_deleted_segment_but_its_number() -> None:

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records import serde
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import (
     MetadataRecord,
@@ -35,18 +34,10 @@ from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store import released_offsets, run_index, segment_table
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.segment_table import StoreLostError
-from metadata_topic.store.snapshots.archive_snapshot import keep_archive, with_archive
+from metadata_topic.store.snapshots.archive_snapshot import keep_archive
 from metadata_topic.store.snapshots.snapshot import read_image
-from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots, TopicMemory
 from metadata_topic.store.store import FILE_NAME, RemoteWalMetadataStore, StoreFile
-from metadata_topic.store.topic_continuity import RememberedTopic
-from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from plugin.local_directory import LocalWalStorageManager
-from plugin.remote_wal_storage_manager import StorageContext
-from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.metadata_topic.archive_strategies import committed, object_id
-from tests.metadata_topic.fake_topic import FakeTopic
 from tests.metadata_topic.metadata_strategies import (
     DELETED,
     DELETING,
@@ -59,7 +50,6 @@ from tests.metadata_topic.metadata_strategies import (
     with_digests,
 )
 from tests.metadata_topic.store_oracles import write_snapshot
-from tests.metadata_topic.test_consumer import NOWHERE, QUICK
 from tests.metadata_topic.test_store import histories, picture
 
 CHAIN = LeaderEpochs([(0, 0)])
@@ -479,11 +469,6 @@ def test_readers_beside_the_writer_see_whole_batches(tmp_path: Path, monkeypatch
     assert found
 
 
-def test_without_a_directory_everything_is_in_memory(tmp_path: Path) -> None:
-    store = filled(tmp_path / "missing")
-    assert store.progress == {0: len(RECORDS)}
-
-
 def test_the_file_does_not_grow_with_what_came_and_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_index, "WAITING_ROWS", 500)
     monkeypatch.setattr(released_offsets, "WAITING_ROWS", 500)
@@ -521,31 +506,3 @@ def test_what_is_known_of_objects_takes_what_operators_reckon_with(
         tracemalloc.stop()
     assert in_memory[1] - in_memory[0] <= 200 * objects / 2 + 300_000, "of pages, the setting is the bound"
     assert left_by_a_stopped_agent(tmp_path).stat().st_size / (objects * len(partitions)) <= 100
-
-
-def test_a_state_directory_without_a_file_starts_from_a_snapshot_and_then_needs_none(tmp_path: Path) -> None:
-    """An earlier release left no file."""
-    store = RemoteWalMetadataStore()
-    store.apply_all([(record, (0, at)) for at, record in enumerate(RECORDS)])
-    TopicMemory(tmp_path).save(RememberedTopic(None, {0: 5}))
-    bucket, storage = LocalWalStorageManager(), GuardedStorageManager()
-    bucket.configure({"directory": str(tmp_path / "bucket")}, StorageContext("c", 1))
-    storage.arrived(bucket)
-    keeper = SnapshotKeeper(storage.blobs, "c", 1, 1)
-    keeper.save(with_archive(store.image(), ArchiveStore()), now_ms=1)
-    topic = FakeTopic()
-    for record in RECORDS:
-        topic.append(serde.key_of(record), serde.encode(record))
-    for snapshots_loaded in (1, 1):
-        known, archive = RemoteWalMetadataStore(file_in(tmp_path)), ArchiveStore()
-        keep_archive(known, archive)
-        snapshots = StoreSnapshots(known, archive, keeper, storage, lambda: 2, TopicMemory(tmp_path))
-        consumer = RemoteWalMetadataConsumer(
-            NOWHERE, known, QUICK, consumer_factory=topic.consumer, load_snapshot=snapshots.load, archive=archive
-        )
-        consumer.start()
-        assert consumer.wait_until_ready(10)
-        consumer.close()
-        assert (keeper.counters["loaded"], consumer.counters.get("records", 0)) == (snapshots_loaded, 0)
-        assert picture(known) == picture(store)
-        assert not known.topic.doubts

@@ -62,18 +62,6 @@ class Tier(TieredOffsets):
         return self.tiered_up_to(ORDERS, LeaderEpochs(epochs or ((0, 0),)))
 
 
-def test_a_segment_counts_from_finished_until_its_deletion_starts() -> None:
-    tier = Tier()
-    assert tier.up_to() == NOTHING_TIERED
-    assert tier.take(started(1, 0, 9)).up_to() == NOTHING_TIERED
-    assert tier.take(update(1)).up_to() == 9
-    assert tier.take(*copied(2, 10, 19)).up_to() == 19
-    assert tier.take(update(2, DELETING)).up_to() == 9
-    assert tier.take(update(2, DELETED)).up_to() == 9
-    assert tier.count_by_state() == {STARTED: 0, FINISHED: 1, DELETING: 0}
-    assert tier.tiered_up_to(OTHER, ONE_LEADER) == NOTHING_TIERED
-
-
 def test_an_epoch_begins_where_the_first_finished_segment_has_it() -> None:
     tier = Tier(*copied(1, 10, 19, (2, 0), (3, 15)), *copied(2, 20, 29, (3, 20)), started(3, 30, 39, (4, 30)))
     assert tier.epoch_starts(ORDERS) == {2: 10, 3: 15}
@@ -96,28 +84,6 @@ def test_nothing_beyond_a_gap_counts() -> None:
     assert tier.take(update(2)).up_to() == 29
 
 
-def test_a_gap_of_one_offset_is_a_gap() -> None:
-    tier = Tier(*copied(1, 0, 9), *copied(2, 11, 19))
-    assert tier.up_to() == 9
-    assert tier.tiered_ranges(ORDERS, ONE_LEADER) == (TieredRange(0, 9), TieredRange(11, 19))
-    assert tier.take(*copied(3, 10, 10)).tiered_ranges(ORDERS, ONE_LEADER) == (TieredRange(0, 19),)
-
-
-def test_retention_moves_the_first_offset_and_not_the_last() -> None:
-    tier = Tier(*copied(1, 0, 9), *copied(2, 10, 19))
-    assert tier.take(update(1, DELETING), update(1, DELETED)).up_to() == 19
-    assert not tier.is_tiered(ORDERS, ONE_LEADER, 0, TieredRange(5, 12))
-    assert tier.is_tiered(ORDERS, ONE_LEADER, 0, TieredRange(10, 19))
-
-
-def test_segments_that_two_leaders_copied_overlap_and_losing_one_of_them_loses_only_what_it_alone_had() -> None:
-    tier = Tier(*copied(1, 0, 9), *copied(2, 5, 14), *copied(3, 0, 9))
-    assert tier.up_to() == 14
-    assert tier.take(update(1, DELETING)).up_to() == 14
-    assert tier.take(update(3, DELETING)).up_to() == 14
-    assert tier.tiered_ranges(ORDERS, ONE_LEADER) == (TieredRange(5, 14),)
-
-
 def test_what_an_unclean_election_threw_away_never_counts() -> None:
     # Epoch 0's leader copied up to 14. Epoch 2's leader had its records only up to 5.
     tier = Tier(*copied(1, 0, 9), *copied(2, 10, 14))
@@ -128,20 +94,6 @@ def test_what_an_unclean_election_threw_away_never_counts() -> None:
     tier.take(*copied(3, 0, 11, (0, 0), (2, 6)))
     assert tier.up_to(*now) == 11
     assert tier.is_tiered(ORDERS, LeaderEpochs(now), 2, TieredRange(6, 11))
-
-
-def test_an_epoch_that_began_elsewhere_than_the_segment_says_counts_only_where_both_agree() -> None:
-    tier = Tier(*copied(1, 0, 19, (0, 0), (1, 4), (3, 12)))
-    assert tier.tiered_ranges(ORDERS, LeaderEpochs([(0, 0), (1, 6), (3, 10)])) == (
-        TieredRange(0, 3),
-        TieredRange(6, 9),
-        TieredRange(12, 19),
-    )
-
-
-def test_a_segment_of_an_epoch_that_the_chain_does_not_know_yet_does_not_count() -> None:
-    assert Tier(*copied(1, 0, 9, (7, 0))).up_to() == NOTHING_TIERED
-    assert Tier(*copied(1, 0, 9)).tiered_up_to(ORDERS, LeaderEpochs()) == NOTHING_TIERED
 
 
 def test_states_without_the_segment_that_retention_cut_off_are_passed_over() -> None:
@@ -190,10 +142,7 @@ def test_records_read_once_more_are_ignored() -> None:
     assert (tier.progress, tier.tiered_up_to(ORDERS, ONE_LEADER)) == ({3: 4}, NOTHING_TIERED)
 
 
-# The model: every offset by itself.
-
 TOP = 24
-STEPS = [STARTED, FINISHED, DELETING, DELETED]
 
 
 @st.composite
