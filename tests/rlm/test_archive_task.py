@@ -12,8 +12,6 @@ from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.record_batch import scan_batches
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
-from metadata_topic.store.archive.archive_recovery import records_from_objects
-from metadata_topic.store.archive.archive_store import ArchiveStore
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.orphans import MetadataBehindError
 from tests.kafka_log.batches import batch
@@ -310,35 +308,6 @@ async def test_commits_are_published_again_before_the_topic_forgets_them() -> No
     again.take_care(rounds=1)
     assert len(outside.topic) == 1
     assert Agent(outside, 7).archived_bytes() == b"".join(raw for _, _, raw in outside.log)
-
-
-async def test_the_index_can_be_made_of_the_objects_alone() -> None:
-    outside = Outside(plain_log(8) + plain_log(4, first=16, epoch=2), ((0, 0), (2, 16)))
-    outside.upload(outside.log[:8], outside.log[8:])
-    agent = Agent(outside, 5, max_bytes=300)
-    await agent.archive_all()
-    again = Agent(outside, 6)
-    again.archive = ArchiveStore()
-    damaged = next(iter(outside.archive_storage.objects))._replace(first_offset=4000, last_offset=4001)
-    outside.archive_storage.objects[damaged] = b"x" * 300
-    for record in records_from_objects(outside.archive_storage):
-        again.archive.apply(record)
-    assert again.archive.state_of(damaged) is None
-    assert again.archived_bytes() == b"".join(raw for _, _, raw in outside.log)
-    agent.task.close()
-    again.task.close()
-
-
-async def test_what_was_lost_in_an_unclean_election_is_archived_anew() -> None:
-    outside = Outside(plain_log(6), ((0, 0),))
-    outside.upload(outside.log)
-    await Agent(outside, 5).archive_all()
-    outside.log[3:] = plain_log(4, first=6, epoch=4)
-    outside.epochs = ((0, 0), (4, 6))
-    outside.upload(outside.log[3:], broker_id=2)
-    agent = Agent(outside, 6)
-    assert await agent.archive_all() == 1
-    assert agent.archived_bytes() == b"".join(raw for _, _, raw in outside.log)
 
 
 @pytest.mark.parametrize("end_offset", [0, 4, 7, 8])

@@ -125,15 +125,6 @@ def test_a_log_that_is_released_while_another_is_read_for_the_same_object_is_lef
     assert rig.object() == [(1, 0), (1, 1)]
 
 
-def test_a_log_that_is_released_during_an_upload_is_forgotten() -> None:
-    rig = Rig()
-    rig.pass_over(0, 2)
-    rig.gather()
-    rig.backlog.release(partition(0))
-    assert rig.backlog.object_stored(NOW_S) == []
-    assert len(rig.backlog) == 0
-
-
 def test_what_is_passed_over_anew_during_an_upload_is_not_taken_for_stored() -> None:
     rig = Rig()
     rig.pass_over(0, 2)

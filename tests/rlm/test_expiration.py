@@ -226,17 +226,6 @@ def test_a_topic_that_this_agent_never_saw_is_gone_only_after_it_has_watched_for
     assert watch.seen(frozenset({CLICKS}), 1300).is_gone(ORDERS)
 
 
-def test_a_hidden_topic_is_not_gone_however_long_it_is_hidden_and_has_its_grace_time_afterwards() -> None:
-    watch = TopicWatch(grace_ms=300)
-    watch.seen(frozenset({ORDERS}), 0)
-    hidden = HiddenTopics(frozenset({ORDERS}), others=True)
-    for now_ms in (100, 1000, 9000):
-        assert not watch.seen(frozenset(), now_ms, hidden).is_gone(ORDERS)
-    assert not watch.seen(frozenset(), 9100).is_gone(ORDERS)
-    assert not watch.seen(frozenset(), 9399).is_gone(ORDERS)
-    assert watch.seen(frozenset(), 9400).is_gone(ORDERS)
-
-
 def test_while_any_topic_is_hidden_no_topic_that_this_agent_never_saw_is_gone_but_one_that_it_saw_go_is() -> None:
     watch = TopicWatch(grace_ms=300)
     hidden = HiddenTopics(others=True)
@@ -271,16 +260,6 @@ def test_only_objects_in_this_agents_care_are_looked_at() -> None:
     rig.finished(0, (ORDERS, 0, 9), broker_id=2)
     assert rig.scan() == []
     assert len(rig.scan(brokers=frozenset({1, 2}))) == 1
-
-
-def test_a_deletion_is_due_after_the_grace_time() -> None:
-    rig = Rig(FakeTier(ORDERS))
-    segment_id = rig.finished(0, (ORDERS, 0, 9))
-    rig.start()
-    assert rig.scan() == []
-    assert rig.planner.due(WRITTEN_MS + 59_999, 10) == []
-    assert rig.planner.due(WRITTEN_MS + 60_000, 10) == [segment_id]
-    assert rig.planner.verdict(segment_id, WRITTEN_MS) is Verdict.DELETE
 
 
 def test_a_deletion_that_an_earlier_incarnation_started_goes_on_at_its_time() -> None:
@@ -341,16 +320,6 @@ def test_after_a_restart_the_guard_asks_for_the_age_that_metadata_does_not_tell_
     assert rig.planner.verdict(segment_id, WRITTEN_MS + 70_000) is Verdict.DELETE
     rig.planner.cluster_seen(BOTH_LIVE)
     assert rig.planner.verdict(segment_id, WRITTEN_MS + 70_000) is Verdict.HOLD
-
-
-def test_all_objects_are_looked_at_in_turn_even_if_the_oldest_cannot_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlm.lifecycle.expiration._SEGMENTS_PER_SCAN", 10)
-    rig = Rig(FakeTier(CLICKS))
-    for sequence in range(95):
-        rig.finished(sequence, (ORDERS, sequence, sequence))
-    rig.finished(95, (CLICKS, 0, 9))
-    found = [rig.reasons() for _ in range(11)]
-    assert [Release.TIERED] in found
 
 
 def test_the_oldest_go_without_waiting_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:

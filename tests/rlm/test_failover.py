@@ -91,14 +91,6 @@ def test_of_a_segment_whose_deletion_is_held_back_it_is_declared_dead_as_well() 
     assert store.stored_ranges(PARTITION, LeaderEpochs([(0, 0)])) == [(0, 9)], "nothing is known of the other one"
 
 
-def test_b3_which_had_7_offsets_and_is_elected_keeps_what_it_has() -> None:
-    store = RemoteWalMetadataStore()
-    whole = uploaded(store, B1, 0, (PARTITION, 0, 0, 10))
-    assert dead(FailoverPlanner(B3, store).plan(PARTITION, LeaderEpochs([(0, 0), (1, 8)]), 0, led_by(B1, B3))) == [
-        (whole, 8, 10)
-    ]
-
-
 def test_dead_entries_are_published_once_before_and_after_they_come_back_through_the_topic_and_after_a_restart() -> (
     None
 ):
@@ -129,12 +121,6 @@ def test_what_a_stale_leader_uploads_after_the_election_is_recognised_by_its_epo
     uploaded(store, B2, 0, (PARTITION, 1, 6, 20))
     stale = uploaded(store, B1, 9, (PARTITION, 0, 6, 12))
     assert dead(planner.plan(PARTITION, epochs, 1, led_by(B1, B2))) == [(stale, 6, 12)]
-
-
-def test_a_deposed_leader_says_nothing_about_its_successors() -> None:
-    store = RemoteWalMetadataStore()
-    uploaded(store, B2, 0, (PARTITION, 3, 6, 20))
-    assert FailoverPlanner(B1, store).plan(PARTITION, LeaderEpochs([(0, 0), (1, 4)]), 0, led_by(B3, B1)) == []
 
 
 def test_an_election_that_cuts_deeper_moves_the_end_of_what_was_dead_already() -> None:

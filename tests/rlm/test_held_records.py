@@ -15,7 +15,7 @@ from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import LedGaps
 from rlm.lifecycle.release import ClusterView, Release, ReleaseJudge, Tiers
 from rlm.write_path.core.led_partition import PartitionStatus
-from tests.rlm.test_failover import B1, B2, B3, OTHER, PARTITION, dead, led_by, uploaded
+from tests.rlm.test_failover import B1, B3, OTHER, PARTITION, dead, led_by, uploaded
 from topic_reader.held_records import give_up
 
 AGAIN = LeaderEpochs([(0, 0), (2, 300)])
@@ -54,49 +54,6 @@ def test_a_broker_that_leads_again_with_a_shorter_log_declares_nothing_dead() ->
     assert [run.combined_segment_id for run in store.held_runs(PARTITION)] == [segment_id]
     assert not store.entries_covering(PARTITION, 350, AGAIN), "it is not served"
     assert store.declared_gaps(PARTITION) == [], "and is no gap"
-
-
-@pytest.mark.parametrize("broker_id", [B1, B2])
-def test_where_there_is_no_other_replica_nothing_dies_whoever_stored_it(broker_id: int) -> None:
-    store, _ = lost()
-    agent = Told(broker_id, store)
-    assert (
-        agent.planner.plan(PARTITION, LeaderEpochs([(2, 0)]), 0, led_by(B1, -1, broker_id), is_only_replica=True) == []
-    )
-    assert agent.losses == [DeclaredGap(PARTITION, 0, 400, 2, GapReason.LOST_LOCALLY)], "started on an empty disk"
-
-
-def test_what_an_earlier_leader_stored_is_held_with_what_the_last_one_did() -> None:
-    store = RemoteWalMetadataStore()
-    uploaded(store, B2, 0, (PARTITION, 0, 0, 399))
-    uploaded(store, B1, 0, (PARTITION, 1, 400, 449))  # a planned move of the leader; only B1 is in sync then
-    agent = Told(B1, store)
-    assert agent.planner.plan(PARTITION, LeaderEpochs([(2, 0)]), 0, led_by(B2, B1, B1)) == []
-    assert agent.losses == [DeclaredGap(PARTITION, 0, 450, 2, GapReason.LOST_LOCALLY)], "started on an empty disk"
-
-
-def test_an_earlier_leaders_records_die_where_another_one_led_last() -> None:
-    store = RemoteWalMetadataStore()
-    first = uploaded(store, B3, 0, (PARTITION, 0, 0, 399))
-    last = uploaded(store, B2, 0, (PARTITION, 1, 400, 449))
-    agent = Told(B1, store)
-    assert dead(agent.planner.plan(PARTITION, AGAIN, 0, led_by(B3, B2, B1))) == [(first, 300, 399), (last, 400, 449)]
-    assert agent.losses == []
-
-
-def test_another_leader_that_is_elected_declares_dead_what_it_lacks() -> None:
-    store, segment_id = lost()
-    agent = Told(B2, store)
-    assert dead(agent.planner.plan(PARTITION, AGAIN, 0, led_by(B1, -1, B2))) == [(segment_id, 300, 399)]
-    assert agent.losses == []
-
-
-def test_who_was_elected_in_between_and_stored_something_was_no_local_loss() -> None:
-    store, segment_id = lost()
-    uploaded(store, B2, 0, (PARTITION, 2, 300, 310))
-    agent = Told(B1, store)
-    back = LeaderEpochs([(0, 0), (2, 300), (3, 311)])
-    assert dead(agent.planner.plan(PARTITION, back, 0, led_by(B1, -1, B2, B1))) == [(segment_id, 300, 399)]
 
 
 def test_what_is_held_outlives_an_election_the_records_in_its_place_do_not() -> None:
@@ -177,13 +134,3 @@ def test_what_the_shortened_log_has_itself_is_neither_held_nor_given_up() -> Non
     give_up(store, PARTITION, 0, 0, store.apply)
     assert not store.dead_tails(own)
     assert store.stored_ranges(PARTITION, twice_cut) == [(0, 30)]
-
-
-def test_records_in_whose_place_a_longer_log_of_an_older_epoch_was_elected_are_dead() -> None:
-    store = RemoteWalMetadataStore()
-    overruled = uploaded(store, B1, 0, (PARTITION, 3, 10, 15))
-    agent = Told(B1, store)
-    assert dead(agent.planner.plan(PARTITION, LeaderEpochs([(0, 0), (5, 20)]), 0, led_by(*6 * [B1]))) == [
-        (overruled, 10, 15)
-    ]
-    assert agent.losses == []

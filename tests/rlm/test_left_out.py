@@ -194,13 +194,6 @@ def test_a_log_that_is_led_tells_what_it_left_out_in_the_newest_epoch_on_disk() 
     assert (told.ranges, told.leader_epoch) == (((0, 5),), -1)
 
 
-def test_what_is_left_out_and_cut_off_is_not_told_of() -> None:
-    left_out = LeftOut()
-    left_out.grow(0, 5, 0)
-    left_out.truncate(3)
-    assert left_out.take(1.0) == ((0, 3),)
-
-
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.integers(0, 700)), max_size=30))
 def test_all_that_is_left_out_is_told_of_once_and_nothing_else(steps: list[tuple[int, bool, int]]) -> None:
     left_out, told, now_s, offset = LeftOut(), list[OffsetRange](), 0.0, 0

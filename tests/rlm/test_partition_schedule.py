@@ -3,7 +3,6 @@
 import pickle
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,14 +138,3 @@ def test_a_busy_partition_leaves_no_trail_of_stale_entries() -> None:
         for taken in schedule.take_due(now_s, 1):
             schedule.succeeded(taken, now_s)
     assert len(pickle.dumps(schedule)) < 10_000, "what it holds, in bytes"
-
-
-def test_an_append_during_a_run_after_a_failure_is_not_forgotten() -> None:
-    schedule = PartitionSchedule(INTERVALS)
-    schedule.add(partition(0))
-    schedule.take_due(0.0, 1)
-    schedule.failed(partition(0), 0.0)
-    assert schedule.take_due(1.0, 1) == [partition(0)]
-    schedule.wake(partition(0), 1.1)
-    schedule.succeeded(partition(0), 1.2)
-    assert schedule.next_time_s() == pytest.approx(1.2)

@@ -6,7 +6,7 @@ import pytest
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
@@ -23,7 +23,6 @@ from plugin.segment_metadata import (
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.reading.resume_point import ResumePoint, ResumeUnknownError, end_of_log, resume_point
 from tests.kafka_log.log_writer import LogWriter
-from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
 
 PARTITION = TopicIdPartition(TopicId(b"n" * 16), 0)
 
@@ -134,16 +133,6 @@ def test_what_was_not_wanted_is_not_missing_and_the_upload_goes_on_behind_it(tmp
     assert resumed(store, ArchiveStore(), log) == ResumePoint(25, ((0, 10),), LeaderEpochs([(1, 0)]))
 
 
-def test_holes_between_what_is_stored_and_before_it_are_missing(tmp_path: Path) -> None:
-    log = log_of(tmp_path, (1, 30), (3, 30))
-    store = RemoteWalMetadataStore()
-    uploaded(store, 1, epoch=1, first=10, last=14)
-    uploaded(store, 2, epoch=1, first=15, last=19)
-    uploaded(store, 3, epoch=1, first=40, last=49)  # of epoch 1, where the log has epoch 3
-    uploaded(store, 4, epoch=3, first=50, last=54)
-    assert resumed(store, ArchiveStore(), log) == ResumePoint(55, ((0, 10), (20, 50)), LeaderEpochs([(1, 0), (3, 30)]))
-
-
 def test_of_a_log_whose_begin_was_never_declared_only_the_segment_of_the_first_known_offset_is_wanted(
     tmp_path: Path,
 ) -> None:
@@ -201,21 +190,6 @@ def test_declared_gaps_are_not_missing_but_where_a_newer_epoch_wrote_anew(tmp_pa
     assert next_offset(store, ArchiveStore(), log) == 35
 
 
-def test_a_snapshot_keeps_what_was_released_and_declared(tmp_path: Path) -> None:
-    log = log_of(tmp_path, (1, 60))
-    store = RemoteWalMetadataStore()
-    for sequence, first in enumerate((10, 20, 40)):
-        uploaded(store, sequence, epoch=1, first=first, last=first + 9)
-    deletion_started(store, 1)
-    declared(store, 30, 35, 1, GapReason.RETENTION)
-    again = read_snapshot(write_snapshot(store, "c"), "c")
-    assert (
-        resumed(again, ArchiveStore(), log)
-        == resumed(store, ArchiveStore(), log)
-        == ResumePoint(50, ((35, 40),), LeaderEpochs([(1, 0)]))
-    )
-
-
 def declared_dead(
     store: RemoteWalMetadataStore, sequence: int, epoch: int, first: int, last: int, by_epoch: int
 ) -> None:
@@ -240,17 +214,6 @@ def test_the_upload_goes_on_behind_what_archive_objects_alone_still_hold(tmp_pat
     uploaded(store, 0, epoch=3, first=10, last=14)  # not archived yet
     uploaded(store, 1, epoch=1, first=5, last=6)
     assert next_offset(store, archive, log) == 15
-
-
-def test_archive_objects_of_what_the_log_has_lost_or_that_are_deleted_do_not_count(tmp_path: Path) -> None:
-    log = log_of(tmp_path, (1, 10), (3, 5))
-    store, archive = RemoteWalMetadataStore(), ArchiveStore()
-    archive.apply(archived(0, (1, 0, 29)))
-    assert next_offset(store, archive, log) == 10
-    going = archived(1, (3, 10, 14))
-    archive.apply(going)
-    archive.apply(ArchiveObjectDeleted(going.object_id, 1, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 1))
-    assert next_offset(store, archive, log) == 10
 
 
 def test_what_was_declared_dead_and_is_the_logs_again_is_uploaded_anew_though_it_is_archived(tmp_path: Path) -> None:

@@ -52,17 +52,6 @@ def test_a_log_that_was_cut_and_written_anew_below_what_is_known_is_read_from_th
     assert read(run(task)) == [(1, 0)]
 
 
-def test_so_it_is_where_its_upload_has_just_begun_at_an_active_segment_without_records(log: LogWriter) -> None:
-    log.append(1)
-    log.roll()
-    task = task_of(log, ResumePoint(1, (), EPOCH_0, is_first=True))
-    assert not read(run(task))
-    log.truncate_to(0)
-    log.append(1, leader_epoch=1)
-    assert run(task).truncated_at == 0, "what was not wanted is what older leaders wrote"
-    assert read(run(task)) == [(1, 0)]
-
-
 @pytest.mark.parametrize("read_before", [False, True])
 def test_a_log_of_older_leaders_that_an_unclean_election_brings_back_is_read_from_where_it_differs(
     log: LogWriter, read_before: bool
@@ -79,16 +68,6 @@ def test_a_log_of_older_leaders_that_an_unclean_election_brings_back_is_read_fro
     cuts = [outcome.truncated_at for outcome in outcomes if outcome.truncated_at is not None]
     assert min(cuts) == 2
     assert [batch for outcome in outcomes for batch in read(outcome)] == [(0, 2)]
-
-
-def test_what_is_passed_over_is_not_taken_for_known_once_an_older_log_is_back(log: LogWriter) -> None:
-    log.append(2)
-    log.append(2, leader_epoch=1)
-    task = task_of(log, ResumePoint(4, (), LeaderEpochs([(0, 0), (1, 2)])))
-    assert not read(run(task))
-    log.truncate_to(2)
-    log.append(10)
-    assert task.pass_over(12) is None
 
 
 @pytest.mark.parametrize("missing", [(), ((0, 2),)])
@@ -109,41 +88,6 @@ def test_a_gap_is_told_once_the_log_has_a_leader_epoch_again(
     assert outcome.gaps == (Gap(0, 2),)
     found = read(outcome) or read(run(task))
     assert found == [(4, 2)]
-
-
-def test_so_it_is_after_more_was_read(log: LogWriter) -> None:
-    log.append(2)
-    log.append(1)
-    task = task_of(log, ResumePoint(2, (), EPOCH_0))
-    assert read(run(task)) == [(0, 2)]
-    log.truncate_to(0)
-    log.append(2, leader_epoch=1)
-    assert run(task).truncated_at == 0, "nothing that this task has read is in the log"
-    assert read(run(task)) == [(1, 0)]
-
-
-def test_what_was_cut_off_behind_a_missing_range_counts_no_more_once_the_range_is_read(log: LogWriter) -> None:
-    log.append(1)
-    log.append(2)
-    task = task_of(log, ResumePoint(6, ((0, 1),), EPOCH_0))
-    first = run(task)
-    assert read(first) == [(0, 0)]
-    assert first.next_offset == 3, "the log ends here"
-    assert first.more
-    assert run(task).truncated_at == 3
-
-
-def test_what_was_written_anew_behind_a_missing_range_is_read_with_the_range(log: LogWriter) -> None:
-    log.append(1)
-    log.append(2)
-    log.append(3, leader_epoch=1)
-    task = task_of(log, ResumePoint(6, ((0, 1),), EPOCH_0))
-    first = task.run(len(log.batches[0].raw), 0.0, 0.0)
-    assert read(first) == [(0, 0)]
-    assert first.truncated_at == 3
-    assert first.next_offset == 3
-    assert first.more
-    assert read(run(task)) == [(1, 3)]
 
 
 def test_what_is_gone_behind_a_missing_range_does_not_count_before_it_is_told(log: LogWriter) -> None:
@@ -202,16 +146,3 @@ def test_a_topic_that_was_made_anew_before_the_first_look_is_not_read_as_the_one
     assert outcome.deleted
     assert not read(outcome)
     assert not outcome.gaps
-
-
-def test_so_it_is_where_a_read_begins_anew(tmp_path: Path) -> None:
-    log = log_of(TOPIC, tmp_path / "t-0")
-    log.append(2)
-    task = task_of(log, ResumePoint(0))
-    assert read(run(task)) == [(0, 0)]
-    log.path.rename(tmp_path / "t-0.0123-delete")
-    log_of(ANOTHER_TOPIC, tmp_path / "t-0").append(5)
-    task.also_read([(0, 2)])
-    outcome = run(task)
-    assert outcome.deleted
-    assert not read(outcome)

@@ -70,20 +70,6 @@ def test_a_single_batch_above_the_bound_is_taken_and_leaves_no_room() -> None:
     assert (queue.free_items, queue.free_bytes) == (0, 0)
 
 
-def test_truncation_keeps_the_batches_below_it_of_an_item_that_it_cuts() -> None:
-    queue = RemoteSegmentQueue(10, 1_000_000)
-    cut = item(0, 0, count=3)  # batches 0-2, 3-5, 6-8
-    other = item(1, 0)
-    queue.put([cut, other, item(0, 9)])
-    queue.discard(PARTITIONS[0], 6)
-    left = queue.drain(1_000_000, by_partition)
-    assert [(kept.topic_id_partition, kept.first_offset, kept.last_offset) for kept in left] == [
-        (PARTITIONS[0], 0, 5),
-        (PARTITIONS[1], 0, 5),
-    ]
-    assert bytes(left[0].records) == batches(2, 0, 3)
-
-
 @given(st.data())
 def test_whatever_uploads_fail_in_whatever_order_each_partitions_order_stays(data: st.DataObject) -> None:
     queue = RemoteSegmentQueue(1000, 10_000_000)

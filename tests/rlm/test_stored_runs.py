@@ -24,14 +24,6 @@ def log(tmp_path: Path) -> UploadedLog:
     return UploadedLog(tmp_path / "t-4", PARTITION)
 
 
-def test_all_batches_of_the_entries_from_an_offset_on_are_found_in_order(log: UploadedLog) -> None:
-    batches = [log.writer.append(3, payload=b"p" * 100) for _ in range(9)]
-    segments = [log.upload(batches[at : at + 3]) for at in (0, 3, 6)]
-    runs = log.runs(4)  # inside of the first entry's second batch
-    assert [run.object_id for run in runs] == segments
-    assert [raw for run in runs for raw in log.stored_bytes(run)] == [written.raw for written in batches]
-
-
 def test_an_entry_that_spans_a_roll_of_the_log_is_proved(log: UploadedLog) -> None:
     batches = [log.writer.append(2), log.writer.append(2)]
     log.writer.roll()
@@ -63,41 +55,6 @@ def test_an_object_whose_deletion_was_started_is_not_found(log: UploadedLog) -> 
     log.start_deletion(segment)
     assert log.runs(0) == []
     assert not log.logs().is_living(segment)
-
-
-def test_what_an_election_threw_away_is_not_found(log: UploadedLog) -> None:
-    """The same offsets, written anew in the next epoch; the object holds what the leader before had."""
-    kept = log.writer.append(2, leader_epoch=1)
-    dead = log.writer.append(2, leader_epoch=1, payload=b"dead")
-    log.upload([kept])
-    log.upload([dead])
-    log.writer.truncate_to(2)
-    log.writer.append(2, leader_epoch=2, payload=b"kept")
-    assert [run.entry.last_offset for run in log.runs(0)] == [1]
-    assert log.runs(2) == []
-
-
-def test_a_copy_that_is_not_the_logs_gives_way_to_one_that_is(log: UploadedLog) -> None:
-    """Of the same epoch and offsets; two agents that took themselves for the leader at a time, say."""
-    batches = [log.writer.append(1), log.writer.append(1)]
-    other = log.upload([batches[0]])
-    right = log.upload(batches)
-    assert [run.object_id for run in log.runs(0)] == [right]
-    log.start_deletion(right)
-    assert [run.object_id for run in log.runs(0)] == [other]
-
-
-def test_what_compaction_or_the_logs_start_took_away_proves_nothing(log: UploadedLog) -> None:
-    first = [log.writer.append(1), log.writer.append(1), log.writer.append(1)]
-    log.writer.roll()
-    second = [log.writer.append(1), log.writer.append(1)]
-    log.upload(first)
-    log.upload(second)
-    log.writer.compact(0)
-    assert log.runs(1) == []
-    log.writer.remove_oldest()
-    assert log.runs(2) == []
-    assert [run.entry.last_offset for run in log.runs(3)] == [4]
 
 
 def test_where_the_runs_end_at_one_that_is_not_proved_its_end_is_told(log: UploadedLog) -> None:
@@ -188,23 +145,6 @@ def test_an_archive_object_whose_deletion_was_started_is_not_named(log: Uploaded
     log.start_archive_deletion(archived)
     assert log.runs(0) == []
     assert not log.logs().is_living(archived)
-
-
-def test_what_an_election_threw_away_is_not_named_by_the_archive(log: UploadedLog) -> None:
-    dead = [log.writer.append(2, leader_epoch=1, payload=b"dead")]
-    log.upload(dead)
-    log.archive_all(dead)
-    log.writer.truncate_to(0)
-    log.writer.append(2, leader_epoch=2, payload=b"kept")
-    assert log.runs(0) == []
-
-
-def test_an_archive_object_that_differs_from_the_log_proves_nothing(log: UploadedLog) -> None:
-    batches = [log.writer.append(2), log.writer.append(2)]
-    committed = log.write_archive(batches, run_bytes=10_000)
-    wrong = tuple(replace(run, crc32c=run.crc32c ^ 1) for run in committed.runs)
-    log.archived.apply(replace(committed, runs=wrong))
-    assert log.runs(0) == []
 
 
 def test_archive_objects_are_left_out_for_who_does_not_understand_them_and_where_a_read_does_not_pay(
