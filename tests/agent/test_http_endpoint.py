@@ -211,20 +211,6 @@ def test_an_answer_that_nobody_reads_holds_its_thread_for_a_bounded_time() -> No
     rig.endpoint.close()
 
 
-def test_closing_twice_is_no_error_and_frees_the_port() -> None:
-    rig = Rig()
-    rig.endpoint.close()
-    rig.endpoint.close()
-    with pytest.raises(ConnectionRefusedError):
-        rig.ask("/healthz")
-
-
-def test_a_taken_port_is_told(rig: Rig) -> None:
-    second = HttpEndpoint(CollectorRegistry(), {})
-    with pytest.raises(OSError, match="in use"):
-        second.start(Address("127.0.0.1", rig.port))
-
-
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
     file = tmp_path / "token"

@@ -154,17 +154,6 @@ async def test_a_range_that_many_consumers_of_the_zone_read_is_read_once() -> No
         assert len(zone.agents.storage.fetches) == 1
 
 
-async def test_what_is_about_to_be_stored_is_waited_for() -> None:
-    async with consumers() as zone:
-        zone.agents.append({0: FIRST}, stored=False)
-        client = await zone.connect()
-        fetched = asyncio.ensure_future(zone.fetch(client, 0))
-        await zone.agents.until(lambda: bool(zone.agents.led.wanted))
-        zone.agents.store({0: FIRST})
-        assert await fetched == client.expected({0: FIRST})
-        assert zone.record_bytes("linked") == len(FIRST)
-
-
 async def test_a_part_that_is_not_stored_is_asked_for_again_and_waited_for_no_longer_than_may_be() -> None:
     async with consumers(link_wait_max_s=0.0) as zone:
         zone.agents.append({0: FIRST})

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_planner import SendLinked, WaitForUploads
 from replication.leader.read_ahead import WantedRead
-from replication.wire.link import InlineBytes, SegmentLink
+from replication.wire.link import InlineBytes
 from replication.wire.peer_protocol import PeerCapabilities
 from rlm.write_path.commit.link_policy import LinkMode
 from tests.kafka_log.batches import batches
@@ -49,13 +48,6 @@ async def test_where_inline_is_cheaper_what_was_stored_is_looked_for_if_the_resp
     assert rig.begin_with({0: unstored}, rig.follower(mode=LinkMode.INLINE)) is None
 
 
-async def test_a_response_may_begin_and_end_inside_of_an_entry(rig: Rig) -> None:
-    (written,) = rig.fill(1, batches_each=9)
-    sent = await rig.links(written[3:6], cut_off=written[6].raw[:100])
-    assert rig.linked_bytes(sent) == b"".join(each.raw for each in written[3:6])
-    assert isinstance(sent.response.cuts[0].parts[0], SegmentLink)
-
-
 async def test_what_will_come_next_is_announced_before_it_is_asked_for_up_to_the_bytes_ahead(rig: Rig) -> None:
     filled = rig.fill(30)
     size = sum(len(written.raw) for written in filled[0])
@@ -71,13 +63,6 @@ async def test_what_will_come_next_is_announced_before_it_is_asked_for_up_to_the
     announced = rig.announced_sequences
     assert announced == sorted(set(announced))
     assert len(announced) >= 25
-
-
-async def test_once_read_ahead_no_response_waits(rig: Rig) -> None:
-    filled = rig.fill(5)
-    await rig.links(filled[0])
-    await rig.has_read()
-    assert isinstance(rig.begin(filled[1]), SendLinked)
 
 
 async def test_what_is_in_no_object_goes_inline_without_a_further_wait_and_what_follows_is_linked(rig: Rig) -> None:
@@ -198,16 +183,6 @@ async def test_when_the_follower_has_come_to_the_newest_objects_reading_ahead_en
     assert rig.announced_sequences == [0, 1]
 
 
-async def test_what_is_found_is_what_the_header_says(rig: Rig) -> None:
-    (written,) = rig.fill(1)
-    await rig.links(written)
-    found = rig.shared.found.find(partition(0), 4)
-    assert found is not None
-    assert found.header_prefix == written[2].raw[:HEADER_PREFIX_BYTES]
-    content = rig.content(found.object_id)
-    assert content[found.start_position : found.end_position] == written[2].raw
-
-
 async def test_what_is_in_archive_objects_alone_is_linked_byte_for_byte_and_announced(rig: Rig) -> None:
     filled = rig.fill(6)
     archived = rig.log.archive_all(rig.log.writer.batches)
@@ -230,16 +205,6 @@ async def test_a_follower_with_links_to_archive_objects_is_far_behind_and_reads_
     verdict = rig.planner.decide(rig.now_s)
     assert isinstance(verdict, SendLinked)
     assert rig.sent(verdict)
-
-
-async def test_a_deletion_of_the_archive_object_is_seen_after_a_second(rig: Rig) -> None:
-    (written,) = rig.fill(1, batches_each=6)
-    archived = rig.log.archive_all(written, run_bytes=100_000)
-    await rig.links(written[:3])
-    rig.log.start_archive_deletion(archived)
-    rig.now_s += 1.0
-    assert rig.begin(written[3:]) is None
-    assert rig.shared.found.find(partition(0), 0) is None
 
 
 async def test_an_agent_without_archive_links_is_never_told_of_archive_objects(rig: Rig) -> None:

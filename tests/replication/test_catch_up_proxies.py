@@ -105,13 +105,6 @@ async def test_when_the_objects_are_gone_after_all_the_bytes_come_inline(tmp_pat
         assert missed.agents.follower_faults("inline_requested_not_found") > 0
 
 
-async def test_beyond_the_quota_the_bytes_come_inline(tmp_path: Path) -> None:
-    async with missed_much(tmp_path, reads_wait_max_s=-1.0) as missed:
-        assert await caught_up(missed) == missed.agents.broker.logs[0]
-        assert missed.agents.follower_faults("inline_requested_over_quota") > 0
-        assert missed.agents.storage.fetches == []
-
-
 async def test_a_follower_that_goes_away_ends_what_is_read_ahead_of_it(tmp_path: Path) -> None:
     async with missed_much(tmp_path) as missed:
         follower = await missed.agents.connect()
@@ -215,24 +208,6 @@ async def test_while_the_archive_is_away_a_response_that_names_it_comes_inline_w
         assert missed.agents.leader_faults("inline_requested_by_follower") == came_inline
 
 
-async def test_when_the_archive_object_is_gone_after_all_the_bytes_come_inline(tmp_path: Path) -> None:
-    async with missed_much(tmp_path) as missed:
-        archive_all(missed)
-        missed.log.archive.objects.clear()
-        assert await caught_up(missed) == missed.agents.broker.logs[0]
-        assert missed.agents.follower_faults("inline_requested_not_found") > 0
-        assert not missed.agents.hydration.tiers.archive.breaker.is_open
-
-
-async def test_wrong_bytes_from_the_archive_never_reach_the_broker(tmp_path: Path) -> None:
-    async with missed_much(tmp_path) as missed:
-        archive_all(missed)
-        for named, raw in missed.log.archive.objects.items():
-            missed.log.archive.objects[named] = bytes(byte ^ 1 for byte in raw)
-        assert await caught_up(missed) == missed.agents.broker.logs[0]
-        assert missed.agents.follower_faults("inline_requested_corrupt") > 0
-
-
 class StuckArchive:
     """Answers when it is let go."""
 
@@ -257,13 +232,6 @@ async def stuck_archive(directory: Path) -> AsyncIterator[Missed]:
             yield missed
         finally:
             stuck.gate.set()
-
-
-async def test_an_archive_that_does_not_answer_in_time_leads_to_inline_bytes(tmp_path: Path) -> None:
-    async with stuck_archive(tmp_path) as missed:
-        assert await caught_up(missed) == missed.agents.broker.logs[0]
-        assert missed.agents.follower_faults("inline_requested_timeout") > 0
-        assert not missed.agents.hydration.tiers.given_up
 
 
 async def test_time_outs_of_a_response_that_names_archive_objects_never_pause_links(

@@ -240,15 +240,6 @@ async def test_without_an_archive_its_objects_are_refused_and_soon_not_asked_for
     assert [await rig.archive_refused() for _ in range(4)] == ["no_archive"] * 3 + ["breaker_open"]
 
 
-async def test_a_store_that_keeps_failing_costs_no_archive_read(rig: Rig) -> None:
-    rig.storage.fetches_fail = True
-    for number in range(3):
-        await rig.refused(number)
-    assert rig.told == [True]
-    assert bytes(await rig.cache.fetch(ARCHIVED, 3, 7)) == bytes(range(3, 7))
-    assert rig.told == [True]
-
-
 async def test_objects_that_are_gone_are_no_sign_of_a_store_that_fails(rig: Rig) -> None:
     for number in range(100, 110):
         assert await rig.refused(number) == "not_found"
@@ -260,14 +251,6 @@ async def test_callers_that_time_out_open_the_breaker_too(rig: Rig) -> None:
         rig.cache.timed_out([(segment(0), b"")])
     assert rig.told == [True]
     assert await rig.refused(0) == "breaker_open"
-
-
-async def test_a_defect_of_the_backend_counts_as_a_failure_and_raises_nothing_else(rig: Rig) -> None:
-    def broken(_: bytes) -> bytes:
-        raise KeyError("a defect")
-
-    rig.storage.corrupt = broken
-    assert await rig.refused(0) == "defect"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["ok", "fail"]), st.sampled_from([0.0, 0.5, 1.0, 5.0])), max_size=40))

@@ -188,28 +188,6 @@ def test_it_stops_waiting_when_the_upload_is_not_expected_any_more() -> None:
     assert rig.planner.decide(10.1) is None
 
 
-def test_of_a_partition_stored_in_part_the_stored_batches_go_alone() -> None:
-    rig, stored, rest = Rig(), batches(2, 0), batches(2, 2)
-    store(rig.index, partition(0), stored, SEGMENT)
-    verdict = rig.plan({0: stored + rest})
-    assert received(verdict, {(SEGMENT, 112): stored}) == {0: stored}
-
-
-def test_nothing_behind_a_hole_in_what_is_stored_is_linked() -> None:
-    rig = Rig()
-    first, missing, third = batch(0), batch(1, payload=b"missing"), batch(2)
-    store(rig.index, partition(0), first, SEGMENT)
-    store(rig.index, partition(0), third, OTHER)
-    verdict = rig.plan({0: first + missing + third})
-    assert received(verdict, {(SEGMENT, 112): first}) == {0: first}
-
-
-def test_a_cut_off_last_batch_is_dropped_with_links_and_kept_without() -> None:
-    rig, raw, cut = Rig(), batches(2, 0), batch(2, 5)[:70]
-    store(rig.index, partition(0), raw, SEGMENT)
-    assert received(rig.plan({0: raw + cut}), {(SEGMENT, 112): raw}) == {0: raw}
-
-
 def test_a_single_batch_that_is_cut_off_passes_through() -> None:
     assert Rig().plan({0: batch(0, 100)[:80]}) is None
 

@@ -16,21 +16,8 @@ from tests.kafka_log.batches import batch
 from tests.replication.test_framed_connection import framed
 from tests.replication.two_agents import PATIENCE_S, Follower, two_agents
 
-Connections = list[FramedConnection]
-
 MIB = 1024 * 1024
 STAGING_BYTES = 64 * 1024
-
-
-def test_what_does_not_fit_waits_and_goes_on_in_order() -> None:
-    budget, went_on = MemoryBudget(100), list[str]()
-    assert budget.try_take(80)
-    assert not budget.try_take(30)
-    budget.wait("first", 1, 30, 0, lambda: went_on.append("first"))
-    budget.wait("second", 2, 10, 0, lambda: went_on.append("second"))
-    assert not budget.try_take(1), "nobody is overtaken"
-    budget.give_back(20)
-    assert (went_on, budget.used) == (["first", "second"], 100)
 
 
 def test_those_who_wait_for_each_other_do_not_wait_for_ever() -> None:
@@ -41,16 +28,6 @@ def test_those_who_wait_for_each_other_do_not_wait_for_ever() -> None:
     assert went_on == []
     budget.wait("another", 2, 40, 40, lambda: went_on.append("another"))
     assert went_on == ["a half frame"], "nobody else has anything to give back"
-
-
-def test_who_left_is_not_waited_for() -> None:
-    budget, went_on = MemoryBudget(100), list[str]()
-    budget.take(100)
-    budget.wait("gone", 1, 100, 50, lambda: went_on.append("gone"))
-    budget.wait("next", 2, 50, 0, lambda: went_on.append("next"))
-    budget.forget("gone")
-    budget.give_back(50)
-    assert went_on == ["next"]
 
 
 def test_one_address_keeps_nobody_waiting_by_half_frames() -> None:
@@ -122,19 +99,6 @@ def test_what_stalled_connections_hold_blocks_no_others_up_to_twice_the_limit() 
     budget.give_back(90)
     budget.go_on("stalled")
     assert went_on == ["first", "second", "stalled"]
-
-
-async def test_a_reservation_that_is_given_up_takes_nothing() -> None:
-    budget = MemoryBudget(10)
-    budget.take(10)
-    waiting = asyncio.create_task(reserve(budget, 5))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    budget.give_back(10)
-    assert budget.used == 0
-    await reserve(budget, 5)
-    assert budget.used == 5
 
 
 @pytest.mark.parametrize("is_cancelled_first", [False, True])

@@ -22,7 +22,6 @@ from replication.wire.link import LinkedResponse, decode_linked_response, splice
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 from replication.wire.peer_protocol import encode_inline_request as inline_request
 from rlm.write_path.commit.link_policy import LinkMode
-from tests.gateway.produce.produce_frames import produce
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import decode, partition, request, response, responses
@@ -178,21 +177,6 @@ def test_versions_that_are_not_understood_pass_as_they_are(version: int) -> None
     assert client.answered() == INLINE
 
 
-@pytest.mark.parametrize("begin", [b"", b"\x00\x01\x00", produce({0: RAW}, correlation_id=7)], ids=len)
-def test_what_is_no_fetch_passes_as_it_is(begin: bytes) -> None:
-    client = Client()
-    client.rig.stored()
-    client.sent(begin)
-    assert client.answered() == INLINE
-
-
-def test_a_response_that_is_not_understood_passes_as_it_is() -> None:
-    client = Client()
-    client.asked()
-    assert client.answered(FRAME[:-1]) == ToFollower(MessageKind.KAFKA, (FRAME[:-1],))
-    assert client.rig.faults("response_not_understood") == 1
-
-
 @given(responses())
 def test_whatever_a_broker_answers_goes_on_unchanged_where_nothing_is_stored(
     answer: tuple[int, object, bytes],
@@ -213,14 +197,6 @@ def test_only_the_one_fetch_under_way_is_linked_whatever_else_is() -> None:
     client.sent(b"\x00\x03\x00\x0c\x00\x00\x00\x09")
     is_linked(client.answered(response({0: RAW}, correlation_id=8)))
     assert client.answered(bytes(FUTURE.body[0])) == FUTURE
-
-
-def test_beside_another_fetch_nothing_is_waited_for() -> None:
-    client = Client()
-    client.asked(7)
-    client.asked(8)
-    assert client.answered() == INLINE
-    assert client.rig.led.wanted == []
 
 
 def test_a_fetch_that_comes_while_a_response_waits_has_it_sent_inline() -> None:
@@ -245,15 +221,6 @@ def test_the_original_is_there_until_the_next_fetch() -> None:
     is_linked(client.answered(response({0: RAW}, correlation_id=8)))
     assert client.rig.budget.used > 0
     client.asked(9)
-    assert client.rig.budget.used == 0
-
-
-def test_a_connection_that_ends_keeps_nothing() -> None:
-    client = Client()
-    client.rig.stored()
-    client.asked()
-    is_linked(client.answered())
-    client.links.close()
     assert client.rig.budget.used == 0
 
 

@@ -80,40 +80,11 @@ def test_a_steady_load_costs_what_the_write_path_itself_comes_to(rate: float, ac
     assert cost.linked == (counted.counts.linked_bytes > 0)
 
 
-def test_objects_pay_for_themselves_where_links_are_used_and_not_below() -> None:
-    """`PAYS_TIMES`: from there on a little more is saved than an object costs."""
-    rate = load_scenario("today").cost.break_even_mb_s
-    assert rate is not None
-    above, below = (load_scenario("today", [f"rate_mb_s={times * rate}"]).cost for times in (1.01, 0.99))
-    assert (above.linked, below.linked) == (True, False)
-    assert 0.65 < replication_usd(above) / above.baseline.parts["zone_transfer"] < 0.75
-    assert replication_usd(below) == pytest.approx(below.baseline.parts["zone_transfer"])
-
-
 @pytest.mark.parametrize(("ratio", "mb_s"), [(1.0, 1.27), (0.5, 2.91), (0.4, 3.93)])
 def test_packed_inline_bytes_cost_less_and_links_pay_from_more(ratio: float, mb_s: float) -> None:
     packed = load_scenario("small", [f"pack_ratio={ratio}"]).cost
     assert packed.remote_wal.parts["zone_transfer"] == pytest.approx(ratio * packed.baseline.parts["zone_transfer"])
     assert load_scenario("today", [f"pack_ratio={ratio}"]).cost.break_even_mb_s == pytest.approx(mb_s, abs=0.01)
-
-
-def test_below_the_break_even_the_policy_by_cost_sends_inline_and_always_loses_money() -> None:
-    by_cost, always = load_scenario("small").cost, load_scenario("small-always").cost
-    assert not by_cost.linked
-    assert by_cost.remote_wal.parts["zone_transfer"] == by_cost.baseline.parts["zone_transfer"]
-    assert by_cost.remote_wal.total == by_cost.baseline.total, "and uploads nothing"
-    assert always.linked
-    assert always.remote_wal.total > by_cost.remote_wal.total
-
-
-def test_what_something_wants_stored_is_uploaded_although_it_goes_inline() -> None:
-    wanted = load_scenario("small-recovery").cost
-    assert not wanted.linked
-    assert wanted.objects_per_month == pytest.approx(30 * 86_400), "one each archive interval"
-    assert wanted.remote_wal.parts["upload"] == pytest.approx(1.8 * 720 * 0.0032)
-    assert wanted.remote_wal.parts["wal_storage"] == pytest.approx(1.8 * 24 * 0.11)
-    assert wanted.remote_wal.parts["zone_transfer"] == wanted.baseline.parts["zone_transfer"]
-    assert wanted.remote_wal.sum_of("get_requests", "retrieval") == 0
 
 
 @pytest.mark.parametrize(("factor", "objects"), [(1, True), (2, True), (3, False)])
@@ -130,12 +101,6 @@ def test_links_of_what_is_stored_in_any_case_pay_sooner_and_of_what_lives_for_lo
     assert kept < for_links
     for hours, linked in ((9 * 24, True), (10 * 24, False)):
         assert load_scenario("today", [f"wal_hours={hours}"]).cost.linked == linked
-
-
-def test_objects_are_larger_where_nobody_waits() -> None:
-    waited, unwaited = load_scenario("today").cost, load_scenario("today-acks-1").cost
-    assert unwaited.objects_per_month < waited.objects_per_month / 2
-    assert unwaited.objects_per_month >= 10 * 30 * 86_400, "at most 100 ms apart"
 
 
 @pytest.mark.parametrize(
@@ -186,11 +151,6 @@ def test_metadata_has_an_entry_of_each_partition_that_is_in_an_object() -> None:
     assert many.break_even_mb_s is not None
     assert few.break_even_mb_s is not None
     assert many.break_even_mb_s > 1.3 * few.break_even_mb_s
-
-
-def test_an_object_that_is_full_goes_before_its_interval() -> None:
-    cost = load_scenario("today", ["interval_ms=250"]).cost
-    assert cost.object_bytes == pytest.approx(4 * 1024 * 1024)
 
 
 def test_a_read_fee_is_for_each_follower_in_another_zone(tmp_path: Path) -> None:
