@@ -40,7 +40,8 @@ def generated(
     `listeners` are those of the Kafka resource: name, port, and host and port that are advertised. `config` is
     spec.kafka.config.
     """
-    own = f"{pod(node_id, pool)}.{SERVICE}"
+    this = pod(node_id, pool)
+    own = f"{this}.{SERVICE}"
     quorum = ",".join(f"{one}@{pod(one, its)}.{SERVICE}:9090" for one, its in (voters or {node_id: pool}).items())
     is_broker, is_controller = "broker" in roles, "controller" in roles
     internal = [("CONTROLPLANE-9090", 9090)] * is_controller + [("REPLICATION-9091", 9091)] * is_broker
@@ -84,6 +85,18 @@ def generated(
         "Kafka message logs configuration": {"log.dirs": f"{log_directory}/kafka-log{node_id}"},
         "KRaft metadata log dir configuration": {"metadata.log.dir": f"{log_directory}/kafka-log{node_id}"},
     }
+    if is_broker and protocol == "SSL":
+        secrets = {"keystore.certificate.chain": "crt", "keystore.key": "key"}
+        sections["Replication listener"] = {
+            f"listener.name.replication-9091.ssl.{key}": value
+            for key, value in {
+                "truststore.certificates": "${strimzisecrets:kafka/my-cluster-trustbundle:cluster-ca.crt}",
+                "truststore.type": "PEM",
+                **{key: f"${{strimzisecrets:kafka/{this}:{this}.{end}}}" for key, end in secrets.items()},
+                "keystore.type": "PEM",
+                "client.auth": "required",
+            }.items()
+        }
     rule = "#" * 10
     return "".join(
         f"{rule}\n# {title}\n{rule}\n" + "".join(f"{key}={value}\n" for key, value in keys.items()) + "\n"

@@ -17,6 +17,7 @@ import yaml
 
 from agent.settings.http_listener import check_http_listener
 from agent.settings_file import read_settings_file
+from agent.tls.broker_tls import broker_tls_plan
 from doctor.host_checks import listener_fault
 from local_cluster.polling import wait_until
 from local_cluster.security.authority import Authority
@@ -253,14 +254,19 @@ def test_agents_take_the_settings_of_the_kafka_resource(
     [named] = [one["configuration"]["bootstrap"]["alternativeNames"] for one in KAFKA["spec"]["kafka"]["listeners"]]
     strimzis = Authority(tmp_path).tls_for(pod(node_id, IDS[node_id]), [], also=named)
     config = KAFKA["spec"]["kafka"]["config"]
-    certificate = config["remote.wal.agent.broker.ssl.certificate.file"]
     text = generated(node_id, config, pool=IDS[node_id], protocol="SSL", listeners=(TLS,), home=str(home))
-    is_started, changed = prepared(tmp_path, text.replace(certificate, str(strimzis.certificate_file)))
+    for name, file in {"certificate": strimzis.certificate_file, "key": strimzis.key_file}.items():
+        text = text.replace(config[f"remote.wal.agent.broker.ssl.{name}.file"], str(file))
+    is_started, changed = prepared(tmp_path, text)
     assert is_started
     assert f"wal-{node_id}.kafka.svc:{19900 + node_id}" in changed
     broker, settings = read_settings_file(tmp_path / "strimzi.properties")
     assert listener_fault(broker, settings) is None
     assert settings.storage.system_enable
+    plan = broker_tls_plan(broker, settings.broker_tls)
+    assert plan is not None
+    assert plan.vouches, "brokers ask each other for certificates, and the agent shows the broker's"
+    assert all(plan.covers(f"wal-{one}.kafka.svc") for one in IDS)
     assert str(settings.peers.peers[node_id]) == f"{pod(node_id, IDS[node_id])}.{SERVICE}:19090"
     check_http_listener(settings.http.listener, settings.http, "")
     assert settings.http.agents_ca_file == settings.tls.ca_file
