@@ -205,8 +205,8 @@ def _told(row: Mapping[str, Any]) -> Iterator[str]:
         since = f"for {duration(min(heard))}, as other agents saw it" if heard else "and no other agent heard it lately"
         led, followed = row["led_and_followed"]
         yield (
-            f"its agent does not answer, {since}: {row['failure']}. Only by a bypass, and inline, its {followed:,} "
-            f"followed partitions replicate, and others follow the {led:,} that it leads: restart it, and see its log"
+            f"its agent does not answer, {since}: {row['failure']}. The {led:,} partitions that this broker leads and "
+            f"the {followed:,} that it follows replicate only by a bypass, inline. Restart the agent, and see its log"
         )
     if row["missing_offsets"]:
         yield f"{row['missing_offsets']:,} offsets are in no object, and gone"

@@ -147,8 +147,8 @@ def test_a_dead_agent_is_told_with_how_long_it_took_and_what_is_not_known_as_unk
     assert "no, after" in row
     assert row.count("unknown") == 5
     [line] = [line for line in told if line.startswith("broker 2: its agent does not answer, ")]
-    assert "and no other agent heard it lately: kafka-2:19095: refused. Only by a bypass" in line
-    assert "its 2 followed partitions replicate, and others follow the 1 that it leads: restart it" in line
+    assert "and no other agent heard it lately: kafka-2:19095: refused. The 1 partitions that this broker leads" in line
+    assert "and the 2 that it follows replicate only by a bypass, inline. Restart the agent" in line
 
 
 @pytest.mark.parametrize(
