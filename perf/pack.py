@@ -81,7 +81,8 @@ class Load:
         return 500 if self.mb_per_s <= 10 else 4_000
 
     def topic(self, entrant: str) -> str:
-        return f"{'linked' if self.links else 'inline'}-{entrant}"
+        """Return the name of its topic: a verdict on one load with acks=all is not one on acks=1."""
+        return f"{'linked' if self.links else 'inline'}-{self.acks}-{entrant}"
 
     @property
     def name(self) -> str:
@@ -190,7 +191,7 @@ def pack(
 def _create_topics(cluster: LocalCluster, loads: Sequence[Load]) -> None:
     ids = cluster.broker_ids
     assignment = [[_LEADER, *(one for one in ids if one != _LEADER)]] * _PARTITIONS
-    for load in {load.links: load for load in loads}.values():
+    for load in {(load.links, load.acks): load for load in loads}.values():
         for entrant in (_PACKED, _PLAIN):
             cluster.admin.create_topic(load.topic(entrant), assignment=assignment)
             settings = TopicSettings(enable=load.links, pack=entrant == _PACKED)
