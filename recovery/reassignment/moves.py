@@ -43,7 +43,7 @@ TRANSITIONS: Final[Mapping[MoveState, frozenset[MoveState]]] = MappingProxyType(
         MoveState.UPLOADING: frozenset({MoveState.SUBMITTING, MoveState.CANCELLED, MoveState.FAILED}),
         MoveState.SUBMITTING: frozenset({MoveState.CATCHING_UP, MoveState.FAILED, MoveState.CANCELLING}),
         MoveState.CATCHING_UP: frozenset(
-            {MoveState.ELECTING, MoveState.DONE, MoveState.CANCELLING, MoveState.CANCELLED}
+            {MoveState.ELECTING, MoveState.DONE, MoveState.CANCELLING, MoveState.CANCELLED, MoveState.FAILED}
         ),
         MoveState.ELECTING: frozenset({MoveState.DONE, MoveState.FAILED}),
         MoveState.CANCELLING: frozenset({MoveState.CANCELLED, MoveState.ELECTING, MoveState.DONE, MoveState.FAILED}),
@@ -91,6 +91,8 @@ class ReassignmentLimits:
     elect_timeout_s: float = 30.0
     stale_s: float = 3.0
     """How long a broker may show the earlier state."""
+    unshown_s: float = 30.0
+    """How long brokers may show nothing of a partition, which says nothing of the move."""
 
 
 @dataclass(slots=True)
@@ -230,6 +232,9 @@ class Reassignment:
             one.unlisted_s = now_s if one.unlisted_s is None else one.unlisted_s
             if shown is not None and shown.replicas == one.move.after:
                 self._moved(one, shown, now_s)
+            elif one.state is not MoveState.ELECTING and shown is None:
+                if now_s - one.unlisted_s >= self._limits.unshown_s:
+                    self._go(one, MoveState.FAILED, now_s, "brokers do not show the partition any more")
             elif one.state is not MoveState.ELECTING and now_s - one.unlisted_s >= self._limits.stale_s:
                 self._taken_back(one, now_s)
 

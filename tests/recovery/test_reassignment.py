@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ class Controller:
     replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     leaders: dict[TopicPartition, int] = field(default_factory=dict)
     begins_at_tier: bool = True
+    unshown: set[TopicPartition] = field(default_factory=set)
 
     def finish(self, which: TopicPartition) -> None:
         if which in self.listed:
@@ -55,6 +57,7 @@ class Controller:
             which: PartitionReplicas(which, self.leaders.get(which, 1), replicas, frozenset(replicas))
             for which, move in self.moves.items()
             for replicas in [self.replicas.get(which, move.before)]
+            if which not in self.unshown
         }
         return ClusterView(frozenset(self.listed), shown)
 
@@ -141,6 +144,22 @@ def test_brokers_that_show_the_old_replicas_for_a_moment_do_not_end_a_move() -> 
     play.controller.leaders[where(0)] = 3
     play.step()
     assert play.state(0) is MoveState.DONE
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_partition_that_brokers_do_not_show_was_not_taken_back(comes_back: bool) -> None:
+    play = Play([request(0)])
+    play.step()
+    play.controller.finish(where(0))
+    play.controller.leaders[where(0)] = 3
+    play.controller.unshown.add(where(0))
+    play.step()
+    play.step(LIMITS.unshown_s - 1)
+    assert play.state(0) is MoveState.CATCHING_UP
+    if comes_back:
+        play.controller.unshown.clear()
+    play.step(1)
+    assert play.state(0) is (MoveState.DONE if comes_back else MoveState.FAILED)
 
 
 def test_a_move_that_somebody_else_took_back_is_cancelled() -> None:
