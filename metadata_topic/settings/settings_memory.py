@@ -86,6 +86,8 @@ class SettingsMemory:
         self._is_lost = False
         self._cut: int | None = None
         """Where the topic ended when it was found shorter than before; None: it was not."""
+        self._is_cut = False
+        """Whether the topic's beginning was gone when its reading began."""
         self._saved: object = None
         self.changes = 0
         """How often the content changed."""
@@ -129,6 +131,7 @@ class SettingsMemory:
     def doubted(self, doubt: TopicDoubt, found: str) -> None:
         """Handle a topic that lost its end, or its beginning, while it was read."""
         with self._lock:
+            self._is_cut |= doubt is TopicDoubt.GAP
             if doubt is TopicDoubt.SHORTER:
                 self._lose(found, self._now.topic)
             elif self._before.rows:
@@ -266,7 +269,7 @@ class SettingsMemory:
             if not any(kind is AGENTS for kind, _ in rows):
                 return "no agent has registered in it"
             is_remade = any(row.is_restored and row.place.topic != self._now.topic for row in rows.values())
-            if is_remade and not self.has_new(RESTORED):
+            if (is_remade or self._is_cut) and not self.has_new(RESTORED):
                 return "agents are putting back what it held before it was lost"
             return None
 

@@ -28,7 +28,13 @@ from metadata_topic.topic.topic import (
     confluent_admin,
     ensure_topics,
 )
-from metadata_topic.topic.topic_requirements import TopicNeeds, TopicProblem, retention_needed_ms, topic_problems
+from metadata_topic.topic.topic_requirements import (
+    TopicNeeds,
+    TopicProblem,
+    retention_needed_ms,
+    settings_problems,
+    topic_problems,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +77,7 @@ class MetadataTopics:
         self._longest_retention_ms: int | None = None
         self._missing_since_s: float | None = None
         self.problems: tuple[TopicProblem, ...] = ()
-        """Problems of the metadata topic, as of the last look; any thread may read."""
+        """Problems of both topics, as of the last look; any thread may read."""
 
     async def make(self) -> None:
         """Create the topics if they are missing; returns once both exist."""
@@ -124,17 +130,19 @@ class MetadataTopics:
         return self._clock() - since_s >= before * _TURN_S
 
     def _judge(self, admin: AdminLike) -> None:
-        layout = admin.layout(METADATA_TOPIC)
-        if layout is None:
-            raise TopicNotKnownError("describe topic", METADATA_TOPIC, "the broker does not know it")
         longest_ms = self._longest_retention_ms
         needs = TopicNeeds(
             self._made.replication_factor,
             self._made.min_insync_replicas,
             None if longest_ms is None else retention_needed_ms(longest_ms, self._grace_ms),
         )
-        config = admin.topic_config(METADATA_TOPIC)
-        found = topic_problems(METADATA_TOPIC, config, layout.replicas, needs, self._client.bootstrap_servers)
+        found: list[TopicProblem] = []
+        for topic, problems in ((METADATA_TOPIC, topic_problems), (SETTINGS_TOPIC, settings_problems)):
+            layout = admin.layout(topic)
+            if layout is None:
+                raise TopicNotKnownError("describe topic", topic, "the broker does not know it")
+            config = admin.topic_config(topic)
+            found += problems(topic, config, layout.replicas, needs, self._client.bootstrap_servers)
         self._tell(tuple(found))
         fatal = [str(problem) for problem in found if problem.loses_records]
         self._hold_publication("; ".join(fatal) or None)
@@ -146,7 +154,7 @@ class MetadataTopics:
                 consequence = "nothing is published, nor uploaded" if problem.loses_records else "metadata may be lost"
                 tell("metadata_topic_problem", found=problem.found, change=problem.change, consequence=consequence)
         for problem in self.problems:
-            if problem.key not in {one.key for one in found}:
+            if problem.change not in {one.change for one in found}:
                 log.info("metadata_topic_mended", key=problem.key)
         self.problems = found
 

@@ -121,6 +121,18 @@ def test_what_makes_metadata_less_safe_is_told_and_holds_nothing() -> None:
     assert set(rig.held) == {None}
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_settings_topic_that_retention_cuts_is_told_with_what_mends_it(policy: str) -> None:
+    rig = Rig()
+    agent = rig.agents[1]
+    agent.look()
+    rig.cluster.configs[SETTINGS_TOPIC]["cleanup.policy"] = policy
+    agent.look()
+    [problem] = agent.problems
+    assert f"--topic {SETTINGS_TOPIC} --add-config cleanup.policy=compact" in problem.change
+    assert set(rig.held) == {None}
+
+
 def test_another_number_of_partitions_is_no_problem() -> None:
     rig = Rig()
     agent = rig.agents[1]

@@ -311,6 +311,21 @@ def test_commands_are_not_told_settings_while_the_topic_may_lack_what_it_held_be
         read_settings(NOWHERE, timeout_s=1.0, consumer_factory=topic.consumer)
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_commands_are_told_nothing_by_a_topic_whose_beginning_is_gone_before_agents_put_it_back(
+    *, is_restored: bool
+) -> None:
+    topic = FakeTopic()
+    topic.partitions[0] += [DURABLE_IS_BACK, (AGENTS.key(3), AGENTS.encode(AGENT))]
+    topic.log_starts[0] = 1
+    if is_restored:
+        topic.partitions[0].append((RESTORED.key("74" * 16), RESTORED.encode(2)))
+        assert read_settings(NOWHERE, consumer_factory=topic.consumer).agents == {3: AGENT}
+        return
+    with pytest.raises(MetadataTopicError, match="putting back"):
+        read_settings(NOWHERE, timeout_s=1.0, consumer_factory=topic.consumer)
+
+
 def test_commands_wait_until_agents_have_put_back_what_the_topic_held() -> None:
     topic = FakeTopic()
     due = [AGENT_IS_BACK, DURABLE_IS_BACK, (RESTORED.key(LOST.topic), RESTORED.encode(8))]
