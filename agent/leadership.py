@@ -236,12 +236,7 @@ class LeadershipWatch:
         while True:
             self._changed.clear()
             try:
-                led = await loop.run_in_executor(self._threads, reader.led_partitions)
-                followers = frozenset[int]().union(*chain.from_iterable(topic.values() for topic in led.values()))
-                self._zones.learned(await loop.run_in_executor(self._threads, reader.racks, followers))
-                if self._is_fenced():
-                    led = {}  # every reader would refuse what this incarnation uploads
-                yield await loop.run_in_executor(self._threads, self._look, led)
+                yield await loop.run_in_executor(self._threads, self._look, reader)
                 self.is_known, self.unknown_because = True, None
             except KafkaClusterError as error:
                 log.warning("leadership_unknown", error=str(error))
@@ -253,7 +248,12 @@ class LeadershipWatch:
             except TimeoutError:
                 continue
 
-    def _look(self, led: LedByTopic) -> Led:
+    def _look(self, reader: LeadershipReader) -> Led:
+        led = reader.led_partitions()
+        followers = frozenset[int]().union(*chain.from_iterable(topic.values() for topic in led.values()))
+        self._zones.learned(reader.racks(followers))
+        if self._is_fenced():
+            led = {}  # every reader would refuse what this incarnation uploads
         found = self._replicas.look()
         self._zones.set_led(followers_of(led, found))
         first = (one for one in found if one.partition == 0 and 0 in led.get(one.topic, {}))

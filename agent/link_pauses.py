@@ -21,7 +21,7 @@ from plugin.durable_files import sync_directory, write_durably
 log = structlog.get_logger(__name__)
 
 _FILE_NAME: Final = "paused.json"
-_LOOK_S: Final = 2.0
+_LOOK_S: Final = 4.0
 
 
 class LinkPauses:

@@ -64,10 +64,7 @@ class KafkaListener(Protocol):
         """Publish this incarnation's registration to the metadata topic."""
 
     def settings_read(self, table: SettingsTable) -> None:
-        """Take the settings topic's content, once it is known and at each change."""
-
-    def topics_read(self) -> None:
-        """Called once, when topics' settings are known, but not leadership yet."""
+        """Take the settings topic's content, once it is known, once topics' ids are known too, and at each change."""
 
     def assigned(self, assignments: list[Assignment]) -> None:
         """Take the partitions that are led here, each time that Kafka has said who leads."""
@@ -172,7 +169,7 @@ class KafkaFollowing:
         await self._until_read("topic settings", self.topic_settings.wait_until_ready)
         self._look_at_settings()
         await self._in_thread(self.replicas.look)
-        self._listener.topics_read()
+        self._look_at_settings()
         if self._has_store:
             # Only then is it known what is in no object: before, a log would be uploaded again, or left out in part.
             await self._until_read("metadata", self.metadata.was_read)

@@ -127,13 +127,10 @@ class StorageRun:
         relaying = self._around.relaying
         relaying.pauses.recorded(table.pauses)
         self._learn_pack_rules()
+        self.write_path.topics_read()
         if relaying.shadow is None:
             relaying.found_peers.registered(table.agents)
             self.write_path.tails.requested(table.tail_requests)
-
-    def topics_read(self) -> None:
-        self.write_path.topics_read()
-        self._learn_pack_rules()
 
     def _learn_pack_rules(self) -> None:
         self._around.relaying.pack_rules.learned(self.kafka.topic_settings.table, self.kafka.replicas.topic_names)

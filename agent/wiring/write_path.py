@@ -54,7 +54,7 @@ _READ_THREADS: Final = 2
 """Threads that read active segments from disk: KIP-1176's remote.wal.log.manager.thread.pool.size."""
 _QUEUE_ITEMS: Final = 4096
 """Items in remoteSegmentQ at most: KIP-1176's remote.wal.log.manager.combiner.queue.size."""
-_SPACING_LOOK_S: Final = 2.0
+_SPACING_LOOK_S: Final = 4.0
 _SHADOW_LOOK_S: Final = 0.1
 """In shadow no fetch shows what goes inline, so logs are read so often. In the model of `perf.cost` the share came
 within ten points of what agents link; at 1 s it missed bursts."""
@@ -188,7 +188,7 @@ class WritePath(WritePathOwner):
         self._loop.call_soon_threadsafe(self.manager.fail, defect)
 
     async def _look_around(self) -> None:
-        """Set every two seconds how far apart uploads must be at least, by the recent rates of all agents."""
+        """Set every few seconds how far apart uploads must be at least, by the recent rates of all agents."""
         objects_per_s, told = self._kafka.metadata.objects_per_s, self._around.metrics.write.upload_spacing
         bound_per_s = self._around.settings.quotas.cluster_objects_per_second
         far_bytes = FAR_BEHIND_OBJECTS * self._around.settings.log_manager.combiner_task_upload_bytes
