@@ -1,5 +1,7 @@
 """The write path's Prometheus metrics and stage times."""
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from plugin.hot_path.loop_metrics import LoopCounter, LoopHistogram
@@ -45,60 +47,45 @@ class WriteMetrics:
     """Counters of the write path."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.appended_bytes = LoopCounter(
-            "remote_wal_appended_bytes", "Bytes read from the active segments of led partitions", registry=registry
+        loop_counter, counter = partial(LoopCounter, registry=registry), partial(Counter, registry=registry)
+        self.appended_bytes = loop_counter(
+            "remote_wal_appended_bytes", "Bytes read from the active segments of led partitions"
         )
-        self.left_out_bytes = LoopCounter(
+        self.left_out_bytes = loop_counter(
             "remote_wal_left_out_bytes",
             "Bytes of led partitions that are in no object, as they went inline and nothing wants them stored",
-            registry=registry,
         )
-        self.uploaded_bytes = LoopCounter("remote_wal_uploaded_bytes", "Record bytes uploaded", registry=registry)
-        self.adopted_bytes = LoopCounter(
+        self.uploaded_bytes = loop_counter("remote_wal_uploaded_bytes", "Record bytes uploaded")
+        self.adopted_bytes = loop_counter(
             "remote_wal_adopted_bytes",
             "Uploaded bytes that are in no object of the agent, because a gateway had stored them",
-            registry=registry,
         )
-        self.uploaded_segments = LoopCounter(
-            "remote_wal_uploaded_segments", "Combined segments stored", registry=registry
-        )
-        self.looks = Counter(
+        self.uploaded_segments = loop_counter("remote_wal_uploaded_segments", "Combined segments stored")
+        self.looks = counter(
             "remote_wal_looks",
             "Looks whether links hold records back at a topic's producers, by what they found",
             ["found"],
-            registry=registry,
         )
-        self.upload_failures = Counter(
-            "remote_wal_upload_failures", "Uploads given up after their retries", ["reason"], registry=registry
-        )
-        self.listener_defects = Counter(
+        self.upload_failures = counter("remote_wal_upload_failures", "Uploads given up after their retries", ["reason"])
+        self.listener_defects = counter(
             "remote_wal_upload_listener_defects",
             "Defects of those who are told of uploads: links and announcements that were not made",
-            registry=registry,
         )
-        self.read_failures = Counter(
-            "remote_wal_log_read_failures", "Runs of tasks that failed on the log directory", registry=registry
+        self.read_failures = counter("remote_wal_log_read_failures", "Runs of tasks that failed on the log directory")
+        self.gap_offsets = counter(
+            "remote_wal_gap_offsets", "Offsets that could not be had any more before they were uploaded"
         )
-        self.gap_offsets = Counter(
-            "remote_wal_gap_offsets",
-            "Offsets that could not be had any more before they were uploaded",
-            registry=registry,
-        )
-        self.declared_gaps = Counter(
-            "remote_wal_declared_gaps",
-            "Gaps in what is stored that were declared in the metadata topic",
-            ["reason"],
-            registry=registry,
+        self.declared_gaps = counter(
+            "remote_wal_declared_gaps", "Gaps in what is stored that were declared in the metadata topic", ["reason"]
         )
         self.upload_spacing = Gauge(
             "remote_wal_upload_spacing_seconds",
             "From one upload to the next at least, so that agents can follow what all of them make; 0: no bound",
             registry=registry,
         )
-        self.resumes_put_off = Counter(
+        self.resumes_put_off = counter(
             "remote_wal_resumes_put_off",
             "Times that a partition was not taken on, as it could not be told where its upload goes on",
-            registry=registry,
         )
 
 
@@ -106,24 +93,16 @@ class ArchiveMetrics:
     """Counters of the archive."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.read_bytes = Counter(
-            "remote_wal_archive_read_bytes", "Bytes of combined segments read for the archive", registry=registry
-        )
-        self.written_bytes = Counter(
-            "remote_wal_archive_written_bytes", "Bytes of archive objects stored", registry=registry
-        )
-        self.objects = Counter("remote_wal_archive_objects", "Archive objects stored", registry=registry)
-        self.failures = Counter(
-            "remote_wal_archive_failures", "Archive objects given up for now", ["reason"], registry=registry
-        )
-        self.deleted_objects = Counter(
-            "remote_wal_archive_deleted_objects", "Archive objects deleted", registry=registry
-        )
-        self.orphan_rounds_skipped = Counter(
+        counter = partial(Counter, registry=registry)
+        self.read_bytes = counter("remote_wal_archive_read_bytes", "Bytes of combined segments read for the archive")
+        self.written_bytes = counter("remote_wal_archive_written_bytes", "Bytes of archive objects stored")
+        self.objects = counter("remote_wal_archive_objects", "Archive objects stored")
+        self.failures = counter("remote_wal_archive_failures", "Archive objects given up for now", ["reason"])
+        self.deleted_objects = counter("remote_wal_archive_deleted_objects", "Archive objects deleted")
+        self.orphan_rounds_skipped = counter(
             "remote_wal_archive_orphan_rounds_skipped",
             "Comparisons of the archive's listing and metadata that were given up",
             ["reason"],
-            registry=registry,
         )
 
 
@@ -131,28 +110,20 @@ class OrphanMetrics:
     """Results of the comparisons of object storage and metadata."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.found = Gauge(
-            "remote_wal_orphans",
-            "Disagreements of object storage and metadata in the last comparison",
-            ["kind"],
-            registry=registry,
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        self.found = gauge(
+            "remote_wal_orphans", "Disagreements of object storage and metadata in the last comparison", ["kind"]
         )
-        self.waiting = Gauge(
-            "remote_wal_orphans_waiting",
-            "Disagreements that nobody heals before their amount is confirmed",
-            ["kind"],
-            registry=registry,
+        self.waiting = gauge(
+            "remote_wal_orphans_waiting", "Disagreements that nobody heals before their amount is confirmed", ["kind"]
         )
-        self.rounds_skipped = Counter(
+        self.rounds_skipped = counter(
             "remote_wal_orphan_rounds_skipped",
             "Comparisons of object storage and metadata that were given up",
             ["reason"],
-            registry=registry,
         )
-        self.lost_segments = Counter(
-            "remote_wal_lost_segments",
-            "Combined segments that metadata knew as stored, and that are not there",
-            registry=registry,
+        self.lost_segments = counter(
+            "remote_wal_lost_segments", "Combined segments that metadata knew as stored, and that are not there"
         )
 
 
@@ -160,50 +131,40 @@ class LifecycleMetrics:
     """Counters of combined segments' life after their upload."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.dead_entries = Counter(
-            "remote_wal_dead_entries_published",
-            "Entries of older leaders that were declared dead after elections",
-            registry=registry,
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.dead_entries = counter(
+            "remote_wal_dead_entries_published", "Entries of older leaders that were declared dead after elections"
         )
-        self.deletions_started = Counter(
-            "remote_wal_segment_deletions_started",
-            "Combined segments whose deletion was started",
-            ["reason"],
-            registry=registry,
+        self.deletions_started = counter(
+            "remote_wal_segment_deletions_started", "Combined segments whose deletion was started", ["reason"]
         )
-        self.deletions_finished = Counter(
-            "remote_wal_segment_deletions_finished", "Combined segments that were deleted", registry=registry
+        self.deletions_finished = counter(
+            "remote_wal_segment_deletions_finished", "Combined segments that were deleted"
         )
-        self.deletion_failures = Counter(
+        self.deletion_failures = counter(
             "remote_wal_segment_deletion_failures",
             "Attempts to delete a combined segment that failed; each is tried again",
             ["reason"],
-            registry=registry,
         )
-        self.deletions_held_back = Counter(
+        self.deletions_held_back = counter(
             "remote_wal_segment_deletions_held_back",
             "Deletions that did not take place, as the records were wanted after all",
-            registry=registry,
         )
-        self.hidden_topics = Gauge(
+        self.hidden_topics = gauge(
             "remote_wal_hidden_topics",
             "Topics that the agent's client may not describe, so that no retention or log start releases their objects",
-            registry=registry,
         )
-        self.held_partitions = Gauge(
+        self.held_partitions = gauge(
             "remote_wal_held_partitions",
             "Partitions of the cluster whose objects are kept beyond the WAL's retention, as a replica is not in sync",
-            registry=registry,
         )
-        self.host_clock_ahead = Gauge(
+        self.host_clock_ahead = gauge(
             "remote_wal_host_clock_ahead_seconds",
             "How far this host's clock is ahead of the store's at least, below 0: behind; 0 while they may agree. From "
             "half of remote.wal.uncommitted.ttl.ms on, the agent deletes nothing",
-            registry=registry,
         )
         self.orphan_search = OrphanMetrics(registry)
-        self.metadata_topic_problems = Gauge(
+        self.metadata_topic_problems = gauge(
             "remote_wal_metadata_topic_problems",
             "Settings of the metadata topic by which it forgets objects before they go",
-            registry=registry,
         )
