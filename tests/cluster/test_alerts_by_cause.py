@@ -196,25 +196,6 @@ def test_a_metadata_topic_that_is_compacted(watched: Watched) -> None:
             set_topic_setting(watched.cluster, METADATA_TOPIC, "cleanup.policy", "delete")
 
 
-def test_a_metadata_topic_that_may_lose_metadata(watched: Watched) -> None:
-    with watched.alerts("RemoteWalMetadataTopicSettings"):
-        set_topic_setting(watched.cluster, METADATA_TOPIC, "min.insync.replicas", "1")
-        try:
-            watched.prometheus.expect_firing("RemoteWalMetadataTopicSettings")
-            assert any("min.insync.replicas" in watched.ready(one) for one in watched.cluster.broker_ids)
-        finally:
-            set_topic_setting(watched.cluster, METADATA_TOPIC, "min.insync.replicas", "2")
-
-
-def test_a_metadata_topic_with_too_few_replicas_in_sync(watched: Watched) -> None:
-    with watched.alerts("RemoteWalMetadataWaits"):
-        set_topic_setting(watched.cluster, METADATA_TOPIC, "min.insync.replicas", "4")
-        try:
-            watched.prometheus.expect_firing("RemoteWalMetadataWaits")
-        finally:
-            set_topic_setting(watched.cluster, METADATA_TOPIC, "min.insync.replicas", "2")
-
-
 def test_a_store_that_does_not_list(watched: Watched) -> None:
     with watched.alerts("RemoteWalOrphansNotSearched", "RemoteWalLoopIdle"):
         watched.script.switch_all("lists-refused", "")

@@ -10,18 +10,9 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from cli.exit_code import ExitCode
 from local_cluster.broker_config import ClusterSettings
@@ -29,8 +20,6 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.layout import free_port_block
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess, ProcessSpec
-from local_cluster.security.authority import Authority
-from local_cluster.security.listeners import InterBroker
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.gateway_cluster import BY_OBJECTS, gateway_cluster
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus
@@ -39,7 +28,6 @@ from tests.cluster.script import PLAIN, Script
 from tests.cluster.test_alerts_by_cause import reconfigure
 from tests.cluster.test_daily_report import report
 from tests.cluster.test_gateway_durable import DURABLE, GATEWAYS, LEADER, begin, producers
-from tests.cluster.test_inter_broker_security import settings_for
 from tests.spark import spark
 
 __all__ = ["spark"]
@@ -52,7 +40,6 @@ pytestmark = [
     pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not here (Debian's package of that name)"),
 ]
 JUDGED_SOON = {"remote.wal.uncommitted.ttl.ms": "10000", **quick(orphans_interval_s=3600)}
-HIDING = (ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", AclOperation.DESCRIBE, AclPermissionType.DENY)
 
 
 def test_producers_that_are_refused_and_clients_that_are_turned_away(
@@ -101,29 +88,6 @@ def clients(cluster: LocalCluster, count: int) -> Iterator[None]:
         for _ in range(count):
             connected.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
         yield
-
-
-def test_topics_that_the_agents_may_not_describe(make_cluster: ClusterFactory, topic: str, tmp_path: Path) -> None:
-    settings = settings_for(
-        InterBroker("SASL_PLAINTEXT", Authority(tmp_path), "PLAIN"),
-        topic,
-        quick(cluster_interval_s=1),
-    )
-    assert settings.inter_broker is not None
-    may = (*settings.inter_broker.clients_may, ("--cluster", "--operation", "All"))
-    cluster = make_cluster(replace(settings, inter_broker=replace(settings.inter_broker, clients_may=may)))
-    with Script(cluster, topic) as script, Prometheus(cluster, tmp_path / "prometheus") as prometheus:
-        script.create_topic()
-        script.produce(PLAIN)
-        script.expect_links_to_be_used()
-        script.expect_promises()
-        prometheus.expect_quiet("RemoteWalHiddenTopics")
-        [created] = cluster.admin.client.create_acls([AclBinding(ResourceType.TOPIC, topic, *HIDING)]).values()
-        created.result(PATIENCE_S)
-        prometheus.expect_firing("RemoteWalHiddenTopics")
-        [deleted] = cluster.admin.client.delete_acls([AclBindingFilter(ResourceType.TOPIC, topic, *HIDING)]).values()
-        deleted.result(PATIENCE_S)
-        prometheus.expect_quiet("RemoteWalHiddenTopics")
 
 
 @contextmanager

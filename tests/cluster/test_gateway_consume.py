@@ -6,7 +6,6 @@ Zones az1 to az3 with a broker each; topics are led in az2. Consumers of az1 kno
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Self
 
@@ -198,28 +197,6 @@ def test_consumers_of_a_zone_without_a_replica_read_what_is_stored_from_objects(
         before = linked(counters)
         assert topics.kafka_python() == topics.produced
         assert linked(counters) == before, "it asks for topics by their names"
-
-
-@pytest.mark.thorough
-def test_nine_more_consumers_of_a_zone_cost_no_more_reads_than_one(cluster: LocalCluster, topic: str) -> None:
-    topics = Topic(cluster, topic, [LEADER])
-    with Script(cluster, topic) as script:
-        script.link_topic()
-        for _ in range(4):
-            topics.produce(cluster.layout.bootstrap_servers)
-        topics.wait_until_stored()
-        cold, counters = AgentCounters(cluster, [GATEWAY]), AgentCounters(cluster)
-        assert topics.librdkafka() == topics.produced
-        read_once = cold.growth("remote_wal_store_requests_total", operation="get")
-        assert read_once > 0
-        first = to_consumers(counters)
-        with ThreadPoolExecutor(9) as pool:
-            assert all(read == topics.produced for read in pool.map(lambda _: topics.librdkafka(), range(9)))
-        gets = cold.growth("remote_wal_store_requests_total", operation="get")
-        crossed = to_consumers(counters) - first
-        # What the first one got inline is read once.
-        assert gets <= 1.25 * read_once, "those after the first read the gateway's cache"
-        assert crossed < 9 * len(topics.produced) * RECORD_BYTES * 0.01
 
 
 def test_a_consumer_at_the_end_of_the_log_reads_from_objects_while_the_store_answers(

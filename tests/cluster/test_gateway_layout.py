@@ -4,9 +4,6 @@ Zones az1 to az3 with a broker each. Answers are held, so that clients of every 
 acknowledged before the leader's agent has published where it is: in a partition that another broker leads.
 """
 
-import json
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -30,7 +27,6 @@ PARTITIONS = 12
 IMPATIENT = {
     **quick(bypass_after_s=1, bypass_return_s=2),
 }
-RUN = (sys.executable, "-c", "import remote_wal; remote_wal.main()")
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -97,36 +93,3 @@ def test_when_all_agents_were_dead_each_gets_ready_though_no_other_one_is(cluste
         cluster.start_agent(broker_id)
     wait_until_led(cluster, topic)
     expect_acknowledged(cluster, topic)
-
-
-def command(*arguments: str) -> str:
-    told = subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert told.stdout, told.stderr
-    return told.stdout
-
-
-def test_doctor_finds_that_the_agent_reaches_brokers_themselves(cluster: LocalCluster) -> None:
-    file = str(cluster.layout.server_properties(LEADER))
-    checks = {one["check"]: one for one in json.loads(command("doctor", "--broker-config", file, "--json"))["checks"]}
-    assert checks["gateway-agents"]["level"] == "ok", checks["gateway-agents"]
-    assert checks["gateway-listeners"]["level"] == "ok", checks["gateway-listeners"]
-
-
-@pytest.mark.parametrize("asked", ["agents", "own zone", "gateway"])
-def test_a_plan_made_anew_of_the_running_cluster_is_the_one_that_it_has(cluster: LocalCluster, asked: str) -> None:
-    layout = cluster.layout
-    servers = {
-        "agents": layout.client_address(LEADER),
-        "own zone": GATEWAYS.own_zone_address(layout, LEADER),
-        "gateway": GATEWAYS.bootstrap_servers(layout, "az3").split(",")[0],
-    }
-    options = ["--gateway-name", "gateway-{zone}", "--json", "--durable"]
-    options += ["--gateway-port-base", str(layout.replica_port_base), "--replica-port-base", "1"]
-    planned = json.loads(command("gateway", "plan", "--bootstrap-server", servers[asked], *options))["brokers"]
-    for broker_id in cluster.broker_ids:
-        has = cluster.layout.configured(broker_id)
-        lines = planned[str(broker_id)]
-        own_zone = f"CLIENT_AZ{broker_id}://{GATEWAYS.own_zone_address(layout, broker_id)}"
-        agents = f"CLIENT_AGENTS://{layout.client_address(broker_id)}"
-        assert {own_zone, agents} <= set(lines["advertised.listeners"].split(","))
-        assert set(lines["listeners"].split(",")) <= set(has["listeners"].split(","))

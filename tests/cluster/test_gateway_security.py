@@ -6,10 +6,7 @@ say who they are. An authorizer lets writer write, reader read. Agents speak mut
 produced and read goes by object storage.
 """
 
-import socket
-import ssl
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -37,7 +34,6 @@ GATEWAYS = ZoneGateways(THREE_ZONES, bootstrap=True, security_protocol="SASL_SSL
 PASSWORDS = {"operator": "o-secret", "writer": "w-secret", "reader": "r-secret"}
 LISTENERS = ("client_az1", "client_az2", "client_az3")
 MODULES = "org.apache.kafka.common.security"
-REFUSED = "remote_wal_gateway_refused_total"
 CROSSED = "remote_wal_gateway_bytes_total"
 PRODUCED_BYTES = "remote_wal_gateway_produce_linked_bytes_total"
 ADOPTED_BYTES = "remote_wal_adopted_bytes_total"
@@ -201,28 +197,6 @@ def test_a_wrong_password_is_refused_by_the_broker(cluster: LocalCluster, author
 
     wait_until(told, "the client says why", TIMEOUT_S)
     assert any("uthentication" in error.str() for error in errors), errors
-
-
-@pytest.mark.gate
-def test_who_has_no_certificate_is_no_agent(cluster: LocalCluster) -> None:
-    host, _, port = cluster.layout.peer_address(2).rpartition(":")
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with (
-        socket.create_connection((host, int(port)), TIMEOUT_S) as plain,
-        context.wrap_socket(plain) as secured,
-        suppress(ssl.SSLError),
-    ):
-        assert secured.recv(1) == b"", "the end, and not patience"
-
-
-@pytest.mark.gate
-def test_who_speaks_no_tls_is_refused_by_the_gateway(cluster: LocalCluster, authority: Authority) -> None:
-    counters = AgentCounters(cluster)
-    config = {**login(cluster, authority, "writer", "PLAIN"), "security.protocol": "SASL_PLAINTEXT"}
-    with pytest.raises(KafkaException):
-        AdminClient(config).list_topics(timeout=5)
-    assert counters.growth(REFUSED, side="gateway", reason="client_tls") > 0
 
 
 @pytest.mark.parametrize("zone", ["az1", "az3"])

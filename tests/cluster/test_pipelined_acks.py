@@ -12,7 +12,6 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
 from tests.cluster.quick_agent import quick
-from tests.cluster.replica_moves import delete_topic, leader_of, move_leader, reassign, wait_for_isr
+from tests.cluster.replica_moves import leader_of, move_leader, reassign, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_gateway_durable import NumberedProducer, read
 from tests.cluster.unclean_election import elect_uncleanly
@@ -348,28 +347,6 @@ def test_after_an_unclean_election_only_what_the_new_leader_has_is_acknowledged(
     kept = set(read(cluster, topic))
     for one, before, since in zip(producers, both_have, from_here, strict=True):
         assert not set(before) - kept
-        assert not set(one.acknowledged[since:]) - kept
-
-
-def test_no_record_of_a_deleted_topic_is_acknowledged_by_the_one_made_again(cluster: LocalCluster, topic: str) -> None:
-    make_topic(cluster, topic)
-    producers, counters = numbered(cluster, topic, ONCE), AgentCounters(cluster)
-    gone = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
-    with running(producers):
-        more_acknowledged(producers)
-        expect_held(counters)
-        with slow_store(cluster, topic):
-            delete_topic(cluster.admin, topic)
-            # Answers come in order: behind an error there is no acknowledgement of the old topic.
-            for one in producers:
-                wait_until(partial(gone.intersection, one.errors), f"{one.name} is told that it is gone", PATIENCE_S)
-        from_here = [len(one.acknowledged) for one in producers]
-        make_topic(cluster, topic)
-        more_acknowledged(producers)
-        by_id = cluster.runtime.tools(own_address(cluster)).produce(topic, records=FEW, config={"acks": "all"})
-        assert by_id.records == FEW
-    kept = set(read(cluster, topic))
-    for one, since in zip(producers, from_here, strict=True):
         assert not set(one.acknowledged[since:]) - kept
 
 

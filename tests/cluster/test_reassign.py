@@ -226,26 +226,3 @@ def test_a_move_under_way_is_taken_back_by_an_interrupt(script: Script, tmp_path
     assert [set(after) for after in replicas(cluster, topic)] == [{1, 2}]
     script.reconnect_follower(3)
     script.expect_promises()
-
-
-def test_what_cannot_be_uploaded_is_not_moved(script: Script, tmp_path: Path) -> None:
-    cluster, topic = script.cluster, script.topic
-    script.create_topic(assignment=[[1, 2]])
-    script.produce(PLAIN)
-    script.expect_records_to_flow(50)
-    script.switch_all("put-latency-ms", "8000")
-    script.expect_records_to_flow(100)
-
-    arguments = ("--plan", planned(tmp_path / "plan.json", [2, 3], topic=topic), "--upload-timeout", "2")
-    said = reassign(cluster, "execute", *arguments, exit_code=ExitCode.FINDINGS)
-    assert [(move["state"], move["reason"]) for move in said["moves"]] == [
-        ("failed", "the tail was not uploaded in time")
-    ]
-    assert replicas(cluster, topic) == [(1, 2)]
-
-    # Who does not want to wait for the store need not.
-    said = reassign(cluster, "execute", *arguments, "--no-upload-tail")
-    assert [move["state"] for move in said["moves"]] == ["done"]
-    script.clear_switches()
-    script.expect_promises()
-    expect_no_gap_in_objects(script)

@@ -18,7 +18,6 @@ from local_cluster.polling import wait_until
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
-from retention_job.errors import SourceError
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.settings import KafkaSource, LifeTimes, Sources, StoreListing
 from tests.cluster.quick_agent import QuickAgents, quick
@@ -129,10 +128,3 @@ def uploaded(result: RunResult, topic: str) -> dict[int, int]:
         .collect()
     )
     return {row[0]: row[1] + 1 for row in rows}
-
-
-def test_a_cluster_that_does_not_answer_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
-    nowhere = Sources(KafkaSource("127.0.0.1:1", timeout_s=2), state_path=str(tmp_path / "state"))
-    with pytest.raises(SourceError, match="--bootstrap-server") as raised:
-        run(RunSettings(nowhere, now_ms(), "first"), spark)
-    assert "\n" not in str(raised.value)

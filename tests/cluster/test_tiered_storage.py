@@ -261,10 +261,3 @@ def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted
         cluster.admin.wait_for_full_isr(topic)
         delete_topic(cluster.admin, topic)
         wait_until(lambda: not offsets.partitions, "dead segments are forgotten too", PATIENCE_S)
-
-
-def test_without_tiered_storage_the_topic_is_not_there_and_nothing_is_waited_for(stock_cluster: LocalCluster) -> None:
-    with following_the_tier(stock_cluster) as (follower, offsets):
-        assert follower.wait_until_ready(PATIENCE_S)
-        assert follower.is_there is False
-        assert offsets.partitions == {}

@@ -158,33 +158,6 @@ def test_agents_killed_at_each_step_of_upload_archive_and_deletion_reach_the_sam
             assert told["disagreements"] == []
 
 
-def test_another_agent_takes_over_the_objects_of_a_broker_that_is_gone_for_good(
-    life: Script, stores: tuple[RemoteWalMetadataStore, ArchiveStore]
-) -> None:
-    store, _ = stores
-    cluster = life.cluster
-    cluster.admin.create_topic(life.topic, assignment=[[3, 1, 2]], config={**TIERED, "local.retention.ms": "3000"})
-    life.link_topic()
-    life.produce(PLAIN)
-    life.expect_links_to_be_used()
-    assert objects_of(cluster, 3) > 0
-
-    cluster.broker(3).kill()
-    cluster.agent(3).kill()
-    wait_until(lambda: store.caretaker_of(3) == 1, "the lowest of the living takes over", PATIENCE_S)
-    wait_until(lambda: objects_of(cluster, 3) == 0, "what broker 3 left has expired", PATIENCE_S)
-    wait_until(lambda: not list(store.segments(broker_id=3)), "so has its metadata", PATIENCE_S)
-    life.expect_records_to_flow()
-
-    # It was not for good after all.
-    cluster.start_broker(3, wait=False)
-    cluster.start_agent(3, wait=False)
-    wait_until(lambda: store.caretaker_of(3) == 3, "broker 3's agent cares for its own again", PATIENCE_S)
-    life.expect_promises()
-    delete_topic(cluster.admin, life.topic)
-    expect_nothing_left(cluster, store)
-
-
 def die_and_come_back(life: Script, steps: list[Step]) -> None:
     switch(life, steps)
     come_back(life)
@@ -240,8 +213,3 @@ def local_log_start(life: Script) -> int:
     directory = life.cluster.layout.partition_directory(leader, life.topic, 0)
     assert directory is not None
     return min(int(path.stem) for path in directory.glob("*.log"))
-
-
-def objects_of(cluster: LocalCluster, broker_id: int) -> int:
-    directory = cluster.layout.object_store_directory / cluster.layout.cluster_id / str(broker_id)
-    return sum(1 for _ in directory.rglob("*.rwal"))
