@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import build_app, is_own_error
-from plugin.prices import PriceError
 from retention_job.cost.scenarios import ScenarioError
 
 
@@ -50,16 +49,6 @@ def test_parameters_and_prices_are_set_on_the_command_line(tmp_path: Path) -> No
     assert changed["overridden_parameters"] == ["interval_ms", "zones", "replication_factor", "remote_followers"]
 
 
-def test_scenarios_are_listed_and_shown_to_people() -> None:
-    listed = invoke()
-    assert "kip-1176" in listed.stdout
-    assert "today-acks-1" in listed.stdout
-    shown = invoke("kip-1176")
-    assert "2,478.07" in shown.stdout
-    assert "1,424.28" in shown.stdout
-    assert max(map(len, shown.stdout.splitlines())) <= 100
-
-
 def test_the_text_tells_of_the_parameters_and_what_the_percentage_contains() -> None:
     shown = " ".join(invoke("today", "--set", "rate_mb_s=10", "--set", "interval_ms=50").stdout.split())
     for text in (
@@ -88,15 +77,3 @@ def test_errors_are_ours_and_so_one_line(arguments: tuple[str, ...], error: type
     assert isinstance(found.exception, error)
     assert is_own_error(found.exception)
     assert "\n" not in str(found.exception)
-
-
-def test_a_missing_price_ends_the_command(tmp_path: Path) -> None:
-    prices = tmp_path / "prices.toml"
-    prices.write_text(Path("plugin/prices.toml").read_text().replace("instance_hour = 0.904", ""))
-    found = invoke("today", "--prices", str(prices))
-    assert isinstance(found.exception, PriceError)
-    assert "broker.instance_hour" in str(found.exception)
-
-
-def test_parameters_without_a_workload_are_wrong() -> None:
-    assert invoke("--set", "zones=5").exit_code == 2

@@ -39,18 +39,30 @@ class Run:
         return self.ledger.report().producers[0]
 
 
-def test_all_read_in_order_is_no_fault() -> None:
-    run = Run()
-    run.send(3)
-    run.read((0, 0), (1, 1), (2, 2))
-    assert (run.result.sent, run.result.acknowledged, run.result.consumed, run.result.faults) == (3, 3, 3, 0)
+IN_ORDER = [(0, 0), (1, 1), (2, 2)]
 
 
-def test_an_acknowledged_record_that_is_not_read_is_lost() -> None:
+@pytest.mark.parametrize(
+    ("outcome", "read", "counted"),
+    [
+        pytest.param(Outcome.ACKNOWLEDGED, IN_ORDER, {"sent": 3, "acknowledged": 3, "consumed": 3}, id="all in order"),
+        pytest.param(Outcome.ACKNOWLEDGED, [(0, 0), (2, 2)], {"lost": 1}, id="acknowledged and not read"),
+        pytest.param(Outcome.UNKNOWN, [(1, 1)], {"consumed": 1}, id="without an answer it may be there or not"),
+        pytest.param(Outcome.ACKNOWLEDGED, [*IN_ORDER, (2, 2)], {"duplicates": 0}, id="one offset read again"),
+        pytest.param(Outcome.ACKNOWLEDGED, [*IN_ORDER, (2, 3)], {"duplicates": 1}, id="a second copy in the log"),
+        pytest.param(Outcome.UNKNOWN, [(0, 0), (2, 1), (1, 2)], {"reordered": 1}, id="after its successor"),
+        pytest.param(Outcome.ABORTED, [(1, 1)], {"aborted": 3, "aborted_but_read": 1}, id="aborted and read"),
+        pytest.param(Outcome.ACKNOWLEDGED, [(0, 0), (1, 1), (2, 7)], {"at_wrong_offset": 1}, id="at another offset"),
+        pytest.param(Outcome.ACKNOWLEDGED, [*IN_ORDER, (2**60, 3)], {"altered": 1, "consumed": 3}, id="never sent"),
+    ],
+)
+def test_each_outcome_is_counted(outcome: Outcome, read: list[tuple[int, int]], counted: dict[str, int]) -> None:
     run = Run()
-    run.send(3)
-    run.read((0, 0), (2, 2))
-    assert (run.result.lost, run.result.faults) == (1, 1)
+    run.send(3, outcome)
+    run.read(*read)
+    assert {name: getattr(run.result, name) for name in counted} == counted
+    faults = {"lost", "duplicates", "reordered", "aborted_but_read", "at_wrong_offset", "altered"}
+    assert run.result.faults == sum(count for name, count in counted.items() if name in faults)
 
 
 def test_a_record_that_was_sent_again_after_its_answer_was_lost_is_acknowledged_without_an_offset() -> None:
@@ -63,29 +75,6 @@ def test_a_record_that_was_sent_again_after_its_answer_was_lost_is_acknowledged_
     assert (run.result.acknowledged, run.result.faults) == (2, 0)
 
 
-def test_a_record_without_an_answer_may_be_there_or_not() -> None:
-    run = Run()
-    run.send(2, Outcome.UNKNOWN)
-    run.read((1, 1))
-    assert (run.result.consumed, run.result.faults) == (1, 0)
-
-
-def test_a_second_copy_in_the_log_is_a_duplicate_but_reading_one_offset_again_is_none() -> None:
-    run = Run()
-    run.send(1)
-    run.read((0, 0), (0, 0))
-    assert run.result.duplicates == 0
-    run.read((0, 1))
-    assert (run.result.duplicates, run.result.faults) == (1, 1)
-
-
-def test_a_record_after_its_successor_is_reordered() -> None:
-    run = Run()
-    run.send(3, Outcome.UNKNOWN)
-    run.read((0, 0), (2, 1), (1, 2))
-    assert (run.result.reordered, run.result.faults) == (1, 1)
-
-
 def test_order_counts_within_a_partition_only() -> None:
     run = Run()
     run.send(2, Outcome.UNKNOWN)
@@ -93,20 +82,6 @@ def test_order_counts_within_a_partition_only() -> None:
     run.ledger.read(1, 0, pattern.value(0, 1))
     run.ledger.read(0, 0, pattern.value(0, 0))
     assert run.result.faults == 0
-
-
-def test_an_aborted_record_must_not_be_read() -> None:
-    run = Run()
-    run.send(2, Outcome.ABORTED)
-    run.read((1, 1))
-    assert (run.result.aborted, run.result.aborted_but_read, run.result.faults) == (2, 1, 1)
-
-
-def test_another_offset_than_the_acknowledged_one_is_a_fault() -> None:
-    run = Run()
-    run.send(1)
-    run.read((0, 7))
-    assert (run.result.at_wrong_offset, run.result.faults) == (1, 1)
 
 
 @given(st.integers(16, 39), st.integers(1, 255))
@@ -117,13 +92,6 @@ def test_any_altered_byte_of_the_body_shows(position: int, flip: int) -> None:
     value[position] ^= flip
     run.ledger.read(0, 0, bytes(value))
     assert (run.result.altered, run.result.faults) == (1, 1)
-
-
-def test_a_sequence_number_that_was_never_sent_is_an_altered_record() -> None:
-    run = Run()
-    run.send(1)
-    run.read((0, 0), (2**60, 1))
-    assert (run.result.altered, run.result.consumed) == (1, 1)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"somebody else's record of some length"])

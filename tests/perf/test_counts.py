@@ -4,7 +4,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from perf.counts.command import Counted, rows, wake_ups
+from perf.counts.command import Counted, rows
 from perf.counts.counted_agent import Calls, HandOvers
 from perf.counts.system_calls import BUFFER_BYTES, SystemCalls
 
@@ -27,18 +27,7 @@ def test_a_system_call_in_two_lines_counts_once() -> None:
     seen = SystemCalls()
     seen.add(_STRACE.splitlines())
     assert seen.calls == {"recvfrom": 1, "futex": 1, "write": 1, "sendmsg": 1, "read": 1, "mmap": 3}
-
-
-def test_bytes_are_those_that_went_through() -> None:
-    seen = SystemCalls()
-    seen.add(_STRACE.splitlines())
-    assert (seen.bytes_in, seen.bytes_out) == (1200, 508)
-
-
-def test_new_buffers_are_large_and_no_stacks() -> None:
-    seen = SystemCalls()
-    seen.add(_STRACE.splitlines())
-    assert seen.buffer_bytes == BUFFER_BYTES
+    assert (seen.bytes_in, seen.bytes_out, seen.buffer_bytes) == (1200, 508, BUFFER_BYTES)
 
 
 def _called() -> int:
@@ -58,42 +47,12 @@ def test_calls_are_those_of_the_thread_that_counts() -> None:
     assert calls.c["getpid"] == 2
 
 
-def test_calls_are_forgotten_when_counting_begins_anew() -> None:
-    calls = Calls()
-    calls.begin()
-    _called()
-    calls.end()
-    calls.begin()
-    calls.end()
-    assert f"{__name__}:_called" not in calls.python
-
-
 def test_a_hand_over_is_counted_and_done() -> None:
     hand_overs = HandOvers()
     with ThreadPoolExecutor(1) as pool:
         submit = hand_overs.counted(pool.submit)
         assert [submit(_called).result() for _ in range(3)] == [_called()] * 3
     assert hand_overs.total == 3
-
-
-def test_a_thread_that_is_woken_is_a_wake_up() -> None:
-    times, there, back = 20, threading.Semaphore(0), threading.Semaphore(0)
-
-    def echo() -> None:
-        for _ in range(times):
-            there.acquire()
-            back.release()
-
-    thread = threading.Thread(target=echo)
-    thread.start()
-    before = wake_ups(os.getpid())
-    for _ in range(times - 1):
-        there.release()
-        back.acquire()
-    woken = wake_ups(os.getpid()) - before
-    there.release()
-    thread.join()
-    assert woken >= times - 1
 
 
 def test_what_was_not_counted_is_no_zero() -> None:

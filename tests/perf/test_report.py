@@ -89,15 +89,6 @@ def test_figures_of_two_readings_give_what_happened_in_between_and_count_each_co
     assert (figures + figures).inline_bytes == 200.0
 
 
-def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
-    figures = parse_metrics(METRICS)
-    runs = [by_agents(number, figures) for number in range(2)]
-    (row,) = agent_rows(runs)
-    assert row["agent_cores"] == 0.5
-    assert row["zone_share"] == 0.05
-    assert row["faults"] == {"link_wait_timeout": 6.0}
-
-
 def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their_own_topics() -> None:
     figures = parse_metrics(METRICS)
     runs = [by_agents(number, figures) for number in range(2)]
@@ -105,12 +96,6 @@ def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their
     assert row["cpu_of_brokers"] == 0.75
     assert row["linked_share"] == 0.99
     assert row["put_and_get_ms"] == 10.5
-
-
-def test_each_load_is_told_in_a_line() -> None:
-    assert line_of(measured(RATE, "links", 1, 9.04)) == "rate, links, round 2: 9.0 MB/s"
-    counted = parse_metrics(METRICS)
-    assert line_of(by_agents(0, counted)).endswith("9.0 MB/s, PUT + GET 10.5 ms at p50, 13.9 at p99")
 
 
 def failed(rung: str, number: int, reason: str = "5 records were not acknowledged") -> Measured:
@@ -137,15 +122,6 @@ def test_rounds_that_were_kept_up_with_on_both_sides_are_compared() -> None:
     (row,) = compare([RATE], runs)
     assert row["compared"] == row["compared_max"] == 0.9
     assert [told[:16] for told in row["not_kept_up_with"]] == ["stock, round 2: ", "links, round 3: "]
-
-
-def test_what_was_not_kept_up_with_is_in_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [failed(STOCK, 0), failed("links", 0)]
-    print_tables([RATE], runs)
-    assert capsys.readouterr().out.count("5 records were not acknowledged") == 2
-    write_json(tmp_path / "ladder.json", [RATE], runs)
-    written = json.loads((tmp_path / "ladder.json").read_text())
-    assert [run["not_kept_up_with"] for run in written["rounds"]] == ["5 records were not acknowledged"] * 2
 
 
 @pytest.mark.parametrize(("inline", "is_void"), [("1.0", False), ("2.0", True)])

@@ -97,17 +97,6 @@ def test_who_waits_gets_what_was_returned_or_raised(play: Callable[[Scenario], N
     play(scenario)
 
 
-def test_nobody_is_told_before_the_caller_has_gone_on(play: Callable[[Scenario], None]) -> None:
-    async def scenario(pools: Pool) -> None:
-        pool = pools(1)
-        one = call(pool, int, "7")
-        assert not one.done()
-        assert await one == 7
-        pool.shutdown()
-
-    play(scenario)
-
-
 def test_what_waits_for_a_thread_can_be_cancelled_and_is_not_made(play: Callable[[Scenario], None]) -> None:
     async def scenario(pools: Pool) -> None:
         pool, made = pools(1), list[int]()
@@ -151,16 +140,5 @@ def test_a_pool_that_is_shut_down_takes_nothing_and_cancels_what_waits(play: Cal
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert made == []
-
-    play(scenario)
-
-
-def test_a_shutdown_that_waits_lets_what_runs_end(play: Callable[[Scenario], None]) -> None:
-    async def scenario(pools: Pool) -> None:
-        pool, made = pools(2), list[int]()
-        calls = [call(pool, made.append, number) for number in range(2)]
-        pool.shutdown(wait=True)
-        assert sorted(made) == [0, 1]
-        await asyncio.gather(*calls)
 
     play(scenario)

@@ -21,12 +21,6 @@ def loop() -> VirtualTimeLoop:
     return VirtualTimeLoop()
 
 
-def test_a_day_passes_at_once(loop: VirtualTimeLoop) -> None:
-    began_s = loop.time()
-    run(loop, asyncio.sleep(86_400))
-    assert loop.time() == pytest.approx(began_s + 86_400)
-
-
 def test_waiting_for_nothing_and_never_waiting_are_failures(loop: VirtualTimeLoop) -> None:
     async def wait() -> None:
         await asyncio.Event().wait()

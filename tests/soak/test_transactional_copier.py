@@ -1,5 +1,7 @@
 """What the transactional copier has written, held against what it read."""
 
+import pytest
+
 from local_cluster.workload.ledger import ProducerReport
 from tests.soak.transactional_copier import compare_copy
 
@@ -15,17 +17,14 @@ def test_each_value_once_and_in_order_is_no_fault() -> None:
     assert (report.acknowledged, report.consumed, report.faults) == (4, 4, 0)
 
 
-def test_a_value_that_was_not_copied_is_lost() -> None:
-    assert compared(0, 3, 8).lost == 1
-
-
-def test_a_value_that_was_copied_twice_is_doubled() -> None:
-    assert compared(0, 3, 3, 5, 8).duplicates == 1
-
-
-def test_a_value_behind_its_successor_is_reordered() -> None:
-    assert compared(0, 5, 3, 8).reordered == 1
-
-
-def test_what_was_never_there_is_altered() -> None:
-    assert compared(*_VALUES, 9).altered == 1
+@pytest.mark.parametrize(
+    ("copies", "fault"),
+    [
+        ((0, 3, 8), "lost"),
+        ((0, 3, 3, 5, 8), "duplicates"),
+        ((0, 5, 3, 8), "reordered"),
+        ((*_VALUES, 9), "altered"),
+    ],
+)
+def test_each_fault_is_counted(copies: tuple[int, ...], fault: str) -> None:
+    assert getattr(compared(*copies), fault) == 1

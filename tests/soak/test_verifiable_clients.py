@@ -53,11 +53,25 @@ def test_a_record_may_be_read_before_its_acknowledgement_is_told(run: Run) -> No
     assert (run.result.acknowledged, run.result.consumed, run.result.faults) == (1, 1, 0)
 
 
-def test_an_acknowledged_record_that_is_not_read_is_lost(run: Run) -> None:
-    run.acknowledged(0, 0)
-    run.acknowledged(1, 1)
-    run.read("1", 1)
-    assert run.result.lost == 1
+@pytest.mark.parametrize(
+    ("acknowledged", "read", "counted"),
+    [
+        pytest.param([(0, 0), (1, 1)], [("1", 1)], {"lost": 1}, id="acknowledged and not read"),
+        pytest.param([(0, 0)], [("0", 0), ("0", 0)], {"duplicates": 0}, id="one offset read again"),
+        pytest.param([(0, 0)], [("0", 0), ("0", 1)], {"duplicates": 1}, id="a second copy"),
+        pytest.param([], [("1", 0), ("0", 1)], {"reordered": 1}, id="behind its successor"),
+        pytest.param([(0, 7)], [("0", 8)], {"at_wrong_offset": 1}, id="at another offset"),
+        pytest.param([], [("what?", 0), ("٣", 1)], {"altered": 2}, id="what nobody sent"),
+    ],
+)
+def test_each_fault_is_counted(
+    run: Run, acknowledged: list[tuple[int, int]], read: list[tuple[str, int]], counted: dict[str, int]
+) -> None:
+    for value, offset in acknowledged:
+        run.acknowledged(value, offset)
+    for text, offset in read:
+        run.read(text, offset)
+    assert {name: getattr(run.result, name) for name in counted} == counted
 
 
 def test_a_record_whose_sending_failed_may_be_there_or_not(run: Run) -> None:
@@ -66,33 +80,6 @@ def test_a_record_whose_sending_failed_may_be_there_or_not(run: Run) -> None:
     run.read("1", 0)
     assert run.account.send_errors == {"TimeoutException": 2}
     assert (run.result.lost, run.result.faults) == (0, 0)
-
-
-def test_a_second_copy_is_doubled_and_the_same_offset_read_again_is_not(run: Run) -> None:
-    run.acknowledged(0, 0)
-    run.read("0", 0)
-    run.read("0", 0)
-    assert run.result.duplicates == 0
-    run.read("0", 1)
-    assert run.result.duplicates == 1
-
-
-def test_a_record_behind_its_successor_is_reordered(run: Run) -> None:
-    run.read("1", 0)
-    run.read("0", 1)
-    assert run.result.reordered == 1
-
-
-def test_another_offset_than_the_acknowledged_one_is_a_fault(run: Run) -> None:
-    run.acknowledged(0, 7)
-    run.read("0", 8)
-    assert run.result.at_wrong_offset == 1
-
-
-def test_a_value_that_nobody_sent_is_altered(run: Run) -> None:
-    run.read("what?", 0)
-    run.read("٣", 1)
-    assert run.result.altered == 2
 
 
 def test_other_events_are_passed_over_and_anything_else_is_an_error(run: Run) -> None:
