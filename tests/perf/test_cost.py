@@ -5,7 +5,6 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from metadata_topic.settings.topic_settings import LinkPolicy
 from perf.__main__ import app
 from perf.cost.load import Assigned, Load
 from perf.cost.sweep import LIFE_S, RATES, SHAPES, Case, Priced, count, price
@@ -88,27 +87,6 @@ def test_objects_that_live_for_too_long_are_not_made() -> None:
     assert counts.amounts.puts == 0
 
 
-def sent_ahead(records_per_s: int, policy: LinkPolicy, *, seconds: float = 30.0, is_off: bool = False) -> list[float]:
-    """Latencies of one librdkafka producer with default settings, of what one of three brokers leads."""
-    requests_per_s = min(records_per_s / 3, 2 * 200)  # two partitions, and linger.ms is 5
-    bytes_per_s = records_per_s / 3 * 1000
-    load = Load(bytes_per_s, acks_all=True, partitions=2, request_bytes=round(bytes_per_s / requests_per_s))
-    return sorted(count(load, seconds, PRICES, Assigned(policy, object_life_s=LIFE_S), is_off=is_off).latencies_s)
-
-
-@pytest.mark.parametrize("records_per_s", [50, 200, 1000])
-def test_small_requests_sent_ahead_take_as_long_as_inline(records_per_s: int) -> None:
-    # Tries become rare only after a while.
-    inline, tried = (
-        sent_ahead(records_per_s, LinkPolicy.COST, seconds=300.0, is_off=is_off) for is_off in (True, False)
-    )
-    assert len(inline) > records_per_s
-    if records_per_s < 1000:  # so little is never tried
-        assert tried == inline
-    assert tried[len(tried) // 2] <= 1.1 * inline[len(inline) // 2]
-    assert tried[int(len(tried) * 0.9)] <= 1.4 * inline[int(len(inline) * 0.9)]
-
-
 def held_up(load: Load, share: float, seconds: float = 30.0) -> float:
     """How much longer than inline a share of a producer's requests takes at least."""
     inline, tried = (
@@ -127,30 +105,11 @@ def test_a_producer_whose_requests_pay_one_by_one_keeps_its_rate_and_waits_for_a
     assert held_up(load, 0.5) <= 15
 
 
-def test_a_producer_two_of_whose_requests_would_pay_is_not_tried_again_and_again() -> None:
-    load = Load(2e6, acks_all=True, partitions=6, request_bytes=25_000)
-    assert held_up(load, 0.9, seconds=120.0) <= 1.5
-
-
 @pytest.mark.parametrize("mb_per_s", [4, 7])
 def test_producers_that_wait_and_would_lose_their_rate_go_inline_in_step_or_not(mb_per_s: float) -> None:
     found = price(Case(mb_per_s * 1e6, "steady", acks_all=True), 30.0, PRICES)
     assert found.ratio < 1
     assert found.counts.produced_bytes / found.counts.seconds >= 0.9 * mb_per_s * 1e6
-
-
-@pytest.mark.timeout(900)  # five minutes of small requests, counted one by one
-def test_where_links_are_tried_in_vain_now_and_then_most_requests_do_not_wait() -> None:
-    inline, tried = (sent_ahead(5000, LinkPolicy.COST, seconds=300.0, is_off=is_off) for is_off in (True, False))
-    assert tried != inline
-    for share, times in ((0.5, 1.1), (0.9, 1.4)):
-        assert tried[int(len(tried) * share)] <= times * inline[int(len(inline) * share)]
-
-
-def test_links_for_every_byte_make_requests_sent_ahead_wait_for_each_other() -> None:
-    inline = sent_ahead(1000, LinkPolicy.ALWAYS, is_off=True)
-    assert sent_ahead(1000, LinkPolicy.ALWAYS)[0] > inline[0]
-    assert sent_ahead(1000, LinkPolicy.ALWAYS)[-1] > 100 * inline[-1]
 
 
 def test_the_command_tells_of_each_load() -> None:

@@ -90,17 +90,6 @@ async def test_while_much_is_uploaded_the_broker_is_asked_to_gather_as_much_for_
         assert wait_of(agents.broker.requests[-1]) == (500, 1), "a consumer's fetch is its own"
 
 
-async def test_requests_stay_as_they_are_where_nothing_may_be_gathered() -> None:
-    async with two_agents(gather_max_ms=0) as agents:
-        agents.append({0: batches(1, 0)})
-        follower = await agents.connect()
-        await follower.fetch({0: 0})
-        agents.append({0: batches(1, 1, payload=bytes(BULK_BYTES))})
-        await follower.fetch({0: 1})
-        await follower.fetch({0: 2})
-        assert agents.broker.requests[-1] == request({0: 2}, correlation_id=follower.correlation_id)
-
-
 async def test_nothing_is_announced_where_the_bytes_will_go_inline() -> None:
     async with two_agents(break_even_bytes=1_000_000) as agents:
         agents.led.mode = LinkMode.INLINE
@@ -110,23 +99,6 @@ async def test_nothing_is_announced_where_the_bytes_will_go_inline() -> None:
         agents.append({0: batches(1, 1)})
         assert await follower.fetch({0: 1}) == follower.expected({0: batches(1, 1)})
         assert agents.storage.fetches == []
-
-
-async def test_two_responses_keep_their_order_when_the_first_takes_longer() -> None:
-    async with two_agents() as agents:
-        first, second = batches(1, 0, payload=b"1" * 500), batches(1, 1, payload=b"2" * 500)
-        agents.append({0: first})
-        follower = await agents.connect()
-        agents.storage.fetch_gate.clear()
-        one = follower.send({0: 0})
-        await agents.until(lambda: bool(agents.storage.fetches))
-        agents.led.expected = False
-        agents.append({0: second}, stored=False)
-        two = follower.send({0: 1})
-        await agents.until(lambda: len(agents.broker.requests) == 2)
-        agents.storage.fetch_gate.set()
-        assert await follower.receive() == response({0: first}, correlation_id=one)
-        assert await follower.receive() == response({0: second}, correlation_id=two)
 
 
 async def test_a_consumer_is_never_given_a_link() -> None:
@@ -199,12 +171,6 @@ async def test_a_request_that_gets_no_answer_does_not_shift_those_behind_it() ->
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert agents.linked_responses == 2
-
-
-# Object storage fails.
-
-
-# Peers that are not as they should be.
 
 
 # Things end.

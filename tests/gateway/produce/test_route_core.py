@@ -75,26 +75,6 @@ def test_a_request_is_offered_and_goes_on_as_a_route_request_once_it_is_stored()
     assert core.kept_bytes == 0
 
 
-def test_uploads_run_side_by_side_and_requests_go_on_in_order() -> None:
-    core, frames = make(), [large(number) for number in range(3)]
-    for number, frame in enumerate(frames):
-        offered(core.frame_came(frame, 1.0), number)
-    assert core.stored(2, WHERE, 1.1) == []
-    assert core.stored(1, WHERE, 1.1) == []
-    for number, action in enumerate(core.stored(0, WHERE, 1.1)):
-        forwarded(action, number, frames[number])
-
-
-def test_what_goes_inline_waits_behind_an_upload() -> None:
-    core = make()
-    offered(core.frame_came(large(1), 1.0), 0)
-    assert core.frame_came(small(2), 1.0) == []
-    assert core.frame_came(b"\0\3metadata", 1.0) == []
-    first, *rest = core.stored(0, WHERE, 1.1)
-    forwarded(first, 0, large(1))
-    assert rest == [ForwardInline(small(2)), ForwardInline(b"\0\3metadata")]
-
-
 def test_a_failed_upload_sends_its_request_inline_in_its_place() -> None:
     core = make()
     offered(core.frame_came(large(1), 1.0), 0)
@@ -115,16 +95,6 @@ def test_a_slow_upload_is_waited_for_so_long_and_no_longer_and_its_end_means_not
     assert core.stored(0, WHERE, 1.5) == []
     assert core.not_stored(0, 1.5) == []
     assert (core.kept_bytes, core.deadline_s) == (0, None)
-
-
-def test_what_waits_behind_a_slow_upload_is_not_slow_itself() -> None:
-    core = make()
-    offered(core.frame_came(large(1), 1.0), 0)
-    offered(core.frame_came(large(2), 1.0), 1)
-    core.stored(1, WHERE, 1.1)
-    first, second, third = core.look_again(1.0 + WAIT_S)
-    assert (first, second) == (Settled(0), ForwardInline(large(1)))
-    forwarded(third, 1, large(2))
 
 
 def test_the_original_is_sent_when_it_is_asked_for_and_once() -> None:
@@ -193,15 +163,6 @@ def test_so_much_follows_a_request_that_may_be_asked_for_and_no_more(window: Win
     assert went == [[ForwardInline(small(2))], [ForwardInline(small(3))], [], []]
     assert core.deadline_s is None
     assert core.answered(0, 1.1)[1:] == [ForwardInline(small(4)), ForwardInline(small(5))]
-
-
-def test_the_window_opens_when_the_original_is_sent() -> None:
-    core = make(Window(1, 1 << 20))
-    core.frame_came(large(1), 1.0)
-    core.stored(0, WHERE, 1.0)
-    assert core.frame_came(small(2), 1.0) == [ForwardInline(small(2))]
-    assert core.frame_came(small(3), 1.0) == []
-    assert core.inline_asked(0, 1.1) == [SendOriginal(0, large(1)), Settled(0), ForwardInline(small(3))]
 
 
 def test_a_closed_window_gives_no_deadline_that_nothing_would_come_of() -> None:

@@ -55,33 +55,6 @@ def test_a_request_is_read_spliced_and_goes_on_as_the_client_sent_it() -> None:
     assert core.deadline_s is None
 
 
-def test_reads_run_side_by_side_and_requests_go_on_in_order() -> None:
-    core = make()
-    assert [core.request_came(route(number), 1.0) for number in (0, 1)] == [[read(0)], [read(1)]]
-    assert core.frame_came(b"inline") == []
-    assert core.was_read(1, RECORDS) == []
-    assert to_broker(core.was_read(0, RECORDS)) == [frame_of(0), frame_of(1), b"inline"]
-    assert to_broker(core.frame_came(b"next")) == [b"next"]
-
-
-def test_after_a_failed_read_the_original_is_asked_for_and_those_behind_wait() -> None:
-    core = make()
-    core.request_came(route(0), 1.0)
-    core.request_came(route(1), 1.0)
-    assert core.not_read(0) == [AskInline(0, AskReason.FAILED)]
-    assert core.was_read(1, RECORDS) == []
-    assert core.frame_came(b"inline") == []
-    assert to_broker(core.original_came(0, frame_of(0))) == [frame_of(0), frame_of(1), b"inline"]
-
-
-def test_other_bytes_are_never_sent_to_the_broker() -> None:
-    core = make()
-    for number, wrong in enumerate((RECORDS[:-1], RECORDS[:-1] + b"!", b"")):
-        core.request_came(route(number), 1.0)
-        assert core.was_read(number, wrong) == [AskInline(number, AskReason.CORRUPT)]
-        assert to_broker(core.original_came(number, frame_of(number))) == [frame_of(number)]
-
-
 def test_a_late_read_is_asked_for_once_and_what_it_brings_is_not_looked_at() -> None:
     core = make()
     core.request_came(route(0), 1.0)
@@ -93,15 +66,6 @@ def test_a_late_read_is_asked_for_once_and_what_it_brings_is_not_looked_at() -> 
     assert core.look_again(1.0 + WAIT_S) == core.was_read(0, RECORDS) == core.not_read(0) == []
     assert core.was_read(1, RECORDS) == []
     assert to_broker(core.original_came(0, frame_of(0))) == [frame_of(0), frame_of(1)]
-
-
-def test_a_request_behind_the_first_is_asked_for_when_it_fails_and_not_when_it_is_its_turn() -> None:
-    core = make()
-    core.request_came(route(0), 1.0)
-    core.request_came(route(1), 1.0)
-    assert core.not_read(1) == [AskInline(1, AskReason.FAILED)]
-    assert core.original_came(1, frame_of(1)) == []
-    assert to_broker(core.was_read(0, RECORDS)) == [frame_of(0), frame_of(1)]
 
 
 def test_originals_that_nobody_asked_for_or_that_are_others_end_the_connection() -> None:
@@ -154,12 +118,6 @@ def test_so_many_bytes_are_read_at_once_and_the_rest_in_turn() -> None:
     assert core.was_read(1, RECORDS) == [read(2)]
     *_, last = core.was_read(0, RECORDS)
     assert last == read(3)
-
-
-def test_a_request_that_is_larger_than_what_is_read_at_once_is_read_alone() -> None:
-    core = make(reading_bytes=1)
-    assert [core.request_came(route(number), 1.0) for number in (0, 1)] == [[read(0)], []]
-    assert core.not_read(0) == [AskInline(0, AskReason.FAILED), read(1)]
 
 
 def test_one_that_waits_for_its_turn_for_too_long_is_asked_for_unread() -> None:
