@@ -9,8 +9,8 @@ from agent.settings.plain_peers import listener_with_login
 from agent.settings.setting_types import milliseconds
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.server_properties import BrokerProperties
-from plugin.prices import DEFAULT_PRICES_FILE, EXPRESS, Prices, StorePrices
-from rlm.write_path.commit.link_costs import FOLLOWERS_UNKNOWN, LinkCosts
+from plugin.prices import DEFAULT_PRICES_FILE, EXPRESS, REMOTE_REPLICAS, Prices, StorePrices
+from rlm.write_path.link_costs import LinkCosts
 
 GRACE_TIMES: Final = 2
 """For how many of the longest time-out of those who read them objects stay that are to be deleted (guessed)."""
@@ -56,7 +56,7 @@ class Configuration:
     @property
     def break_even_bytes(self) -> int:
         """The size from which on an object is cheaper than its cross-zone bytes, while no followers are known."""
-        return self.prices.break_even_bytes(FOLLOWERS_UNKNOWN, self.store_prices)
+        return self.prices.break_even_bytes(REMOTE_REPLICAS, self.store_prices)
 
     @property
     def upload_wait_max_s(self) -> float:

@@ -26,6 +26,8 @@ BYTES_PER_GB = 10**9
 SECONDS_PER_MONTH: Final = 30 * 86_400
 NEVER_PAYS: Final = sys.maxsize
 """Used instead of a size: none is large enough."""
+REMOTE_REPLICAS: Final = 2
+"""How many replicas of a log are in other zones than its leader, as far as is known: three in three zones."""
 S3_STANDARD_CLASS_NAME = "plugin.s3.S3WalStorageManager"
 DEFAULT_PRICES_FILE = Path(__file__).with_name("prices.toml")
 

@@ -32,7 +32,7 @@ from replication.wire.metrics import RecentTraffic
 from rlm.archive.stored_runs import LedLogs
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.cadence import Cadence, CommitLimits, spacing_s
+from rlm.write_path.commit.cadence import Cadence, CommitLimits
 from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.commit.price import Price
 from rlm.write_path.core.led_partition import BacklogLimits, PartitionStatus
@@ -44,6 +44,7 @@ from rlm.write_path.reading.resume_point import ResumePoint, end_of_log, resume_
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadListener, WritePathOwner
 from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import PretendedUploads, RLMWalCombineTask
+from rlm.write_path.uploads.object_spacing import spacing_s
 from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
 
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
@@ -296,9 +297,8 @@ class WritePath(WritePathOwner):
 def _make_decider(around: AgentResources, limits: LogManagerLimits) -> LinkDecider:
     configuration, relaying, settings = around.configuration, around.relaying, around.settings
     costs = replace(configuration.link_costs, reads_for=relaying.reads_for, pack_ratio=relaying.packing.ratio_of)
-    price = Price(configuration.break_even_bytes, configuration.upload_wait_max_s, costs)
     return LinkDecider(
-        price,
+        Price(costs.judge, configuration.upload_wait_max_s),
         Cadence(limits.commit),
         has_trials=not settings.is_shadow,
         is_off=lambda: around.publication.is_stalled,

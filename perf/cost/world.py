@@ -21,18 +21,18 @@ import numpy as np
 from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
-from perf.cost.counts import FOLLOWERS, Counts
+from perf.cost.counts import Counts
 from perf.cost.load import FOLLOWER_IDS, Assigned, Load, WaitingProducer
 from plugin.prices import Prices
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.commit.cadence import Cadence
-from rlm.write_path.commit.link_costs import LinkCosts
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
 from rlm.write_path.commit.price import Price
 from rlm.write_path.core.actions import Action, TellLeftOut, TellStored, Upload
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.core.pacing import LogManagerLimits, Look, UploadNow, Wait
 from rlm.write_path.core.write_path_core import WritePathCore
+from rlm.write_path.link_costs import LinkCosts
 from rlm.write_path.reading.log_task import LogTask, TaskOutcome
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
 
@@ -367,7 +367,7 @@ class CostWorld:
     ) -> None:
         """`is_off`: nothing is linked. `is_noisy`: requests have a heavy tail, and the machine stalls now and then."""
         store = prices.s3_express
-        price = Price(prices.break_even_bytes(FOLLOWERS, store), UPLOAD_WAIT_S, LinkCosts(prices, store))
+        price = Price(LinkCosts(prices, store).judge, UPLOAD_WAIT_S)
         self.decider = LinkDecider(price, Cadence(limits.commit), is_off=lambda: is_off)
         self.load, self.limits = load, limits
         self.counts, self.object_life_s = Counts(), assigned.object_life_s

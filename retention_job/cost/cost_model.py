@@ -23,7 +23,7 @@ from plugin.inline_reason import InlineReason
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, PriceTable, StorePrices
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import stretched_interval_s
-from rlm.write_path.commit.link_costs import LinkCosts
+from rlm.write_path.link_costs import LinkCosts
 from rlm.write_path.uploads.segment_queue import ReadingOrder, ranges_read, reading_order
 
 Where = tuple[str, int]

@@ -10,8 +10,7 @@ from metadata_topic.topic.publication_watch import STALLED, PublicationWatch
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
-from rlm.write_path.commit.price import Price
-from tests.rlm.driven_core import LIMITS
+from tests.rlm.driven_core import LIMITS, price
 from tests.rlm.plain_log import partition
 
 
@@ -19,7 +18,7 @@ def test_a_stall_ends_links_whatever_the_policy_and_its_end_brings_them_back() -
     reason: list[str | None] = [None]
     faults: Counter[str] = Counter()
     watch = PublicationWatch(lambda: reason[0], lambda fault: faults.update([fault]))
-    decider = LinkDecider(Price(1, 0.1), Cadence(LIMITS.commit), is_off=lambda: watch.is_stalled)
+    decider = LinkDecider(price(1, 0.1), Cadence(LIMITS.commit), is_off=lambda: watch.is_stalled)
     modes = []
     with structlog.testing.capture_logs() as told:
         for now in (None, "compact", "compact", "compact", None, None, "no broker"):

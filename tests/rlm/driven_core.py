@@ -11,7 +11,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, CommitLimits
 from rlm.write_path.commit.link_policy import LinkDecider
-from rlm.write_path.commit.price import Price
+from rlm.write_path.commit.price import Outlook, Price
 from rlm.write_path.core.actions import Action, TellStored, Upload
 from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits, Look, UploadNow, Wait
@@ -36,12 +36,17 @@ LIMITS = LogManagerLimits(
 )  # fmt: skip
 
 
+def price(break_even_bytes: float, wait_max_s: float) -> Price:
+    """Objects pay from this size, whatever their entries."""
+    return Price(lambda _led: Outlook(break_even_bytes, 0.0, 1.0), wait_max_s)
+
+
 class Driven:
     """A core, what it leads, and a loop that does at once, or later, what it wants."""
 
     def __init__(self, break_even_bytes: int = 10**9, **changes: Any) -> None:
         limits = replace(LIMITS, **changes)
-        self.decider = LinkDecider(Price(break_even_bytes, 0.025), Cadence(limits.commit), has_trials=False)
+        self.decider = LinkDecider(price(break_even_bytes, 0.025), Cadence(limits.commit), has_trials=False)
         self.core = WritePathCore(limits, self.decider)
         self.now_s = 1000.0
         self.logs = [PlainLog(number) for number in range(3)]

@@ -19,7 +19,6 @@ from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, CommitLimits
 from rlm.write_path.commit.link_policy import LinkDecider
-from rlm.write_path.commit.price import Price
 from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
@@ -30,6 +29,7 @@ from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.kafka_log.log_writer import LogWriter
+from tests.rlm.driven_core import price
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 
 TOPIC = TopicId(b"m" * 16)
@@ -124,7 +124,7 @@ class Rig:
         self.metrics = WriteMetrics(registry)
         clocks = Clocks(asyncio.get_running_loop().time, lambda: 1_700_000_000_000)
         combine = RLMWalCombineTask(self.storage, self.publisher, CombinedSegmentId(1, 5, 0), self.metrics, clocks)
-        decider = LinkDecider(Price(30_000, 0.1), Cadence(limits.commit))
+        decider = LinkDecider(price(30_000, 0.1), Cadence(limits.commit))
         self.owner = Owner()
         self.manager = RemoteWalLogManager(
             limits, combine, decider, StageTimes(registry), self.metrics, Runtime(clocks), self.owner

@@ -11,6 +11,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive.archive_plan import ArchiveLimits, LogView, PartitionPlanner
 from rlm.write_path.commit.bandwidth import TokenBucket
+from rlm.write_path.commit.constants import BURST_S
 from tests.rlm.archive_rig import ORDERS, Outside, plain_log
 
 VIEW = LogView(0, ((0, 0),))
@@ -76,4 +77,4 @@ def test_bytes_are_moved_no_faster_than_the_bandwidth(takes: list[tuple[int, flo
     for first, (began, _) in enumerate(moved):
         for last in range(first, len(moved)):
             before_the_last = sum(size for _, size in moved[first:last])
-            assert before_the_last <= (moved[last][0] - began) * 1000 + 250 + 1e-6
+            assert before_the_last <= (moved[last][0] - began) * 1000 + 1000 * BURST_S + 1e-6

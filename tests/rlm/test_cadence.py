@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from rlm.write_path.commit.cadence import Cadence, CommitLimits, Load, Urgency
-from rlm.write_path.commit.constants import OBJECT_BYTES
+from rlm.write_path.commit.constants import BURST_S, OBJECT_BYTES
 
 LIMITS = CommitLimits(
     interval_s=0.01, archive_interval_s=1.0, upload_bytes=1000, max_in_flight=2, retry_s=0.5, retry_max_s=4.0
@@ -40,13 +40,13 @@ def delay_s(cadence: Cadence, load: Load, now_s: float = NOW_S) -> float:
     return max(cadence.start_s(load, now_s) - now_s, 0.0)
 
 
-def test_with_nothing_in_flight_a_lone_record_waits_for_nothing() -> None:
-    assert delay_s(idle_after_an_upload(), waiting(1)) == 0
-
-
-def test_with_uploads_in_flight_it_starts_one_interval_after_the_last_or_with_a_full_object() -> None:
+def test_a_lone_record_waits_for_nothing_and_others_for_an_interval_or_a_full_object() -> None:
+    assert delay_s(idle_after_an_upload(), waiting(1)) == 0, "nothing is in flight"
     assert delay_s(begun(), waiting(999)) == pytest.approx(0.01)
     assert delay_s(begun(), waiting(1000)) == 0
+    for rate in (0.0, BULK):
+        archive = waiting(1, Urgency.ARCHIVE, rate)
+        assert delay_s(idle_after_an_upload(), archive) == pytest.approx(1.0), "nobody wants links"
 
 
 @pytest.mark.parametrize("urgency", [Urgency.LINKS, Urgency.PAYING_LINKS])
@@ -83,11 +83,6 @@ def test_links_that_must_pay_wait_until_the_rate_has_brought_what_pays(
     )
 
 
-def test_when_nobody_wants_links_it_keeps_the_archive_interval() -> None:
-    for rate in (0.0, BULK):
-        assert delay_s(idle_after_an_upload(), waiting(1, Urgency.ARCHIVE, rate)) == pytest.approx(1.0)
-
-
 def test_no_more_than_the_threads_can_carry_are_in_flight() -> None:
     cadence = begun()
     full_before = cadence.is_full
@@ -107,19 +102,12 @@ def test_with_nothing_queued_it_waits_until_a_log_is_due_and_then_for_the_upload
     assert delay_s(cadence, replace(nothing, due_s=NOW_S)) == 0
 
 
-def test_links_are_not_waited_for_where_an_upload_takes_long_or_one_failed() -> None:
-    cadence = begun()
-    assert cadence.is_prompt(2.5, NOW_S + 2.4)
-    assert not cadence.is_prompt(2.5, NOW_S + 2.5)
-    cadence.failed(NOW_S, NOW_S + 2.4)
-    assert not cadence.is_prompt(2.5, NOW_S + 2.4)
-
-
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_the_back_off_doubles_with_each_failure_in_a_row_up_to_its_limit(outcomes: list[bool]) -> None:
     cadence, now_s, failures = Cadence(LIMITS), 0.0, 0
     for succeeds in outcomes:
         cadence.started(now_s, 0)
+        assert [cadence.is_prompt(2.5, now_s + over_s) for over_s in (2.4, 2.6)] == [not failures, False]
         if succeeds:
             cadence.stored(now_s)
             failures = 0
@@ -142,14 +130,11 @@ def test_while_much_is_appended_an_upload_waits_for_a_large_object(rate: float, 
 
 
 def test_the_quota_holds_uploads_back_whatever_they_are_for() -> None:
-    # A quarter of a second's worth was saved up.
-    cadence = idle_after_an_upload(replace(LIMITS, bytes_per_s=10_000), 7_500)
-    assert cadence.held_back_s(NOW_S) == pytest.approx(0.5)
-    assert not cadence.is_prompt(0.5, NOW_S)
+    cadence = idle_after_an_upload(replace(LIMITS, bytes_per_s=10_000), int(10_000 * (BURST_S + 0.5)))
+    assert [cadence.is_prompt(one, NOW_S) for one in (0.4, 0.6)] == [False, True]
     for queued_bytes, urgency in ((1, Urgency.LINKS), (10_000, Urgency.ARCHIVE), (1, Urgency.PAYING_LINKS)):
         assert delay_s(cadence, waiting(queued_bytes, urgency)) == pytest.approx(0.5)
-    assert cadence.held_back_s(NOW_S + 0.5) == 0
-    assert idle_after_an_upload(size_bytes=2**40).held_back_s(NOW_S) == 0
+    assert delay_s(cadence, waiting(1), NOW_S + 0.5) == delay_s(idle_after_an_upload(size_bytes=2**40), waiting(1)) == 0
 
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.sampled_from([0.0, 0.01, 0.3, 2.0])), min_size=1, max_size=40))
@@ -165,4 +150,4 @@ def test_in_any_time_no_more_is_uploaded_than_the_quota_lets_and_one_object(uplo
         for last in range(first, len(started)):
             until_s, _ = started[last]
             moved = sum(size for _, size in started[first:last])
-            assert moved <= 10_000 * (until_s - from_s + 0.25) + 1e-6
+            assert moved <= 10_000 * (until_s - from_s + BURST_S) + 1e-6

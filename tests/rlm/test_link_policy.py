@@ -17,10 +17,9 @@ from rlm.write_path.commit.bandwidth import RateMeter
 from rlm.write_path.commit.cadence import Cadence, Load
 from rlm.write_path.commit.constants import HOLD_OFF_S, PERIOD_S
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
-from rlm.write_path.commit.price import Price
 from rlm.write_path.commit.trial import Sample
 from rlm.write_path.explanation import explain
-from tests.rlm.driven_core import LIMITS
+from tests.rlm.driven_core import LIMITS, price
 
 PARTITION = TopicIdPartition(TopicId(bytes(16)), 0)
 COST = Assignment(PARTITION, "t", Path(), LinkPolicy.COST, 250)
@@ -30,49 +29,55 @@ INTERVAL_S, ARCHIVE_S = LIMITS.commit.interval_s, LIMITS.commit.archive_interval
 
 def decider(break_even_bytes: int = 10_000, **changes: Any) -> LinkDecider:
     """Links pay from 1.2 MB/s on: 15,000 bytes in 12.5 ms."""
-    one = LinkDecider(Price(break_even_bytes, 0.0125), Cadence(LIMITS.commit), **changes)
+    one = LinkDecider(price(break_even_bytes, 0.0125), Cadence(LIMITS.commit), **changes)
     one.set_led([COST])
     return one
 
 
 def steady(one: LinkDecider, bytes_per_s: float, now_s: float = 1.0, *, of: Assignment = COST) -> float:
-    """Two seconds of this load. Returns the time then."""
+    """Two seconds of a load. Returns the time then."""
     for _ in range(200):
         now_s += 0.01
         one.appended(of, int(bytes_per_s * 0.01), now_s - 0.01, now_s)
     return now_s
 
 
+def tried(one: LinkDecider, inline_bytes_per_s: float, *, is_over: Callable[[float], bool]) -> float:
+    """1 MB/s by links, and so much in each look. Returns the time when it is over."""
+    now_s, size = steady(one, 2e6), 0
+    while not is_over(now_s):
+        now_s += 0.01
+        size += int(0.01 * (1e6 if one.mode_of(COST, now_s) is LinkMode.LINK else inline_bytes_per_s))
+        one.appended(COST, 20_000, now_s - 0.01, now_s)
+        if one.look_s(now_s) <= now_s:
+            sizes = {topic: size if topic == "t" else 0 for topic in one.trials.wanted(now_s)}
+            one.look({topic: Sample(now_s, size, size // 1000) for topic, size in sizes.items()}, now_s)
+        assert now_s < 30
+    return now_s
+
+
 @given(rate=st.floats(1.0, 1e9), step_s=st.sampled_from([0.001, 0.01, 0.05]))
-def test_a_steady_rate_is_measured_within_a_few_per_cent_of_what_it_is(rate: float, step_s: float) -> None:
+def test_a_steady_rate_is_measured_and_time_that_stands_still_or_goes_back_does_not_blow_it_up(
+    rate: float, step_s: float
+) -> None:
     meter, now_s = RateMeter(time_constant_s=0.5), 100.0
     for _ in range(round(5 / step_s)):
         now_s += step_s
-        meter.add(rate * step_s, now_s)  # type: ignore[arg-type]
-    assert meter.bytes_per_second(now_s) == pytest.approx(rate, rel=0.06)
+        meter.add(rate * step_s, now_s)
+    assert (measured := meter.bytes_per_second(now_s)) == pytest.approx(rate, rel=0.06)
     assert meter.bytes_per_second(now_s + 5.0) < rate * 0.0001 + 1e-9
-
-
-def test_time_that_stands_still_or_goes_back_adds_up_and_does_not_blow_up() -> None:
-    meter = RateMeter(time_constant_s=0.5)
-    meter.add(100, 10.0)
-    meter.add(100, 10.0)
-    meter.add(100, 9.0)
-    assert meter.bytes_per_second(10.0) == pytest.approx(600.0)
+    for at_s in (now_s, now_s - 1.0):
+        meter.add(100, at_s)
+    assert meter.bytes_per_second(now_s) == pytest.approx(measured + 400.0)
 
 
 def test_small_loads_go_inline_and_large_ones_as_links_until_they_do_not_pay_any_more() -> None:
     one = decider()
     now_s = 1.0
     # Once there are links, 0.9 MB/s still pay.
-    for rate, mode in (
-        (1.1e6, LinkMode.INLINE),
-        (1.3e6, LinkMode.LINK),
-        (0.9e6, LinkMode.LINK),
-        (0.7e6, LinkMode.INLINE),
-    ):
+    for rate, is_linked in ((1.1e6, False), (1.3e6, True), (0.9e6, True), (0.7e6, False)):
         now_s = steady(one, rate, now_s)
-        assert one.mode_of(COST, now_s) is mode
+        assert (one.mode_of(COST, now_s) is LinkMode.LINK) is is_linked
     now_s = steady(one, 5e6, now_s)
     assert one.mode_of(COST, now_s + 0.4) is LinkMode.LINK, "a machine that stands still for a moment"
     assert one.mode_of(COST, now_s + 1) is LinkMode.INLINE
@@ -114,8 +119,7 @@ def test_a_topic_that_sets_the_bound_goes_inline_while_upload_and_read_take_long
     for _ in range(60):
         one.price.uploaded(0.002)
     assert one.mode_of(bounded, now_s) is LinkMode.LINK
-    load = Load((bounded,), 1, since_s=now_s)
-    assert one.decide(now_s, load).start_at <= now_s + INTERVAL_S
+    assert one.decide(now_s, Load((bounded,), 1, since_s=now_s)).start_at <= now_s + INTERVAL_S
 
 
 def test_a_decision_says_how_when_and_why_and_changes_nothing() -> None:
@@ -142,7 +146,7 @@ def test_a_decision_says_how_when_and_why_and_changes_nothing() -> None:
 
 def test_links_rest_where_many_objects_were_too_small_and_not_after_two_of_a_busy_machine() -> None:
     one, only_for_links = decider(), [replace(COST, is_kept=False)]
-    now_s = steady(one, 1e6)
+    now_s = tried(one, 1e6, is_over=lambda _now_s: one.trials.is_looking)
     for _ in range(50):
         one.uploading(only_for_links, 20_000, now_s)
     for _ in range(3):
@@ -151,6 +155,9 @@ def test_links_rest_where_many_objects_were_too_small_and_not_after_two_of_a_bus
     for _ in range(25):
         one.uploading(only_for_links, 100, now_s)
     assert one.price.rests(now_s), "however much earlier ones saved"
+    one.look(dict.fromkeys(one.trials.wanted(now_s + 2), Sample(now_s + 2, 10**9, 10**6)), now_s + 2)
+    assert not one.trials.is_looking
+    assert one.trials.found() == {"t": None}, "inline is not compared with inline"
 
 
 def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded() -> None:
@@ -165,38 +172,18 @@ def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded(
     assert one.mode_of(paused, 1.0) is LinkMode.LINK
 
 
-def tried(one: LinkDecider, inline_bytes_per_s: float, *, is_over: Callable[[float], bool]) -> float:
-    """1 MB/s by links, and so much in each look. Returns the time when it is over."""
-    now_s, size = steady(one, 2e6), 0
-    while not is_over(now_s):
-        now_s += 0.01
-        size += int(0.01 * (1e6 if one.mode_of(COST, now_s) is LinkMode.LINK else inline_bytes_per_s))
-        one.appended(COST, 20_000, now_s - 0.01, now_s)
-        if one.look_s(now_s) <= now_s:
-            sizes = {topic: size if topic == "t" else 0 for topic in one.trials.wanted(now_s)}
-            one.look({topic: Sample(now_s, size, size // 1000) for topic, size in sizes.items()}, now_s)
-        assert now_s < 30
-    return now_s
-
-
-def held_up(one: LinkDecider) -> float:
-    return tried(one, 4e6, is_over=lambda now_s: one.why_inline(COST, now_s) is InlineReason.HELD_UP)
-
-
 def test_what_a_trial_found_is_told_and_another_topic_stays_where_its_own_bytes_pay() -> None:
     one, other = decider(), replace(COST, topic="other")
     one.set_led([COST, other])
-    now_s = held_up(one)
+    now_s = tried(one, 4e6, is_over=lambda now_s: one.why_inline(COST, now_s) is InlineReason.HELD_UP)
     told = explain(one, COST, now_s, 1_700_000_000_000)
     assert told.plain.startswith("links hold its producers back, so it goes inline for a while: use larger batches, or")
-    assert told.numbers == (
-        "links hold records back 1.3 s here, 0.25 s allowed: 3 looks at 22:13:20 UTC; inline until 22:13:40 UTC"
-    )
-    assert steady(one, 5e6, now_s) > now_s
+    looks = "3 looks at 22:13:20 UTC; inline until 22:13:40 UTC"
+    assert told.numbers == f"links hold records back 1.3 s here, 0.25 s allowed: {looks}"
+    steady(one, 5e6, now_s)
     assert one.mode_of(other, now_s + 1) is LinkMode.INLINE, "what the first has counts no more"
     later_s = steady(one, 5e6, now_s + 1, of=other)
-    assert one.mode_of(other, later_s) is LinkMode.LINK
-    assert one.mode_of(COST, later_s) is LinkMode.INLINE
+    assert [one.mode_of(topic, later_s) for topic in (other, COST)] == [LinkMode.LINK, LinkMode.INLINE]
 
 
 def test_a_load_after_a_pause_is_looked_at_soon() -> None:
@@ -255,5 +242,5 @@ def test_of_a_topic_that_is_linked_the_last_look_is_told_and_the_next_one() -> N
     assert told.plain == "it is linked; the last look found its producers not held back for too long: nothing to do"
     last = "the last look at 00:00:00 UTC found records held back 0 s here, 0.25 s allowed; "
     assert told.numbers == f"{last}a look is under way"
-    trial.end_round(now_s, has_looked=True)
+    trial.end_round(now_s)
     assert explain(one, COST, now_s, 0).numbers == f"{last}next look at 00:00:10 UTC"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlm.write_path.commit.cadence import HEADROOM, spacing_s
+from rlm.write_path.uploads.object_spacing import HEADROOM, spacing_s
 
 BOUND_PER_S = 360.0
 
@@ -36,20 +36,21 @@ def test_together_they_are_allowed_as_many_as_the_bound_and_nobody_more_than_ano
         assert sum(min(rate, allowed) for rate in wanted) == pytest.approx(BOUND_PER_S)
 
 
-@pytest.mark.parametrize(("agents", "each_per_s"), [(3, math.inf), (9, 40.0), (30, 12.0), (90, 4.0)])
-def test_where_all_make_many_each_is_allowed_an_equal_share(agents: int, each_per_s: float) -> None:
-    assert allowed_per_s([40.0] * agents) == pytest.approx(each_per_s)
+@pytest.mark.parametrize(
+    ("objects_per_s", "each_per_s"),
+    [
+        *(([40.0] * agents, each) for agents, each in [(3, math.inf), (9, 40.0), (30, 12.0), (90, 4.0)]),
+        ([1.0] * 80 + [40.0] * 10, (BOUND_PER_S - 80 * HEADROOM) / 10),
+    ],
+)
+def test_where_many_make_many_each_is_allowed_an_equal_share_of_what_others_leave(
+    objects_per_s: list[float], each_per_s: float
+) -> None:
+    assert allowed_per_s(objects_per_s) == pytest.approx(each_per_s)
 
 
-def test_who_makes_few_leaves_its_share_to_those_who_make_many() -> None:
-    assert allowed_per_s([1.0] * 80 + [40.0] * 10) == pytest.approx((BOUND_PER_S - 80 * HEADROOM) / 10)
-
-
-def test_nobody_is_let_go_of_because_it_is_held_back() -> None:
+def test_nobody_is_let_go_of_because_it_is_held_back_but_when_others_stop() -> None:
     made = settled([40.0] * 90)
     assert made == settled([40.0] * 90, windows=21)
     assert 0.85 * BOUND_PER_S < sum(made) <= BOUND_PER_S
-
-
-def test_when_others_stop_the_rest_is_let_go_of() -> None:
     assert settled([40.0] * 8 + [0.0] * 82) == [40.0] * 8 + [0.0] * 82

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlm.write_path.commit.constants import HOLD_OFF_S, LOOK_MAX_S, PERIOD_S
+from rlm.write_path.commit.constants import HOLD_OFF_S, LOOK_S, PERIOD_S
 from rlm.write_path.commit.trial import Finding, Sample, State, Trials
 from tests.rlm.produced_topics import Fleet, Produced
 
@@ -120,32 +120,26 @@ def test_a_surplus_that_ends_is_a_latency_and_one_that_still_grows_costs_through
     assert looked(0.5, 3e6, *[1e6] * 9)[1] is Finding.FREE
     trials, found, seconds = looked(100.0, *[2e6] * 20)
     assert found is Finding.HELD
-    assert seconds >= 0.9 * LOOK_MAX_S
+    assert seconds >= 0.9 * LOOK_S[1]
     assert [one.costs_throughput for one in trials.found().values() if one] == [True]
     assert looked(0.25, 1.1e6, 1.1e6)[1] is Finding.FREE
 
 
 def test_a_surplus_that_is_above_the_bound_by_chance_alone_is_looked_at_for_longer() -> None:
     _, found, seconds = looked(0.25, 2.3e6, *[1e6] * 10)
-    assert (found, seconds >= 0.9 * LOOK_MAX_S) == (Finding.HELD, True)
+    assert (found, seconds >= 0.9 * LOOK_S[1]) == (Finding.HELD, True)
     _, found, seconds = looked(0.25, 2.3e6, 1e6, 0.2e6, *[1e6] * 8)
-    assert (found, seconds < 0.9 * LOOK_MAX_S) == (Finding.FREE, True)
+    assert (found, seconds < 0.9 * LOOK_S[1]) == (Finding.FREE, True)
 
 
-def test_links_that_do_not_come_end_the_round_and_the_next_one_begins_anew() -> None:
+def test_a_round_ends_where_links_do_not_come_or_partitions_change_and_the_next_one_begins_anew() -> None:
     trials, _, now_s = looked(0.25, 3e6, 3e6)
     assert trials.is_tried("t"), "another look follows at once"
     trials.abandon(now_s)
     assert not trials.is_tried("t")
     assert now_s < trials.due_s(do_pay=True) <= now_s + PERIOD_S[0]
-
-
-def test_partitions_that_come_or_go_end_what_was_measured_before() -> None:
-    trials, now_s = Trials(), 0.0
+    trials, _, now_s = looked(0.25, 3e6, 3e6)
     trials.set_led({"t": 0.25}, {"t": {0, 1}})
-    trials.advance({}, now_s, do_pay=True)
-    assert trials.is_tried("t")
-    trials.set_led({"t": 0.25}, {"t": {0}})
     assert not trials.is_tried("t")
-    assert trials.due_s(do_pay=True) == -INF
+    assert (trials.due_s(do_pay=True), trials.found()) == (-INF, {"t": None})
     assert trials.due_s(do_pay=False) == INF, "nothing is looked at while links do not pay"

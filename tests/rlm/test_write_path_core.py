@@ -12,7 +12,6 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence
 from rlm.write_path.commit.link_policy import LinkDecider
-from rlm.write_path.commit.price import Price
 from rlm.write_path.core.actions import (
     AskAnew,
     CountReadFailure,
@@ -29,7 +28,7 @@ from rlm.write_path.core.pacing import UploadNow, Wait
 from rlm.write_path.core.write_path_core import WritePathCore
 from rlm.write_path.reading.log_task import TaskOutcome
 from rlm.write_path.uploads.segment_queue import UploadedSegment
-from tests.rlm.driven_core import LIMITS, Driven
+from tests.rlm.driven_core import LIMITS, Driven, price
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, partition
 
 
@@ -262,7 +261,7 @@ def test_a_log_whose_begin_is_not_known_is_put_off_and_asked_for_after_a_while(d
 
 
 def test_logs_are_taken_on_a_few_at_a_time_and_watched_and_none_when_it_stops() -> None:
-    core = WritePathCore(LIMITS, LinkDecider(Price(1, 1.0), Cadence(LIMITS.commit)))
+    core = WritePathCore(LIMITS, LinkDecider(price(1, 1.0), Cadence(LIMITS.commit)))
     wanted = [Assignment(partition(n), "t", Path(f"t-{n}"), LinkPolicy.ALWAYS, 20) for n in range(70)]
     core.assigned(wanted)
     first = core.to_take_on()

@@ -18,7 +18,7 @@ from rlm.lifecycle.release import LongTermTier, Tiers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, CommitLimits
 from rlm.write_path.commit.link_policy import LinkDecider
-from rlm.write_path.commit.price import Price
+from rlm.write_path.commit.price import Outlook, Price
 from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
@@ -136,7 +136,7 @@ class AgentModel(WritePathOwner):
         self.pools: list[SeededExecutor] = []
         self.directory_events: list[SimulatedDirectoryEvents] = []
         runtime = Runtime(clocks, self._pool, self._directory_events)
-        decider = LinkDecider(Price(BREAK_EVEN_BYTES, 0.1), Cadence(LIMITS.commit))
+        decider = LinkDecider(Price(lambda _led: Outlook(BREAK_EVEN_BYTES, 0.0, 1.0), 0.1), Cadence(LIMITS.commit))
         self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, runtime, self)
         self.gaps = GapDeclarations(first_id, self.publication, store.declares, tiers, metrics, self.wall_ms)
         self.failover = FailoverPlanner(broker_id, store, self.gaps.declare_loss)

@@ -2,11 +2,12 @@
 
 In the order in which a batch meets them:
 
-- `link_policy`: `LinkDecider.decide` says of a load how it travels and when its upload starts, and changes nothing.
-- `price`: what an object and an inline byte cost now, and whether the present rate pays for objects (`link_costs` has
-  the sums).
+- `link_policy`: `LinkDecider.decide` says of a load how it travels and when its upload starts, and changes nothing. It
+  asks the other three, and is told what happened.
+- `price`: whether the present rate pays for objects (`rlm.write_path.link_costs` says what these cost).
 - `trial`: whether links hold records back at a topic's producers, found by taking links away for a moment.
 - `cadence`: when an upload starts.
-- `constants`: the numbers of all four, each with its unit and its measurement.
-- `bandwidth`: a meter and a limit of bytes per second, used elsewhere, too.
+- `bandwidth`: a meter and a limit of bytes per second. `constants`: the numbers of all of them.
+
+`rlm.write_path.explanation` says in words what was decided.
 """

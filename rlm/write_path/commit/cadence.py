@@ -1,26 +1,25 @@
-"""Decides when an upload starts. Sans-IO.
+"""Decides when an upload starts. Sans-IO. All times are monotonic seconds.
 
 An object costs its requests, and the agents some 5 ms of CPU whatever its size; a later upload delays those who wait
-for it. So, as in a database's group commit, what is appended while others wait shares one object:
+for it. So, as in a database's group commit, what is appended while others wait shares one object. By `Urgency`:
 
-- Nobody wants links (small loads, by cost): one archive interval from start to start.
-- Links are wanted because they pay: until the rate has brought an object that costs little beside its bytes, at the
-  latest after the time that an upload may wait. As soon as an object pays and nothing more comes: then all producers
-  wait.
-- Links are wanted whatever they cost: at once while nothing is in flight, so that a single record waits for nothing.
-  Otherwise, or while much is appended, one interval after the last start, and up to two for a large object.
-- As soon as a whole object's bytes are queued or known to be in the logs.
+- ARCHIVE, nobody waits for its links (small loads, by cost): one archive interval from start to start.
+- PAYING_LINKS, links are cheaper and should stay so: until the rate has brought an object that costs little beside its
+  bytes, at the latest after the time that an upload may wait. As soon as an object pays and nothing more comes: then
+  all producers wait.
+- LINKS, followers wait for them whatever they cost, or producers until their records are stored: at once while nothing
+  is in flight, so that a single record waits for nothing. Otherwise, or while much is appended, one interval after the
+  last start, and up to two for a large object.
 
-After a failure nothing starts before its back-off has ended. Unless an object is whole, nothing starts before this
-agent's share of all agents' objects allows it (`spacing_s`). In any case, nothing starts before the quota in bytes per
-second allows it, if there is one (as KIP-956 has for KIP-405's uploads).
+What fills a whole object, queued or known to be in the logs, starts at once. Anything less is bounded by this agent's
+share of all agents' objects (`spacing_s`). In any case nothing starts before the back-off after a failure has ended,
+and the quota in bytes per second allows it (as KIP-956 has for KIP-405's uploads).
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.assignment import Assignment
@@ -50,11 +49,8 @@ class Urgency(IntEnum):
     """For whom an upload is made."""
 
     ARCHIVE = 0
-    """Nobody waits for its links."""
     PAYING_LINKS = 1
-    """Links are cheaper, and should stay so."""
     LINKS = 2
-    """Followers wait for its links whatever they cost, or producers until their records are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,6 @@ class Load:
     due_s: float = math.inf
     """When the next log is due to be read; inf if none is, or if there is no room for it."""
     urgency: Urgency = Urgency.ARCHIVE
-    """How the upload is wanted."""
     since_s: float = -math.inf
     """When the oldest of what waits was appended."""
     bytes_per_s: float = 0.0
@@ -84,11 +79,10 @@ class Load:
 
 
 class Cadence:
-    """Takes uploads as events, and says when the next one starts. All times are monotonic seconds."""
+    """Takes uploads as events, and says when the next one starts."""
 
     def __init__(self, limits: CommitLimits) -> None:
-        self._limits = limits
-        self._quota = TokenBucket(limits.bytes_per_s or math.inf)
+        self._limits, self._quota = limits, TokenBucket(limits.bytes_per_s or math.inf)
         self._in_flight_s: list[float] = []
         """When the uploads under way were started."""
         self._last_start_s = self._last_upload_s = self._retry_at_s = -math.inf
@@ -101,41 +95,34 @@ class Cadence:
     # Questions. They change nothing.
 
     def start_s(self, load: Load, now_s: float) -> float:
-        """Return when to read what is due and to start an upload of what is queued; inf: not before something
-        happens.
-        """
+        """Return when to read what is due and to upload what is queued; inf: not before something happens."""
         if not load.queued_bytes and load.due_s > now_s:
             return load.due_s
         if self.is_full:
             return math.inf
-        earliest_s = max(self._retry_at_s, self._quota.free_s, self._spaced_from_s(load.queued_bytes))
-        is_bulk = self._is_bulk(load)
-        at_once = load.urgency is Urgency.LINKS and not self._in_flight_s and not is_bulk
-        if at_once or self.is_whole(load.queued_bytes):
-            return earliest_s
+        start_s = max(self._retry_at_s, self._quota.free_s)
+        if load.queued_bytes + sum(self._unread_bytes.values()) >= self._limits.upload_bytes:  # it is whole
+            return start_s
+        return max(start_s, self._last_upload_s + self.spacing_s, self._gathered_s(load))
+
+    def _gathered_s(self, load: Load) -> float:
+        """Return when enough is gathered for those who want the upload."""
         if load.urgency is Urgency.ARCHIVE:
-            return max(self._last_start_s + self._limits.archive_interval_s, earliest_s)
+            return self._last_start_s + self._limits.archive_interval_s
         interval_s, rate = self._limits.interval_s, max(load.bytes_per_s, 1.0)
-        if is_bulk:
+        if is_bulk := rate * interval_s >= OBJECT_BYTES / 4 and not self._back_off_s:
             interval_s *= min(max(OBJECT_BYTES / (rate * interval_s), 1.0), 2.0)
         if load.urgency is Urgency.LINKS:
-            return max(self._last_start_s + interval_s, earliest_s)
+            return self._last_start_s + interval_s if self._in_flight_s or is_bulk else -math.inf
         # Logs are read as soon as an object may just pay: that shows whether all producers wait.
         wanted_bytes = load.wanted_bytes if load.queued_bytes else min(load.enough_bytes, load.wanted_bytes)
         interval_s = stretched_interval_s(interval_s, wanted_bytes / rate, load.wait_s)
         # Producers that wait append again when they have their answers, so their rounds count from the last start.
         is_new = load.since_s - self._last_start_s > max(load.wait_s, interval_s)
-        start_s = (load.since_s if is_new else self._last_start_s) + interval_s
+        gathered_s = (load.since_s if is_new else self._last_start_s) + interval_s
         if load.queued_bytes >= load.enough_bytes:  # nothing more comes before producers that wait have their answers
-            start_s = min(start_s, load.newest_s + LULL_S)
-        return max(start_s, earliest_s)
-
-    def _is_bulk(self, load: Load) -> bool:
-        return load.bytes_per_s * self._limits.interval_s >= OBJECT_BYTES / 4 and not self._back_off_s
-
-    def is_whole(self, queued_bytes: int) -> bool:
-        """Whether these bytes, with what was not read yet, fill an object."""
-        return queued_bytes + sum(self._unread_bytes.values()) >= self._limits.upload_bytes
+            return min(gathered_s, load.newest_s + LULL_S)
+        return gathered_s
 
     @property
     def is_full(self) -> bool:
@@ -145,17 +132,9 @@ class Cadence:
     def is_prompt(self, wait_max_s: float, now_s: float) -> bool:
         """Whether nothing fails, and neither the oldest upload nor the quota takes so long."""
         oldest_s = self._in_flight_s[0] if self._in_flight_s else now_s
-        return not self._back_off_s and max(now_s - oldest_s, self.held_back_s(now_s)) < wait_max_s
-
-    def held_back_s(self, now_s: float) -> float:
-        """Return how long the quota blocks the next upload."""
-        return self._quota.wait_s(now_s)
-
-    def _spaced_from_s(self, queued_bytes: int) -> float:
-        return -math.inf if self.is_whole(queued_bytes) else self._last_upload_s + self.spacing_s
+        return not self._back_off_s and max(now_s - oldest_s, self._quota.wait_s(now_s)) < wait_max_s
 
     def back_off_s(self, now_s: float) -> float:
-        """Return how long nothing is tried after the last failure."""
         return max(self._retry_at_s - now_s, 0.0)
 
     # What happened.
@@ -173,13 +152,11 @@ class Cadence:
         self._last_start_s = now_s
 
     def started(self, now_s: float, size_bytes: int) -> None:
-        """Record that an upload of so many bytes began."""
         self._last_start_s = self._last_upload_s = now_s
         self._in_flight_s.append(now_s)
         self._quota.take(size_bytes, now_s)
 
     def stored(self, started_s: float) -> None:
-        """Record that the upload that began then is stored."""
         self._in_flight_s.remove(started_s)
         self._back_off_s, self._retry_at_s = 0.0, -math.inf
 
@@ -193,28 +170,3 @@ class Cadence:
 def stretched_interval_s(interval_s: float, full_s: float, wait_max_s: float) -> float:
     """Return the time between starts where links pay: until an object is full, within limits."""
     return min(max(full_s, interval_s), max(wait_max_s, interval_s))
-
-
-HEADROOM: Final = 1.25
-"""An agent may want this many times the objects it makes. A limited agent makes a little less than its share, because
-uploads begin a little late; without headroom its limit would be lifted."""
-
-
-def spacing_s(objects_per_s: Iterable[float], bound_per_s: float) -> float:
-    """Return the least time from one upload to the next for each agent; 0 if nobody is limited.
-
-    `objects_per_s` are the agents' rates; all together may make `bound_per_s`. Each agent reads the metadata topic's
-    records of every object, and gets announcements from the leaders that it follows. So its CPU grows with the objects
-    of all agents: at 90 brokers an object every 25 ms from each would be too much for one agent (docs/performance.md).
-    Brokers that make few objects leave their share to those that make many: the limit is shared max-min fairly, like
-    bandwidth (Bertsekas, Gallager, Data Networks, 6.5.2). All agents read the same topic, so they calculate the same
-    share without asking each other.
-    """
-    wanted = sorted(rate * HEADROOM for rate in objects_per_s)
-    left_per_s = bound_per_s
-    for place, rate in enumerate(wanted):
-        sharing = len(wanted) - place
-        if rate * sharing > left_per_s:
-            return sharing / left_per_s
-        left_per_s -= rate
-    return 0.0

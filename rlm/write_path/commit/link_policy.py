@@ -15,9 +15,8 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.inline_reason import InlineReason
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, Load, Urgency
-from rlm.write_path.commit.constants import WINDOW_S
 from rlm.write_path.commit.price import Price
-from rlm.write_path.commit.trial import Finding, Sample, State, Trials
+from rlm.write_path.commit.trial import WINDOW_S, Finding, Sample, State, Trials
 
 
 class LinkMode(Enum):
@@ -30,16 +29,19 @@ class LinkMode(Enum):
     """Bytes travel as links; it is worth waiting for the upload."""
 
 
+_OFF: Final = (InlineReason.UPLOADS_STOPPED, InlineReason.PAUSED_BY_OPERATOR)
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a load travels now."""
+    """How a load travels now: LINK if any of it is linked, else why not; and when its upload starts.
+
+    `start_at` is in monotonic seconds; inf: not before something happens.
+    """
 
     mode: LinkMode
-    """LINK if any of it is linked."""
     start_at: float
-    """When its upload starts, in monotonic seconds; inf: not before something happens."""
     reason: InlineReason | None
-    """Why it goes inline; None if it is linked."""
 
 
 class LinkDecider:
@@ -59,11 +61,8 @@ class LinkDecider:
         While `is_off`, nothing is linked, whatever the policies say. `paused_because` returns why an operator paused a
         topic's links, in words; None: nobody did.
         """
-        self.price = price
-        self.cadence = cadence
-        self.trials = Trials()
+        self.price, self.cadence, self.trials = price, cadence, Trials()
         self._has_trials = has_trials
-        self._begun_s = price.begun_s
         self._is_off = is_off
         self.paused_because: Final = paused_because
 
@@ -79,10 +78,11 @@ class LinkDecider:
                 mode = LinkMode.LINK
                 is_always = one.link_policy is LinkPolicy.ALWAYS
                 urgency = max(urgency, Urgency.LINKS if is_always else Urgency.PAYING_LINKS)
-                wait_s = min(wait_s, self._wait_s(one))
+                bound_s = one.latency_bound_ms / 1000 if one.is_bounded else math.inf
+                wait_s = min(wait_s, self.price.wait_s(min(one.upload_wait_max_s, bound_s)))
                 may_wait |= self.trials.of(one.topic).may_wait
             elif mode is not LinkMode.LINK:
-                mode, reason = _MODES.get(why, LinkMode.INLINE), why
+                mode, reason = _mode(why), why
             if one.is_durable:
                 urgency = Urgency.LINKS
             if urgency is Urgency.LINKS:
@@ -97,10 +97,9 @@ class LinkDecider:
         )
         return Decision(mode, self.cadence.start_s(load, now_s), None if mode is LinkMode.LINK else reason)
 
-    def mode_of(self, assignment: Assignment, now_s: float) -> LinkMode:
+    def mode_of(self, one: Assignment, now_s: float) -> LinkMode:
         """Return how the newest bytes of this partition travel, as `decide` does."""
-        why = self.why_inline(assignment, now_s)
-        return LinkMode.LINK if why is None else _MODES.get(why, LinkMode.INLINE)
+        return _mode(self.why_inline(one, now_s))
 
     def why_inline(self, one: Assignment, now_s: float) -> InlineReason | None:
         """Return why this partition's newest bytes go inline; None: they are linked. On any thread."""
@@ -118,61 +117,41 @@ class LinkDecider:
             return InlineReason.LATENCY_BOUND
         if (state := self.trials.of(one.topic).state) is not State.LINKS:
             return InlineReason.LOOK if state is State.LOOK else InlineReason.HELD_UP
-        is_linked = (self.trials.is_tried(one.topic) and not self.price.rests(now_s)) or self.price.pays(now_s)
-        return None if is_linked else InlineReason.LOAD
+        is_tried = self.trials.is_tried(one.topic) and not self.price.rests(now_s)
+        return None if is_tried or self.price.pays(now_s) else InlineReason.LOAD
 
-    def may_link(self, one: Assignment) -> bool:
-        """Whether links to this partition's bytes can be worth anything."""
-        return not (_has_no_follower_elsewhere(one) or self.price.never_pays(one))
-
-    def _wait_s(self, one: Assignment) -> float:
-        bound_s = one.latency_bound_ms / 1000 if one.is_bounded else math.inf
-        return self.price.wait_s(min(one.upload_wait_max_s, bound_s))
+    def look_s(self, now_s: float) -> float:
+        return self.trials.due_s(do_pay=self.price.pays(now_s))
 
     # What happened.
 
     def set_led(self, led: Collection[Assignment]) -> None:
-        """Set the partitions that are led here, and their followers."""
         self.price.set_led(led)
-        tried = [one for one in led if self._has_trials and _is_by_cost(one) and self.may_link(one)]
-        partitions: dict[str, set[TopicIdPartition]] = {one.topic: set() for one in tried}
-        for one in tried:
-            partitions[one.topic].add(one.topic_id_partition)
-        self.trials.set_led({one.topic: one.latency_bound_ms / 1000 for one in tried}, partitions)
+        limits_s, partitions = dict[str, float](), dict[str, set[TopicIdPartition]]()
+        for one in led:
+            if self._has_trials and one.link_policy is not LinkPolicy.ALWAYS and self._may_link(one):
+                limits_s[one.topic] = one.latency_bound_ms / 1000
+                partitions.setdefault(one.topic, set()).add(one.topic_id_partition)
+        self.trials.set_led(limits_s, partitions)
 
     def appended(self, one: Assignment, size: int, since_s: float, now_s: float) -> None:
         """Record that so many bytes were read from the log, appended since `since_s`."""
-        if self._is_counted(one):
-            self.price.appended(size, since_s, now_s)
-            self._note_begin()
+        if self._is_counted(one) and self.price.appended(size, since_s, now_s):
+            self.trials.load_began(now_s)
 
     def fetched(self, one: Assignment, follower_id: int, size: int, now_s: float) -> None:
         """Record that a follower is about to get so many bytes of the log that are not stored yet."""
-        if self._is_counted(one):
-            self.price.fetched(follower_id, size, now_s)
-            self._note_begin()
-
-    def _note_begin(self) -> None:
-        if self.price.begun_s != self._begun_s:
-            self._begun_s = self.price.begun_s
-            self.trials.load_began(self.price.begun_s)
+        if self._is_counted(one) and self.price.fetched(follower_id, size, now_s):
+            self.trials.load_began(now_s)
 
     def uploading(self, of: Collection[Assignment], size: int, now_s: float) -> None:
         """Record that an object of so many bytes of these partitions begins."""
         if not any(one.is_kept or one.is_durable or one.link_policy is LinkPolicy.ALWAYS for one in of):
             self.price.uploading(size, now_s)
 
-    def _is_counted(self, one: Assignment) -> bool:
-        """Whether the log's bytes would be in objects if these paid."""
-        return self.may_link(one) and self.trials.of(one.topic).state is not State.INLINE
-
     def space_uploads(self, spacing_s: float) -> None:
         """Keep uploads so far apart at least, unless an object is whole."""
         self.price.spacing_s = self.cadence.spacing_s = spacing_s
-
-    def look_s(self, now_s: float) -> float:
-        """Return when `look` is due."""
-        return self.trials.due_s(do_pay=self.price.pays(now_s))
 
     def look(self, samples: Mapping[str, Sample], now_s: float) -> Sequence[tuple[str, Finding]]:
         """Go on with trials. Returns what looks that ended found, by topic."""
@@ -180,12 +159,17 @@ class LinkDecider:
             self.trials.abandon(now_s)
         return self.trials.advance(samples, now_s, do_pay=self.price.pays(now_s))
 
+    def _may_link(self, one: Assignment) -> bool:
+        """Whether links to this partition's bytes can be worth anything."""
+        return not (_has_no_follower_elsewhere(one) or self.price.never_pays(one))
 
-_MODES = {InlineReason.UPLOADS_STOPPED: LinkMode.OFF, InlineReason.PAUSED_BY_OPERATOR: LinkMode.OFF}
+    def _is_counted(self, one: Assignment) -> bool:
+        """Whether the log's bytes would be in objects if these paid."""
+        return self._may_link(one) and self.trials.of(one.topic).state is not State.INLINE
 
 
-def _is_by_cost(one: Assignment) -> bool:
-    return one.link_policy is not LinkPolicy.ALWAYS
+def _mode(why: InlineReason | None) -> LinkMode:
+    return LinkMode.LINK if why is None else LinkMode.OFF if why in _OFF else LinkMode.INLINE
 
 
 def _has_no_follower_elsewhere(one: Assignment) -> bool:

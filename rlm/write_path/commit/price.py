@@ -1,4 +1,4 @@
-"""What an object and an inline byte cost now, and whether the present rate pays for objects. Sans-IO.
+"""Whether the present rate pays for objects. Sans-IO. All times are monotonic seconds.
 
 An object combines all partitions that are led here, so the rate of all that may be linked counts. A load shows in two
 places. While links are in use, the logs are read every few milliseconds and show the rate. While bytes go inline, the
@@ -7,80 +7,97 @@ logs are read seldom, and what followers fetch beyond the stored offsets shows i
 
 import math
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import structlog
 
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.bandwidth import RateMeter
-from rlm.write_path.commit.constants import GAINED_MAX, HOLD_OFF_S, LOAN, PAYS_TIMES, RATE_S
-from rlm.write_path.commit.link_costs import LinkCosts, Outlook
+from rlm.write_path.commit.constants import GAINED_MAX, HOLD_OFF_S, PAYS_TIMES, REQUESTS_SHARE
 
 log = structlog.get_logger(__name__)
 
 
-class Price:
-    """Belongs to one agent. All times are monotonic seconds."""
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Costs and savings for the partitions led at one time."""
 
-    def __init__(self, break_even_bytes: int, wait_max_s: float, costs: LinkCosts | None = None) -> None:
-        """`break_even_bytes` is used while there are no `costs`; appends within `wait_max_s` may share an object."""
-        self._wait_max_s = wait_max_s
-        self._costs = costs
+    object_usd: float
+    """Cost of an object without entries: requests, and cross-zone metadata."""
+    entry_usd: float
+    byte_saved_usd: float
+    """Saved by each linked byte; 0 or less: no object ever pays."""
+    byte_usd: float = 0.0
+    """Cost of each linked byte."""
+    unpaying: frozenset[TopicIdPartition] = frozenset()
+    """Partitions that never pay, whatever the size."""
+
+    def break_even_bytes(self, entries: float) -> int:
+        """Return the size from which on an object of so many entries pays, or NEVER_PAYS."""
+        if self.byte_saved_usd <= 0:
+            return NEVER_PAYS
+        return round((self.object_usd + entries * self.entry_usd) / self.byte_saved_usd)
+
+    def paying_bytes(self, entries: float) -> float:
+        """Return the average size that objects should have, so that they pay with something to spare."""
+        return PAYS_TIMES * self.break_even_bytes(entries)
+
+    def wanted_bytes(self, entries: float) -> float:
+        """Return the size of an object that costs little beside its bytes; inf if there is none."""
+        if self.byte_usd <= 0:
+            return math.inf
+        large_bytes = (self.object_usd + entries * self.entry_usd) / (REQUESTS_SHARE * self.byte_usd)
+        return max(self.paying_bytes(entries), large_bytes)
+
+
+class Price:
+    """What objects come to at one agent."""
+
+    def __init__(self, judge: Callable[[Collection[Assignment]], Outlook], wait_max_s: float) -> None:
+        """`judge` says what objects of partitions cost; appends within `wait_max_s` may share an object."""
+        self._judge, self._wait_max_s = judge, wait_max_s
         self._led: Collection[Assignment] = ()
-        self._outlook = Outlook.of_size(break_even_bytes)
-        self._appended = RateMeter(RATE_S)
-        self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(RATE_S))
+        self._outlook = judge(())
+        self._appended = RateMeter()
+        self._fetched: defaultdict[int, RateMeter] = defaultdict(RateMeter)
         self._did_pay = False
         """Whether the rate paid when bytes last came."""
-        self._paid_s = -math.inf
-        self.begun_s = -math.inf
-        """When it began to pay, after a pause."""
-        self._entries = 1.0
-        """Of an object, on average."""
-        self._gained = 0.0
-        """How many objects' worth the last ones had more than they should; below 0: less."""
+        self._paid_s = self._uploading_s = -math.inf
+        """When the rate last paid, and when the last object began that is made only because links pay."""
+        self._entries, self._gained = 1.0, 0.0
+        """Of an object, on average; how many objects' worth the last ones had more than they should, below 0: less."""
         self.rests_until_s, self._rest_s = -math.inf, HOLD_OFF_S[0]
-        self._uploading_s = -math.inf
-        """When the last object began that is made only because links pay."""
         self.upload_s = 0.0
         """How long uploads took recently; 0 before the first."""
         self.spacing_s = 0.0
-        """Least time from one upload to the next, unless an object is whole (`cadence.spacing_s`)."""
+        """Least time from one upload to the next, unless an object is whole."""
 
     # What happened.
 
     def set_led(self, led: Collection[Assignment]) -> None:
-        """Set the partitions that are led here, and their followers."""
-        self._led = led
-        did_pay = self.break_even_bytes != NEVER_PAYS
+        did_pay, self._led = not self._led or self.break_even_bytes != NEVER_PAYS, led
         self.reckon()
-        if self._costs is not None and did_pay and led and self.break_even_bytes == NEVER_PAYS:
-            log.warning(
-                "links_never_pay",
-                cross_zone_gb_usd=self._costs.prices.zone_crossing_gb,
-                partitions=len(led),
-                remote_followers=len(set().union(*(one.remote_followers or () for one in led))),
-                object_life_s=max(one.object_life_s for one in led),
-                consequence="all but topics with the policy always goes inline",
-            )
+        if did_pay and led and self.break_even_bytes == NEVER_PAYS:
+            life_s, told = max(one.object_life_s for one in led), "all but topics with the policy always goes inline"
+            log.warning("links_never_pay", partitions=len(led), object_life_s=life_s, consequence=told)
 
     def reckon(self) -> None:
         """Calculate again: how well inline bytes are packed may have changed."""
-        if self._costs is not None:
-            self._outlook = self._costs.judge(self._led)
+        self._outlook = self._judge(self._led)
 
-    def appended(self, size: int, since_s: float, now_s: float) -> None:
-        """Record that so many bytes were read from a log, appended since `since_s`, that may be linked."""
-        self._note(self._appended, size, now_s, now_s - since_s)
+    def appended(self, size: int, since_s: float, now_s: float) -> bool:
+        """Record bytes read from a log that may be linked, appended since then. Returns whether a new load begins."""
+        return self._note(self._appended, size, now_s, now_s - since_s)
 
-    def fetched(self, follower_id: int, size: int, now_s: float) -> None:
-        """Record that a follower is about to get so many bytes that may be linked and are not stored yet."""
-        self._note(self._fetched[follower_id], size, now_s)
+    def fetched(self, follower_id: int, size: int, now_s: float) -> bool:
+        """Record bytes that a follower is about to get and that no object has. Returns whether a new load begins."""
+        return self._note(self._fetched[follower_id], size, now_s)
 
     def uploaded(self, duration_s: float, entries: int = 1) -> None:
-        """Record that an upload of so many entries took so long."""
         self.upload_s += (duration_s - self.upload_s) / 8 if self.upload_s else duration_s
         self._entries += (entries - self._entries) / 8
 
@@ -88,19 +105,21 @@ class Price:
         """Record that an object of so many bytes begins, only because links pay. If many are small, links rest."""
         self._gained = min(self._gained + size / max(self.paying_bytes, 1) - 1, GAINED_MAX)
         self._uploading_s = now_s
-        if self._gained < -LOAN:
+        if self._gained < -1:
             is_soon = now_s - self.rests_until_s < self._rest_s  # after the last rest
             self._rest_s = min(2 * self._rest_s, HOLD_OFF_S[1]) if is_soon else HOLD_OFF_S[0]
             self._gained, self.rests_until_s = 0.0, now_s + self._rest_s
 
-    def _note(self, meter: RateMeter, size: int, now_s: float, over_s: float = 0.0) -> None:
+    def _note(self, meter: RateMeter, size: int, now_s: float, over_s: float = 0.0) -> bool:
         self._did_pay = self._brings_objects(now_s)
         meter.add(size, now_s, over_s)
         self._did_pay = self._brings_objects(now_s)
+        is_new = self._did_pay and now_s - self._paid_s > HOLD_OFF_S[0]
+        if is_new:
+            self._gained, self.rests_until_s = 0.0, -math.inf
         if self._did_pay:
-            if now_s - self._paid_s > HOLD_OFF_S[0]:  # a new load
-                self.begun_s, self._gained, self.rests_until_s = now_s, 0.0, -math.inf
             self._paid_s = now_s
+        return is_new
 
     # Questions. They change nothing.
 
@@ -111,7 +130,6 @@ class Price:
 
     @property
     def paying_bytes(self) -> float:
-        """The average size that objects should have, so that they pay with something to spare."""
         return self._outlook.paying_bytes(self._entries)
 
     @property
@@ -119,21 +137,22 @@ class Price:
         """The average size to wait for, if all producers do not wait sooner."""
         return self._outlook.wanted_bytes(self._entries)
 
-    def never_pays(self, assignment: Assignment) -> bool:
-        """Whether no object of this partition ever pays, whatever its size."""
-        if assignment.link_policy is LinkPolicy.ALWAYS:
-            return False
-        if self.break_even_bytes == NEVER_PAYS:
-            return True
-        return assignment.topic_id_partition in self._outlook.unpaying
+    def never_pays(self, one: Assignment) -> bool:
+        """Whether no object of this partition ever pays, whatever its size, and it needs to."""
+        is_unpaying = self.break_even_bytes == NEVER_PAYS or one.topic_id_partition in self._outlook.unpaying
+        return is_unpaying and one.link_policy is not LinkPolicy.ALWAYS
 
     def bytes_per_s(self, now_s: float) -> float:
         """Return the recent rate, shown by the logs or, sooner, by what a follower gets inline."""
         return max(meter.bytes_per_second(now_s) for meter in (self._appended, *list(self._fetched.values())))
 
-    def wait_s(self, at_most_s: float) -> float:
+    def wait_s(self, at_most_s: float = math.inf) -> float:
         """Return how long an upload may wait for more, where its records may wait so long."""
         return max(min(at_most_s, self._wait_max_s), self.spacing_s)
+
+    def object_bytes(self, now_s: float) -> float:
+        """Return the size of the objects that the rate brings."""
+        return self.bytes_per_s(now_s) * self.wait_s()
 
     def pays(self, now_s: float) -> bool:
         """Whether the rate brings paying objects. Once it does, it may fall to what just pays, and seldom flaps."""
@@ -143,10 +162,6 @@ class Price:
     def rests(self, now_s: float) -> bool:
         """Whether objects were too small lately, whatever the rate."""
         return now_s < self.rests_until_s
-
-    def object_bytes(self, now_s: float) -> float:
-        """Return the size of the objects that the rate brings."""
-        return self.bytes_per_s(now_s) * self.wait_s(self._wait_max_s)
 
     def _brings_objects(self, now_s: float) -> bool:
         return self.object_bytes(now_s) >= (1.0 if self._did_pay else PAYS_TIMES) * self.break_even_bytes

@@ -21,7 +21,7 @@ comes in bursts is not held up: by links as much came in the same time.
 
 Producers write to several topics, so a look at one may show nothing. `Trials` therefore has one round of looks at a
 time for the whole broker, in which all topics take part that are due, or half-way to it. Each is judged by its own
-bytes.
+bytes. All times are monotonic seconds.
 """
 
 import math
@@ -32,18 +32,14 @@ from typing import Final
 
 import structlog
 
-from rlm.write_path.commit.constants import (
-    BATCHES,
-    GROWS,
-    HOLD_OFF_S,
-    LOOK_MAX_S,
-    LOOK_S,
-    LOOKS,
-    PERIOD_S,
-    WINDOW_S,
-)
+from rlm.write_path.commit.constants import GROWS, HOLD_OFF_S, LOOK_S, LOOKS, PERIOD_S
 
 log = structlog.get_logger(__name__)
+
+WINDOW_S: Final = 2 * LOOK_S[0]
+"""Seconds by links, before each look, that show the usual rate."""
+_STEP_S: Final = LOOK_S[0] / 2
+"""Seconds between samples. The first one of a round, or after a look, is too early: producers get used to links."""
 
 
 class State(Enum):
@@ -67,7 +63,7 @@ class Finding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was appended to a topic's logs here, up to a (monotonic) time."""
+    """What was appended to a topic's logs here, up to a time."""
 
     at_s: float
     size_bytes: int
@@ -76,7 +72,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the last look at a topic found. Times are monotonic seconds."""
+    """What the last look at a topic found."""
 
     at_s: float
     held_back_s: float
@@ -93,66 +89,62 @@ class Found:
 
 
 class Trial:
-    """The state of one topic. All times are monotonic seconds."""
+    """The state of one topic."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         """How long links may hold records back."""
         self.state = State.LINKS
         self.found: Found | None = None
-        """None: there was no look yet."""
         self.votes, self.is_open = 0, False
         """Of looks in a row, and whether another one must follow at once."""
         self.next_s = -math.inf
         """When the next look is due, or a sample tells whether it is; inf: a round is under way."""
+        self.may_wait = True
+        """Whether all producers may be waiting when nothing comes: no look showed otherwise."""
         self._period_s, self._hold_off_s = PERIOD_S[0], HOLD_OFF_S[0]
         self._retry_until_s = -math.inf
         """Until when one look is enough, soon after a hold-off."""
-        self._samples: list[Sample] = []
-        """By links since the last look, or the last one seen outside of a round."""
-        self._look: list[Sample] = []
+        self._has_looked = False
+        """In this round."""
+        self._samples, self._look = list[Sample](), list[Sample]()
+        """By links since the last look, or the last one seen outside of a round; those of the look."""
         self._rate = self._batch_bytes = self._busiest_bytes = 0.0
-        """By links before the look; the last is the most that came within LOOK_S."""
-        self.may_wait = True
-        """Whether all producers may be waiting when nothing comes: no look showed otherwise."""
+        """By links before the look; the last is the most that came within a look's time."""
 
-    def may_join(self, now_s: float) -> bool:
-        """Whether to look when others do."""
-        return self.state is State.LINKS and now_s >= self.next_s - self._period_s / 2
+    # A round of looks.
 
-    # Rounds of looks.
-
-    def begin_round(self) -> None:
-        """Go on by links until the look."""
-        self._samples, self.next_s = [], math.inf
+    def begin_round(self, now_s: float) -> bool:
+        """Go on by links until the look, if one is due or half-way to it. Returns whether it is."""
+        joins = self.state is State.LINKS and now_s >= self.next_s - self._period_s / 2
+        if joins:
+            self._samples, self.next_s, self._has_looked = [], math.inf, False
+        return joins
 
     def note(self, sample: Sample) -> None:
-        """Note what came so far."""
         (self._look if self.state is State.LOOK else self._samples).append(sample)
 
     def begin_look(self) -> None:
         """Begin a look if enough came by links."""
-        window = self._samples[_SETTLE_STEPS:]
+        window = self._samples[1:]
         began, sample = window[0], window[-1]
-        size, seconds = sample.size_bytes - began.size_bytes, max(sample.at_s - began.at_s, 1e-3)
-        if size <= 0 or sample.batches - began.batches < BATCHES:
+        size, batches = sample.size_bytes - began.size_bytes, sample.batches - began.batches
+        if size <= 0 or batches < 4:  # so many that none may come by chance alone (`_chance_s`)
             self.votes, self.is_open = 0, False
             return
-        if self.votes and self._rate < size / seconds:  # the machine stood still before the last look, or a load grew
-            self._rate = size / seconds
+        rate = size / max(sample.at_s - began.at_s, 1e-3)
+        if self.votes and self._rate < rate:  # the machine stood still before the last look, or a load grew
+            self._rate = rate
             self.votes -= self.finding is not Finding.HELD
-        self._rate = size / seconds
-        self._batch_bytes = size / (sample.batches - began.batches)
-        self._busiest_bytes = max(
-            later.size_bytes - one.size_bytes for one, later in zip(window, window[2:], strict=False)
-        )
+        self._rate, self._batch_bytes = rate, size / batches
+        self._busiest_bytes = max(two.size_bytes - one.size_bytes for one, two in zip(window, window[2:], strict=False))
         self._look, self.state = [sample], State.LOOK
 
     @property
     def finding(self) -> Finding:
         """What the look has found so far."""
         size, surplus_s = self._look[-1].size_bytes - self._look[0].size_bytes, self._surplus_s
-        if surplus_s <= self._chance_s or size <= self._busiest_bytes * self._seconds / LOOK_S:
+        if surplus_s <= self._chance_s or size <= self._busiest_bytes * self._seconds / LOOK_S[0]:
             return Finding.FREE
         if surplus_s > self.limit_s + self._chance_s:
             return Finding.HELD
@@ -160,32 +152,29 @@ class Trial:
 
     def end_look(self) -> Finding:
         """Judge the look."""
-        found, surplus_s, self._samples = self.finding, self._surplus_s, []
-        costs_throughput = found is Finding.GROWS and self._grows and self._seconds > 0.9 * LOOK_MAX_S
+        found, surplus_s, now_s, self._has_looked = self.finding, self._surplus_s, self._look[-1].at_s, True
+        costs_throughput = found is Finding.GROWS and self._grows and self._seconds > 0.9 * LOOK_S[1]
         if found is Finding.GROWS:
             found = Finding.HELD if costs_throughput or surplus_s > self.limit_s else Finding.FREE
         self.votes = self.votes + 1 if found is Finding.HELD else 0
         may_wait, self.may_wait = self.may_wait, surplus_s > self._chance_s
         # Where nobody waits, uploads wait for larger objects from now on: that may hold producers back.
-        self.is_open, self.state = self.votes > 0 or (may_wait and not self.may_wait), State.LINKS
-        now_s = self._look[-1].at_s
+        self.is_open = self.votes > 0 or (may_wait and not self.may_wait)
+        self.state, self._samples = State.LINKS, []
         self.found = Found(now_s, surplus_s, self.limit_s, self.votes, costs_throughput)
         if self.votes >= (1 if now_s < self._retry_until_s else LOOKS):
             until_s = now_s + self._hold_off_s
-            self._retry_until_s = until_s + PERIOD_S[0]
-            self.state, self._samples = State.INLINE, self._look[-1:]
-            self.found = replace(self.found, until_s=until_s)
-            self.next_s = min(now_s + PERIOD_S[0], until_s)
+            self.found, self.state, self._samples = replace(self.found, until_s=until_s), State.INLINE, self._look[-1:]
+            self.next_s, self._retry_until_s = min(now_s + PERIOD_S[0], until_s), until_s + PERIOD_S[0]
             self._hold_off_s, self.votes = min(2 * self._hold_off_s, HOLD_OFF_S[1]), 0
         return found
 
-    def end_round(self, now_s: float, *, has_looked: bool) -> None:
+    def end_round(self, now_s: float) -> None:
         """Note that no look follows soon."""
-        if self.state is State.INLINE:
-            return
-        if has_looked:
+        if self._has_looked:
             self._hold_off_s = HOLD_OFF_S[0]
-        is_idle = not has_looked and bool(self._samples) and self._samples[0].size_bytes == self._samples[-1].size_bytes
+        sizes = {one.size_bytes for one in self._samples}
+        is_idle = len(sizes) == 1 and not self._has_looked
         self.next_s = now_s + (PERIOD_S[0] if is_idle else self._period_s)
         self._period_s = PERIOD_S[0] if is_idle else min(2 * self._period_s, PERIOD_S[1])
         self.state, self.votes, self._samples = State.LINKS, 0, self._samples[-1:]
@@ -207,7 +196,7 @@ class Trial:
     def load_began(self, now_s: float) -> None:
         """Look soon again, but not as long as the load begins."""
         if self.state is State.LINKS and self.next_s < math.inf:
-            self._period_s, self.next_s, self.may_wait = PERIOD_S[0], now_s + LOOK_MAX_S, True
+            self._period_s, self.next_s, self.may_wait = PERIOD_S[0], now_s + LOOK_S[1], True
 
     @property
     def _seconds(self) -> float:
@@ -229,13 +218,8 @@ class Trial:
         return (self._look[-1].size_bytes - self._look[0].size_bytes) / self._rate - self._seconds
 
 
-_STEP_S: Final = LOOK_S / 2
-_SETTLE_STEPS: Final = 1
-"""So many samples after a round began, or after a look, are too early: producers get used to links again."""
-
-
 class Trials:
-    """The trials of all topics led here by cost, and their round of looks. All times are monotonic seconds."""
+    """The trials of all topics led here by cost, and their round of looks."""
 
     def __init__(self) -> None:
         self._trials: dict[str, Trial] = {}
@@ -244,13 +228,12 @@ class Trials:
         """The topics of the round under way."""
         self.is_looking = False
         """Whether bytes go inline for a look."""
-        self._has_looked = set[str]()
         self._due_s, self._steps = 0.0, 0
-        """When samples are due, and how many came by links or in the look."""
+        """When samples are due in the round, and how many came by links or in the look."""
 
     def set_led(self, limits_s: Mapping[str, float], partitions: Mapping[str, Set[object]]) -> None:
         """Set the topics, how long links may hold records of each back, and its partitions led here."""
-        # Samples before and after would not be of the same logs.
+        # What came before a change is not of the same logs.
         changed = {one for one in self._members if partitions.get(one) != self._partitions.get(one)}
         kept = {topic: one for topic, one in self._trials.items() if topic not in changed}
         self._trials = {topic: kept.get(topic) or Trial(limit_s) for topic, limit_s in limits_s.items()}
@@ -259,6 +242,8 @@ class Trials:
         self._members = {topic: one for topic, one in self._members.items() if topic not in changed}
         self._partitions = partitions
         self.is_looking &= bool(self._members)
+
+    # Questions.
 
     def of(self, topic: str) -> Trial:
         """Return the topic's trial; if there is none, one that has found nothing."""
@@ -272,20 +257,15 @@ class Trials:
         """Whether the topic's usual rate is measured: links are in use, whether they pay at this moment or not."""
         return topic in self._members and not self.is_looking
 
-    # When samples are wanted, and of which topics.
-
     def due_s(self, *, do_pay: bool) -> float:
         """Return when `advance` is due; `do_pay`: links are in use."""
-        due_s = self._due_s if self._members else math.inf
-        waiting = (one.next_s for one in self._trials.values() if do_pay or one.state is State.INLINE)
-        return min(due_s, min(waiting, default=math.inf))
+        waiting = [one.next_s for one in self._trials.values() if do_pay or one.state is State.INLINE]
+        return min([self._due_s if self._members else math.inf, *waiting])
 
     def wanted(self, now_s: float) -> list[str]:
         """Return the topics of which `advance` needs samples now."""
-        is_due = now_s >= self._due_s
-        return [
-            topic for topic, one in self._trials.items() if one.next_s <= now_s or (is_due and topic in self._members)
-        ]
+        members = self._members if now_s >= self._due_s else ()
+        return [topic for topic, one in self._trials.items() if one.next_s <= now_s or topic in members]
 
     # What happens.
 
@@ -296,7 +276,9 @@ class Trials:
 
     def abandon(self, now_s: float) -> None:
         """End the round, as links do not come as usual: nothing can be found."""
-        self._end_round(now_s)
+        for one in self._members.values():
+            one.end_round(now_s)
+        self._members, self.is_looking = {}, False
 
     def advance(self, samples: Mapping[str, Sample], now_s: float, *, do_pay: bool) -> list[tuple[str, Finding]]:
         """Go on with these samples. Returns what looks that ended found."""
@@ -306,9 +288,7 @@ class Trials:
         if self._members:
             return self._go_on(samples, now_s) if now_s >= self._due_s else []
         if do_pay and any(one.state is State.LINKS and one.next_s <= now_s for one in self._trials.values()):
-            self._members = {topic: one for topic, one in self._trials.items() if one.may_join(now_s)}
-            for one in self._members.values():
-                one.begin_round()
+            self._members = {topic: one for topic, one in self._trials.items() if one.begin_round(now_s)}
             self._go_by_links(now_s)
         return []
 
@@ -320,47 +300,27 @@ class Trials:
         for topic, one in self._members.items():
             one.note(samples[topic])
         self._due_s, self._steps = now_s + _STEP_S, self._steps + 1
-        if self.is_looking:
-            return self._go_on_looking(now_s)
-        if self._steps > _SETTLE_STEPS + WINDOW_S / _STEP_S:
+        if not self.is_looking and self._steps > 1 + WINDOW_S / _STEP_S:
             for one in self._members.values():
                 one.begin_look()
-            self.is_looking, self._steps = True, 0
-            if not any(one.state is State.LOOK for one in self._members.values()):
-                self._end_round(now_s)
-        return []
-
-    def _go_on_looking(self, now_s: float) -> list[tuple[str, Finding]]:
+            self._steps = 0
+            self.is_looking = any(one.state is State.LOOK for one in self._members.values())
+            if not self.is_looking:
+                self.abandon(now_s)
         looking = {topic: one for topic, one in self._members.items() if one.state is State.LOOK}
-        grows = self._steps < LOOK_MAX_S / _STEP_S and any(one.finding is Finding.GROWS for one in looking.values())
-        if grows or self._steps * _STEP_S < LOOK_S:
+        grows = self._steps < LOOK_S[1] / _STEP_S and any(one.finding is Finding.GROWS for one in looking.values())
+        if grows or not looking or self._steps * _STEP_S < LOOK_S[0]:
             return []
         found = [(topic, one.end_look()) for topic, one in looking.items()]
-        self._has_looked |= looking.keys()
         held = tuple(topic for topic, one in looking.items() if one.state is State.INLINE)
         for topic in held:
-            self._members.pop(topic)
-            self._tell(topic, held)
+            one = self._members.pop(topic)
+            if (what := one.found) is not None:
+                one.found = replace(what, topics=held)
+                seconds = round(what.held_back_s, 2)
+                log.info("links_hold_records_back", topic=topic, seconds=seconds, allowed=what.limit_s, topics=held)
         if any(one.is_open for one in self._members.values()):
             self._go_by_links(now_s)
         else:
-            self._end_round(now_s)
+            self.abandon(now_s)
         return found
-
-    def _tell(self, topic: str, held: tuple[str, ...]) -> None:
-        trial = self._trials[topic]
-        if (found := trial.found) is not None:
-            trial.found = found = replace(found, topics=held)
-            log.info(
-                "links_hold_records_back",
-                topic=topic,
-                seconds=round(found.held_back_s, 2),
-                allowed=found.limit_s,
-                looks=found.looks,
-                inline_for_s=round(found.until_s - found.at_s),
-            )
-
-    def _end_round(self, now_s: float) -> None:
-        for topic, one in self._members.items():
-            one.end_round(now_s, has_looked=topic in self._has_looked)
-        self._members, self._has_looked, self.is_looking = {}, set(), False
