@@ -263,9 +263,11 @@ class SettingsMemory:
             return sorted(kind.key(name).decode() for (kind, name), row in rows if row.place.is_unread)
 
     def may_lack(self) -> str | None:
-        """Return why the topic may lack what an earlier one held, as it shows to readers without a memory; or None."""
+        """Return why the topic may lack what an earlier one held and nobody remembers here; None: it does not."""
         with self._lock:
             rows = self._now.rows
+            if self._before.rows:
+                return None
             if not any(kind is AGENTS for kind, _ in rows):
                 return "no agent has registered in it"
             is_remade = any(row.is_restored and row.place.topic != self._now.topic for row in rows.values())

@@ -91,8 +91,8 @@ def read_settings(
 ) -> SettingsTable:
     """Return the topic's content as of now. Blocks.
 
-    Without a `memory` it waits until agents have put back what an earlier topic held. Raises MetadataTopicError when
-    there is no such topic, when its end was not reached in time, or when it may still lack something.
+    Unless `memory` has what an earlier topic held, it waits until agents have put that back. Raises MetadataTopicError
+    when there is no such topic, when its end was not reached in time, or when it may still lack something.
     """
     changed = threading.Event()
     reader = SettingsReader(
@@ -101,7 +101,7 @@ def read_settings(
     reader.start()
     try:
         if reader.wait_until_ready(timeout_s):
-            while memory is None and (why := reader.memory.may_lack()) is not None:
+            while (why := reader.memory.may_lack()) is not None:
                 if not changed.wait(timeout_s):
                     hint = "run it again in a minute; are the agents up?"
                     raise MetadataTopicError("read settings", SETTINGS_TOPIC, why, hint)

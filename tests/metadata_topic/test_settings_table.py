@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -307,8 +308,18 @@ def test_commands_are_not_told_settings_while_the_topic_may_lack_what_it_held_be
     if why is None:
         assert read_settings(NOWHERE, consumer_factory=topic.consumer).agents == {3: AGENT}
         return
-    with pytest.raises(MetadataTopicError, match=why):
-        read_settings(NOWHERE, timeout_s=1.0, consumer_factory=topic.consumer)
+    for memory in (None, SettingsMemory()):
+        with pytest.raises(MetadataTopicError, match=why):
+            read_settings(NOWHERE, timeout_s=1.0, consumer_factory=topic.consumer, memory=memory)
+
+
+def test_who_remembers_what_a_lost_topic_held_need_not_wait_for_it(tmp_path: Path) -> None:
+    topic, memory = FakeTopic(), SettingsMemory(tmp_path)
+    topic.partitions[0] += [(AGENTS.key(3), AGENTS.encode(AGENT)), (TOPICS.key("orders"), TOPICS.encode(DURABLE))]
+    assert read_settings(NOWHERE, consumer_factory=topic.consumer, memory=memory).is_any_durable
+    memory.save()
+    topic.topic_id, topic.partitions = TopicId(b"n" * 16), [[]]
+    assert read_settings(NOWHERE, consumer_factory=topic.consumer, memory=SettingsMemory(tmp_path)).is_any_durable
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
