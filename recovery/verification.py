@@ -60,6 +60,8 @@ class FindingKind(Enum):
     """A living replica has another batch, or none, at the place of this one."""
     UNDECLARED_DEAD = "undeclared_dead"
     """Records that a newer leader overwrote, and that nobody has declared dead yet."""
+    METADATA_IN_DOUBT = "metadata_in_doubt"
+    """The metadata topic may lack records: what leaders declared and which objects are lost is not known."""
     FOREIGN_OBJECTS = "foreign_objects"
     """Keys under the cluster's prefix that are not ours."""
 
@@ -105,6 +107,8 @@ class Verification:
 
 def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iterator[Finding]:
     """Yield what is wrong without reading any records."""
+    for doubt in inventory.doubts:
+        yield Finding(FindingKind.METADATA_IN_DOUBT, "metadata topic", f"{doubt}: remote-wal metadata rebuild first")
     for lost in inventory.lost_objects:
         finished = datetime.fromtimestamp(lost.written_ms / 1000, UTC).isoformat(timespec="milliseconds")
         detail = (

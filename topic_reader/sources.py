@@ -149,13 +149,16 @@ class OpenTopics:
         self.check_readable(fail_on_data_loss=fail_on_data_loss)
 
     def check_readable(self, *, fail_on_data_loss: bool) -> bool:
-        """Raise DataLossError, or log it and return False, if buckets or objects have a content that is not known."""
+        """Raise DataLossError, or log it and return False, if buckets, objects or the metadata are not wholly known."""
         inventory = self._looked()
         unreadable = (one.key for one in inventory.unreadable if not one.is_gone)
         if unknown := [*sorted(inventory.unanswered), *unreadable]:
             what = f"{len(unknown)} buckets or objects cannot be read and may hold records: {', '.join(unknown[:3])}"
             report("topics", what, fail_on_data_loss=fail_on_data_loss)
-        return not unknown
+        for doubt in inventory.doubts:
+            what = f"what elections cut off may be among the records: {doubt}; remote-wal metadata rebuild first"
+            report("topics", what, fail_on_data_loss=fail_on_data_loss)
+        return not (unknown or inventory.doubts)
 
     def partitions(self, topic: str) -> list[int]:
         """Return the topic's partitions, as the cluster knows them and as they are stored; either may be older."""

@@ -300,7 +300,7 @@ def _document(
     """Return the JSON document; `refusals` are part of it in a dry run only."""
     inventory = sources.inventory
     held = sorted(log.name for log in planned if log.partition in inventory.held)
-    is_all_known = not (inventory.unreadable or inventory.unanswered or held)
+    is_all_known = not (inventory.unreadable or inventory.unanswered or inventory.doubts or held)
     points = [row.recovery_point_ms for row in rows if row.recovery_point_ms is not None]
     return {
         "cluster_id": sources.cluster_id,
@@ -317,6 +317,7 @@ def _document(
         "unreadable_objects": [{"key": item.key, "reason": item.reason} for item in inventory.unreadable],
         "lost_objects": [str(lost.object_id) for lost in inventory.lost_objects],
         "unanswered_buckets": sorted(inventory.unanswered),
+        "metadata_doubts": list(inventory.doubts),
         "held": held,
         "unreachable_objects": len(inventory.unreachable),
         "only_in_sync_here": only_in_sync_here,

@@ -74,6 +74,11 @@ def _print_about_objects(console: "Console", document: dict[str, Any]) -> None:
         )
     for bucket in document["unanswered_buckets"]:
         console.print(f"did not answer, so that more may be stored than is told here: {bucket}", soft_wrap=True)
+    for doubt in document["metadata_doubts"]:
+        console.print(
+            f"metadata topic: {doubt}; what leaders declared may be missing: remote-wal metadata rebuild",
+            soft_wrap=True,
+        )
     if document["unreachable_objects"]:
         console.print(f"objects in buckets that are out of reach: {document['unreachable_objects']}")
     if document["foreign_objects"]:

@@ -95,6 +95,8 @@ class Inventory:
     """When the newest object of `objects` was written, by its writer's clock."""
     foreign_objects: int = 0
     """Keys under the cluster's prefix that are not ours."""
+    doubts: tuple[str, ...] = ()
+    """Why the metadata topic may lack what leaders declared, and objects that are lost."""
 
     def partitions(self) -> set[TopicIdPartition]:
         """Return the partitions of which anything is stored, or was."""
@@ -208,7 +210,7 @@ def from_metadata(
     """
     image = store.image()
     ends = EpochEnds(image.ends, image.released)
-    inventory = Inventory(wanted, known_starts=ends.starts())
+    inventory = Inventory(wanted, known_starts=ends.starts(), doubts=tuple(store.topic.doubts.values()))
     untold = store.untold if isinstance(store, SparseStore) else UntoldSegments()
     listed = _listed(inventory, storage, progress, untold)
     inventory.foreign_objects = storage.request_counts.foreign_objects

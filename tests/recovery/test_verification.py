@@ -11,6 +11,9 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.topic_doubt import TopicDoubt
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.combined_segment import HEADER_BYTES
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.broker_recovery import PlannedLog
@@ -20,9 +23,10 @@ from recovery.logs.log_settings import LogSettings
 from recovery.logs.run_reader import RunReader
 from recovery.logs.stored_run import StoredObject
 from recovery.metadata.footers import UnreadableObject
-from recovery.metadata.inventory import Inventory
+from recovery.metadata.inventory import Inventory, from_metadata
 from recovery.verification import Finding, FindingKind, ObjectVerifier, Verification, check_inventory
 from tests.recovery.stored_objects import MARK, ObjectsInMemory, Records, records, runs_of
+from tests.rlm.memory_storage import MemoryStorage
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 
@@ -69,6 +73,15 @@ def test_a_sound_log_is_read_whole_and_nothing_is_found(tmp_path: Path) -> None:
     assert not found.findings
     assert not list(check_inventory(inventory, [log]))
     assert (found.objects, found.runs, found.batches_compared) == (3, 3, 23)
+
+
+def test_a_metadata_topic_that_may_lack_records_is_no_sound_ground() -> None:
+    store = RemoteWalMetadataStore()
+    store.topic.doubted(TopicDoubt.SHORTER, "it ends before what was read")
+    inventory = from_metadata(store, ArchiveStore(), MemoryStorage(), None)
+    [found] = check_inventory(inventory, [])
+    assert (found.kind, found.kind.is_error) == (FindingKind.METADATA_IN_DOUBT, True)
+    assert "it ends before" in found.detail
 
 
 @pytest.mark.parametrize("position", [HEADER_BYTES + 5, HEADER_BYTES + 70, HEADER_BYTES + 300])

@@ -1,7 +1,9 @@
 """Topics are read from a store in a directory, where nothing else is left than the controllers' log."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +21,7 @@ from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from plugin.remote_wal_storage_manager import blobs_of
 from recovery.errors import UnknownClusterError
+from recovery.metadata.inventory import from_metadata
 from tests.kafka_log.batches import batch
 from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
 from tests.recovery.stored_objects import records
@@ -216,6 +219,15 @@ def test_an_object_that_may_hold_records_and_cannot_be_read_is_a_loss(ruins: Rui
     path = ruins.upload(2, records(ORDERS, 0, 5, 9))
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DataLossError, match="1 buckets or objects cannot be read and may hold records"):
+        offsets(ruins)
+    assert offsets(ruins, fail_on_data_loss=False) == [0, 1, 2, 3, 4]
+
+
+def test_metadata_that_may_lack_what_elections_cut_off_is_a_loss(ruins: Ruins, monkeypatch: pytest.MonkeyPatch) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    doubtful = partial(replace, doubts=("it is new",))
+    monkeypatch.setattr("topic_reader.sources.from_metadata", lambda *of, **by: doubtful(from_metadata(*of, **by)))
+    with pytest.raises(DataLossError, match="it is new; remote-wal metadata rebuild"):
         offsets(ruins)
     assert offsets(ruins, fail_on_data_loss=False) == [0, 1, 2, 3, 4]
 
