@@ -15,7 +15,7 @@ from cli.completion import complete_broker
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
-from cli.tables import fail, show, table, tell_json
+from cli.tables import fail, fitted, show, tell_json
 
 if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
@@ -233,7 +233,8 @@ def _print_brokers(cluster: "ClusterReplicas", loads: "Loads", planned: "Reassig
         for broker in sorted(before)
         if (parts := zip(before[broker], after[broker], strict=True))
     ]
-    show(table("broker", "rack", "in a second", "out a second", "stored", rows=rows))
+    columns = (">broker", "rack", ">in a second", ">out a second", ">stored")
+    show(fitted(*columns, rows=rows, drop=("rack", "stored")))
 
 
 @contextmanager
@@ -341,17 +342,23 @@ def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool
 
 
 def _print_report(rows: list[dict[str, Any]]) -> None:
+    from rich.text import Text
+
     if not rows:
         show("Nothing is moved.")
         return
     told = [
         (
             *(row[key] for key in ("topic", "partition")), _ids(row["before"]), _ids(row["after"]), row["state"],
-            "" if row["seconds"] is None else f"{row['seconds']:.1f}", row["reason"],
+            "" if row["seconds"] is None else f"{row['seconds']:.1f}",
         )
         for row in rows
     ]  # fmt: skip
-    show(table("topic", "part", "before", "after", "state", "seconds", "reason", rows=told))
+    columns = ("topic", ">part", "before", "after", "state", ">seconds")
+    show(fitted(*columns, rows=told, drop=("before", "seconds", "after")))
+    for row in rows:
+        if row["reason"]:
+            show(Text(f"{row['topic']}-{row['partition']}: {row['reason']}"))
 
 
 def _print_left(left: "Mapping[TopicPartition, str]", *, to_stderr: bool = False) -> None:
@@ -374,7 +381,7 @@ def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client:
         rows.append((where.topic, where.partition, _ids(move.before), _ids(move.after), *copied))
     if planned.moves:
         show(
-            table("topic", "part", "before", "after", "new on", "local log", rows=rows),
+            fitted("topic", ">part", "before", "after", "new on", ">local log", rows=rows, drop=("before", "new on")),
             f"{len(planned.moves)} moves. At most {decimal(total)} of local logs are copied;",
             "less where new replicas begin at the last tiered offset.",
             f"About {decimal(inline)} of that are in no object any more, at a steady rate of writing, and go inline.",
