@@ -226,12 +226,16 @@ class LeadershipWatch:
         self._is_fenced = is_fenced
         self._threads = threads
         self._changed = changed
+        self._last = Led([], {})
         self.is_known = False
         self.unknown_because: str | None = None
         """Why Kafka did not answer last time; None: it did."""
 
     async def looks(self, reader: LeadershipReader, interval_s: float) -> AsyncGenerator[Led, None]:
-        """Ask for ever, at that interval or when a change is signalled, and yield each answer."""
+        """Ask for ever, at that interval or when a change is signalled, and yield each answer.
+
+        While nothing changes, the same objects are yielded: most answers say nothing new, about thousands of logs.
+        """
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
@@ -258,4 +262,6 @@ class LeadershipWatch:
         self._zones.set_led(followers_of(led, found))
         first = (one for one in found if one.partition == 0 and 0 in led.get(one.topic, {}))
         found_led = assignments(led, self._table(), found, self._defaults, self._zones)
-        return Led(found_led, {one.topic: one.topic_id for one in first})
+        answer = Led(found_led, {one.topic: one.topic_id for one in first})
+        self._last = self._last if answer == self._last else answer
+        return self._last

@@ -137,9 +137,11 @@ class StorageRun:
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
         self._learn_pack_rules()
+        is_new = assignments is not self.write_path.assignments
         self.write_path.assign(assignments)
-        self._archived.set_led(assignments)
-        self._lifecycle.set_led(assignments)
+        if is_new:
+            self._archived.set_led(assignments)
+            self._lifecycle.set_led(assignments)
         # Unread records of the topic would look like a hole in the log.
         if self._archiving is not None and self.kafka.metadata.is_read:
             self._archiving.assign(assignments)

@@ -13,6 +13,7 @@ Belongs to the event loop, except `status`.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final, Self
 
 from prometheus_client import CollectorRegistry
@@ -56,6 +57,8 @@ _READ_THREADS: Final = 2
 _QUEUE_ITEMS: Final = 4096
 """Items in remoteSegmentQ at most: KIP-1176's remote.wal.log.manager.combiner.queue.size."""
 _SPACING_LOOK_S: Final = 4.0
+_RECKON_EACH: Final = 15
+"""At so many looks costs are reckoned anew though nothing was packed: other zones may read together now."""
 _SHADOW_LOOK_S: Final = 0.1
 """In shadow no fetch shows what goes inline, so logs are read so often. In the model of `perf.cost` the share came
 within ten points of what agents link; at 1 s it missed bursts."""
@@ -193,10 +196,13 @@ class WritePath(WritePathOwner):
         objects_per_s, told = self._kafka.metadata.objects_per_s, self._around.metrics.write.upload_spacing
         bound_per_s = self._around.settings.quotas.cluster_objects_per_second
         far_bytes = FAR_BEHIND_OBJECTS * self._around.settings.log_manager.combiner_task_upload_bytes
-        while True:
+        packed, reckoned = self._around.relaying.metrics.packing.before_bytes, -1.0
+        for turn in count():
             self._decider.space_uploads(spacing_s(objects_per_s().values(), bound_per_s))
             told.set(self._decider.price.spacing_s)
-            self._decider.price.reckon()
+            if packed.value != reckoned or turn % _RECKON_EACH == 0:
+                reckoned = packed.value
+                self._decider.price.reckon()
             if self._shadow is not None:
                 await self._shadow.follow(self.manager.led(), far_bytes)
             await asyncio.sleep(_SPACING_LOOK_S)
@@ -206,8 +212,9 @@ class WritePath(WritePathOwner):
         if self._shadow is not None:  # all that is stored is for links alone
             assignments = [replace(one, archive=False, is_kept=False, is_durable=False) for one in assignments]
             self._shadow.set_led(assignments)
+        if assignments is not self.assignments or len(self.manager.led()) != len(assignments):
+            self.manager.assign(assignments)  # some are new, or were not taken on, or were released since
         self.assignments = assignments
-        self.manager.assign(assignments)
         self.tails.assigned(assignments)
         if self._durable is not None:
             self.topics_read()

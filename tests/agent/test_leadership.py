@@ -146,7 +146,9 @@ async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
             changed,
         )
         async with asyncio.timeout(60), aclosing(watch.looks(cast(LeadershipReader, OneLeader()), 1000.0)) as looks:
-            [before] = (await anext(looks)).assignments
+            [before] = (first := await anext(looks)).assignments
+            changed.set()
+            assert await anext(looks) is first, "nothing has changed"
             readers.read(before.topic_id_partition, 2)
             [after] = (await anext(looks)).assignments
     assert before.remote_followers == frozenset()
