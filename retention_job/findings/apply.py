@@ -9,7 +9,9 @@ What may be handed over:
 - `expired_not_deleted`: the agent's own guard checks again, so a mistake here deletes nothing.
 - `upload_unfinished` and `object_without_metadata`: nothing is known of their records, so the guard cannot help. Hence
   the topic is read to its present end right before, and a segment that any record has named meanwhile is taken off the
-  list. If most objects have no metadata, none is handed over, because then the metadata seems to be lost.
+  list. If most objects have no metadata, none is handed over, because then the metadata seems to be lost. Nor is one
+  whose writer's incarnation is not registered in the topic: the registration stands before all that it published, so
+  the records of its objects may be lost, too (`rlm.lifecycle.orphans` has the same rule).
 
 A record means the same however often it is published, and only the furthest state counts. So the handover may be
 repeated, or be killed at any point and repeated, and two jobs at once do no harm. A segment that was handed over is
@@ -36,6 +38,7 @@ from retention_job.findings.find import metadata_is_doubtful
 from retention_job.findings.kinds import Kind
 from retention_job.settings import Sources
 from retention_job.sources.kafka import Kafka
+from retention_job.tables.fences import REGISTRATIONS, known_writers, registrations_of
 from retention_job.tables.history import History
 
 if TYPE_CHECKING:
@@ -58,7 +61,8 @@ class Handover:
     size_bytes: int
     is_dry: bool
     withheld: int
-    """Not handed over: objects without metadata if most objects have none, and objects that new records name."""
+    """Not handed over: objects without metadata if most objects have none, or of unknown writers, and objects that new
+    records name."""
 
 
 class Publisher(MetadataPublisher[PublishableRecord], Protocol):
@@ -79,8 +83,12 @@ def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms:
         "segment", "size_bytes", is_unguarded.alias("is_unguarded")
     )
     found = deletable.count()
-    if metadata_is_doubtful(history, sources.life_times) is not None:
+    known = known_writers(registrations_of(history.table("registrations", REGISTRATIONS).collect()))
+    if not known or metadata_is_doubtful(history, sources.life_times) is not None:
         deletable = deletable.filter("NOT is_unguarded")
+    else:
+        is_known = fn.substring_index("segment", "-", 2).isin(known)
+        deletable = deletable.filter(~fn.col("is_unguarded") | is_known)
     if not dry_run and not deletable.filter("is_unguarded").isEmpty():
         deletable = deletable.join(_told_since(history, kafka), "segment", "left_anti").checkpoint()
     counted = deletable.agg(

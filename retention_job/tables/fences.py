@@ -40,6 +40,12 @@ def registrations_of(rows: "Iterable[Row]") -> Registrations:
     return found
 
 
+def known_writers(registrations: Registrations) -> list[str]:
+    """Return the incarnations that are registered, as names of their segments begin."""
+    placed = (one.registration for one in registrations.placed())
+    return sorted({f"{one.broker_id}-{one.incarnation:012x}" for one in placed})
+
+
 def with_refusals(records: "DataFrame", registrations: Registrations, publisher: str) -> "DataFrame":
     """Add `is_fenced` to the records: whether the publisher was fenced when it published.
 

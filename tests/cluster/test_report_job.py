@@ -20,6 +20,7 @@ from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.settings import KafkaSource, LifeTimes, Sources, StoreListing
+from tests.cluster.agent_views import describe
 from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.spark import spark
@@ -33,7 +34,6 @@ AGENTS = {
     **quick(orphans_interval_s=3600),
 }
 LIFE_TIMES = LifeTimes(delete_grace_ms=1000, uncommitted_ttl_ms=1000)
-UNKNOWN = CombinedSegmentId(1, 1, 7)
 
 
 @pytest.fixture
@@ -80,14 +80,15 @@ def test_what_agents_wrote_is_judged_and_what_nobody_wants_is_deleted_by_them(
 
     # An object that no record tells of, one that is gone, and records that are not ours.
     objects = [path for path in cluster.layout.object_store_directory.rglob("*.rwal") if "archive" not in path.parts]
-    orphan = object_of(cluster, UNKNOWN)
+    unknown = CombinedSegmentId(1, int(describe(cluster, 1)["incarnation"]), 7 << 32)  # of a writer that is known
+    orphan = object_of(cluster, unknown)
     orphan.parent.mkdir(parents=True)
     shutil.copy(objects[0], orphan)
     os.utime(orphan, (time.time() - 60, time.time() - 60))
     objects[1].unlink()
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     producer.produce(METADATA_TOPIC, b"no metadata", b"foreign", 0)
-    producer.produce(METADATA_TOPIC, b"\1\1", UNKNOWN.to_bytes(), 0)
+    producer.produce(METADATA_TOPIC, b"\1\1", unknown.to_bytes(), 0)
     producer.flush()
 
     # An incremental run reads what is new, and hands the object over to the agents.
@@ -98,7 +99,7 @@ def test_what_agents_wrote_is_judged_and_what_nobody_wants_is_deleted_by_them(
     assert found.history.read.records < sound.history.read.records
     told = kinds(found)
     assert set(told) == {"object_without_metadata", "metadata_without_object", "records_quarantined"}
-    assert told["object_without_metadata"] == str(UNKNOWN)
+    assert told["object_without_metadata"] == str(unknown)
     assert found.history.quarantine.count() == 2
     assert (found.handover.segments, found.handover.is_dry) == (1, False)
     wait_until(lambda: not orphan.exists(), "an agent deletes the object", PATIENCE_S)

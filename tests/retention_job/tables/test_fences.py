@@ -8,8 +8,9 @@ from pyspark.sql import SparkSession
 from metadata_topic.records import serde
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.fencing import Registrations
+from plugin.segment_metadata import CombinedSegmentId
 from retention_job.sources.decoding import PARTITION_SHIFT
-from retention_job.tables.fences import REGISTRATIONS, registrations_of, with_refusals
+from retention_job.tables.fences import REGISTRATIONS, known_writers, registrations_of, with_refusals
 from retention_job.tables.objects import COMBINED_SEGMENT as OBJECT_KIND
 from retention_job.tables.objects import facts_of_records
 
@@ -70,3 +71,11 @@ def test_what_a_rebuild_tells_of_a_fenced_writers_upload_counts(spark: SparkSess
     )
     told = [(one.state, one.refused_state) for one in facts_of_records(OBJECT_KIND, staged).collect()]
     assert told == [(None, 1), (1, None), (1, None)]
+
+
+def test_writers_are_named_as_their_segments_begin_and_older_ones_are_known_too() -> None:
+    known = Registrations()
+    for place, (broker_id, incarnation) in enumerate([(1, 5), (12, 7), (1, 400)]):
+        known.add(RemoteWalNodeRegistration(broker_id, incarnation, broker_id, 0), (0, place))
+    names = [str(CombinedSegmentId(*writer, 3)).rpartition("-")[0] for writer in ((1, 5), (1, 400), (12, 7))]
+    assert known_writers(known) == names
