@@ -136,12 +136,13 @@ def plan(sites: Sites, rules: Rules, front: Front, json: Json = False) -> None:
     found, gateways = _sites(
         sites, PlanRules(**{key: value for key, value in asdict(rules).items() if value is not None})
     )
-    made = plan_of(found.brokers, gateways, found.rules, found.loopback_bases)
+    made = found.whole(plan_of(found.brokers, gateways, found.rules, found.loopback_bases))
     if json:
         tell_json({"brokers": {str(broker_id): keys for broker_id, keys in made.items()}})
         return
     for broker_id, keys in made.items():
-        typer.echo(f"# broker {broker_id}: join the first three to the listeners for brokers and controllers")
+        join = "replace these" if found.properties else "join the first three to those for brokers and controllers"
+        typer.echo(f"# broker {broker_id}: {join}")
         for key, value in keys.items():
             typer.echo(f"{key}={value}")
         if rules.security_protocol.endswith("SSL"):

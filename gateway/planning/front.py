@@ -110,11 +110,7 @@ def front_plan(broker: BrokerProperties, known: Mapping[int, Endpoint], rules: F
         listeners[agents] = Endpoint(own.host, rules.agents_port)
         advertised[agents] = known[broker.node_id]
         protocols[agents] = protocols[name]
-        first = {
-            "listeners": _listeners(listeners),
-            "advertised.listeners": _listeners(advertised),
-            "listener.security.protocol.map": _map(protocols),
-        }
+        first = listener_lines(listeners, advertised, protocols)
     listeners[name] = Endpoint(LOOPBACK, rules.loopback_port_base + broker.node_id)
     _check_ports(broker.node_id, own, listeners)
     spoken = protocols[name]
@@ -146,6 +142,17 @@ def _check_ports(broker_id: int, clients: Endpoint, listeners: Mapping[str, Endp
     highest = max(one.port for one in sockets)
     if highest > MAX_PORT:
         raise PlanError(f"port {highest} on the host of broker {broker_id} is above {MAX_PORT}")
+
+
+def listener_lines(
+    listeners: Mapping[str, Endpoint], advertised: Mapping[str, Endpoint], protocols: Mapping[str, str]
+) -> dict[str, str]:
+    """Return Kafka's three keys for listeners."""
+    return {
+        "listeners": _listeners(listeners),
+        "advertised.listeners": _listeners(advertised),
+        "listener.security.protocol.map": _map(protocols),
+    }
 
 
 def _listeners(listeners: Mapping[str, Endpoint]) -> str:

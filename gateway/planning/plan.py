@@ -61,7 +61,7 @@ def plan(
     """Return the keys of server.properties by broker id; `gateways` are the names of the zones' gateways.
 
     Zones in `known_bases` keep their loopback ports. The first three keys must be joined to what the broker has: its
-    listeners for brokers and controllers. Raises PlanError.
+    listeners for brokers and controllers (`running_plan` does). Raises PlanError.
     """
     rules = rules or PlanRules()
     _check_zones(brokers, gateways, rules)

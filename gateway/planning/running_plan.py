@@ -7,6 +7,7 @@ brokers' hosts are read from their own listeners.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from gateway.planning.front import listener_lines
 from gateway.planning.plan import listener_name
 from gateway.planning.planned_ports import LOOPBACK, BrokerSite, PlanError, PlanRules
 from kafka_log.broker_files.server_properties import BrokerProperties
@@ -21,6 +22,15 @@ class RunningPlan:
     """The requested rules, with the existing listener for agents."""
     loopback_bases: Mapping[str, int] = field(default_factory=dict)
     """Bases of the zones that have listeners."""
+    properties: Mapping[int, BrokerProperties] = field(default_factory=dict)
+    """What brokers say; empty if nobody was asked."""
+
+    def whole(self, made: Mapping[int, Mapping[str, str]]) -> dict[int, dict[str, str]]:
+        """Return the plan by broker id, with the listeners that it does not name as they are: lines that start."""
+        return {
+            broker_id: _joined(keys, self.properties[broker_id]) if self.properties else dict(keys)
+            for broker_id, keys in made.items()
+        }
 
 
 def running_plan(
@@ -44,7 +54,18 @@ def running_plan(
     sites = [_site(told[one], properties[one], agents, rules) for one in sorted(told)]
     bases = {zone: _base(listener_name(zone, prefix), properties) for zone in zones}
     known = {zone: base for zone, base in bases.items() if base is not None}
-    return RunningPlan(sites, rules, known)
+    return RunningPlan(sites, rules, known, properties)
+
+
+def _joined(keys: Mapping[str, str], broker: BrokerProperties) -> dict[str, str]:
+    planned = {one.partition(":")[0] for one in keys["listener.security.protocol.map"].split(",")}
+    names = [name for name in (*broker.listeners, *broker.controller_listener_names) if name not in planned]
+    kept = listener_lines(
+        {name: broker.listeners[name] for name in names if name in broker.listeners},
+        {name: broker.advertised_listeners[name] for name in names if name in broker.advertised_listeners},
+        {name: broker.security_protocols.get(name, "PLAINTEXT") for name in names},
+    )
+    return {key: ",".join(filter(None, (value, kept.get(key)))) for key, value in keys.items()}
 
 
 def _agents_listener(

@@ -12,6 +12,7 @@ from kafka_log.broker_files.server_properties import BrokerProperties, parse_bro
 
 SITES = [BrokerSite(1, "az1", "kafka-1"), BrokerSite(2, "az2", "kafka-2", 9192), BrokerSite(3, "az3", "kafka-3")]
 GATEWAYS = {site.zone: f"gateway-{site.zone}" for site in SITES}
+MAP = "listener.security.protocol.map"
 STOCK = {
     "listeners": "WAL://127.0.0.1:{port}",
     "advertised.listeners": "WAL://127.0.0.1:{port}",
@@ -49,6 +50,28 @@ def test_the_same_plan_comes_out_whatever_listener_is_asked(rules: PlanRules) ->
     for told in (as_told("az1"), as_told("az3"), as_agents_are_told()):
         found = running_plan(told, running(planned), rules)
         assert plan(found.brokers, GATEWAYS, found.rules, found.loopback_bases) == planned
+
+
+def test_lines_are_whole_with_what_the_plan_does_not_name() -> None:
+    controllers = {
+        "process.roles": "broker",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": "kafka-1:9093",
+        MAP: f"{stock('CLIENT', 'OUTSIDE')[1].raw[MAP]},CONTROLLER:SSL",
+    }
+    brokers = {
+        one: parse_broker_properties({**its.raw, **controllers}, its.path)
+        for one, its in stock("CLIENT", "OUTSIDE").items()
+    }
+    found = running_plan(as_agents_are_told(), brokers, PlanRules(agents_listener="CLIENT"))
+    made = found.whole(plan(found.brokers, GATEWAYS, found.rules, found.loopback_bases))
+    for broker_id, keys in made.items():
+        whole = parse_broker_properties({**brokers[broker_id].raw, **keys}, Path("server.properties"))
+        for name in ("WAL", "OUTSIDE", "CONTROLLER"):
+            assert whole.listeners.get(name) == brokers[broker_id].listeners.get(name)
+            assert whole.advertised_listeners.get(name) == brokers[broker_id].advertised_listeners.get(name)
+            assert whole.security_protocols[name] == brokers[broker_id].security_protocols[name]
+        assert {"CLIENT", "CLIENT_AZ1", "CLIENT_AZ2", "CLIENT_AZ3"} < whole.listeners.keys()
 
 
 def test_zones_keep_their_ports_wherever_they_are() -> None:
