@@ -39,6 +39,18 @@ def test_the_newest_is_loaded_and_the_last_two_are_kept() -> None:
     assert len(blobs.blobs) > 2, "in several parts each"
 
 
+@pytest.mark.parametrize("other_broker", [1, 2], ids=["its own", "another broker's"])
+def test_a_snapshot_from_a_host_whose_clock_was_ahead_is_not_the_newest_for_ever(other_broker: int) -> None:
+    blobs = FakeBlobs()
+    for n in (1, 2):
+        blobs.now_ms = n
+        keeper(blobs, broker_id=other_broker).save(image_up_to(n), now_ms=10**14 + n)
+    for n in (3, 4, 5):
+        blobs.now_ms = n
+        keeper(blobs).save(image_up_to(n), now_ms=n)
+        assert progress_of(keeper(blobs).load()) == progress_of(keeper(blobs).load_own()) == n
+
+
 def test_a_save_that_dies_half_way_counts_for_nothing_and_is_removed_later() -> None:
     blobs = FakeBlobs()
     keeper(blobs).save(image_up_to(3), now_ms=1)

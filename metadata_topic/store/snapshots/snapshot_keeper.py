@@ -7,7 +7,8 @@ part is written once and never altered. It is whole when all its parts are there
 so a writer that dies half-way leaves nothing that counts. The newest whole one of any broker wins, as each tells of the
 whole topic; instead of a damaged one the one before it is used. After a save the newest two
 stay and the others of this broker are deleted, parts of unfinished ones included. Each broker's agent keeps its
-own, so no two write in one place.
+own, so no two write in one place. Which is the newest the store's clock says: a host's, by which they are named, may
+have been ahead once, and an old snapshot would then be the newest for as long.
 
 Blocks; `load` is for the thread that reads the topic, `save` for one that may wait.
 """
@@ -71,7 +72,7 @@ class SnapshotKeeper:
         self._counters: Counter[str] = Counter()
 
     def save(self, image: StoreImage, now_ms: int) -> int:
-        """Write a snapshot and remove old ones; returns its size in bytes. `now_ms` must grow from call to call.
+        """Write a snapshot and remove old ones; returns its size in bytes. `now_ms` must differ from call to call.
 
         Raises RemoteStorageError, or OSError of the spool; what was written before it counts for nothing and the next
         save removes it. Old ones that cannot be removed are logged, and left to the next save as well.
@@ -101,7 +102,7 @@ class SnapshotKeeper:
         failed: set[str] = set()
         try:
             snapshots = self._list(_KIND)
-            for name, broker_id in sorted(snapshots, reverse=True):
+            for name, broker_id in _newest_first(snapshots):
                 if broker_id in failed or len(failed) == _FAILURES_MAX:
                     continue
                 try:
@@ -117,7 +118,7 @@ class SnapshotKeeper:
     def load_own(self) -> StoreImage | None:
         """Load this broker's newest whole snapshot; None when there is none. Raises RemoteStorageError."""
         snapshots = self._list(self._directory)
-        images = (self._read(name, snapshots[name, broker_id]) for name, broker_id in sorted(snapshots, reverse=True))
+        images = (self._read(name, snapshots[name, broker_id]) for name, broker_id in _newest_first(snapshots))
         return next((image for image in images if image is not None), None)
 
     def _not_loaded(self, name: str, error: Exception) -> None:
@@ -154,7 +155,7 @@ class SnapshotKeeper:
 
     def _remove_old(self) -> None:
         snapshots = self._list(self._directory)
-        whole = [key for key in sorted(snapshots, reverse=True) if _is_whole(snapshots[key])]
+        whole = [key for key in _newest_first(snapshots) if _is_whole(snapshots[key])]
         for key in snapshots.keys() - set(whole[:_KEPT]):
             for part in snapshots[key]:
                 ask(self._storage.delete_blob(part))
@@ -167,6 +168,13 @@ def _of_those_that_answer(listed: Iterator[StoredBlob]) -> Iterator[StoredBlob]:
         yield from listed
     except IncompleteListingError as error:
         log.warning("metadata_snapshots_not_all_listed", error=str(error))
+
+
+def _newest_first(snapshots: _Listed) -> list[tuple[str, str]]:
+    """Return the keys; names decide where the store does not say when a blob was written."""
+    return sorted(
+        snapshots, key=lambda key: (max(part.last_modified_ms or 0 for part in snapshots[key]), key), reverse=True
+    )
 
 
 def _is_whole(parts: Iterable[StoredBlob]) -> bool:
