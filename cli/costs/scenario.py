@@ -60,11 +60,20 @@ def _print_scenario(scenario: "Scenario") -> None:
         f"{_compared(cost.saved_ratio)} of this total: instances, their disks, object storage and replication across "
         f"zones{_without(scenario)}. Clients' traffic is not in it.",
         *([] if replication is None else [f"{_compared(replication)} of what replication across zones costs."]),
-        f"Records travel {way}; links pay {pays_from}. Prices: {scenario.prices.confirmed}.",
+        f"Records travel {way}; links pay {pays_from}. Prices: {scenario.prices.confirmed}.{_held(scenario)}",
     )
     _print_clients(scenario)
     if scenario.inferred:
         show(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}.")
+
+
+def _held(scenario: "Scenario") -> str:
+    from metadata_topic.settings.topic_settings import LinkPolicy
+
+    load = scenario.workload
+    if not scenario.cost.linked or not load.producers_wait or load.link_policy is not LinkPolicy.COST:
+        return ""
+    return " Where links would hold such producers back, a topic goes inline instead, and saves less."
 
 
 def _changed(scenario: "Scenario") -> str:

@@ -56,6 +56,7 @@ def test_the_text_tells_of_the_parameters_and_what_the_percentage_contains() -> 
         "10 MB/s to each",
         "an object each 50 ms",
         "object storage and replication across zones. Clients'",
+        "Where links would hold such producers back",
     ):
         assert text in shown
     assert "30 MB/s" not in shown
