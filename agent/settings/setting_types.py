@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
@@ -57,13 +56,6 @@ def parse_peers(value: object) -> object:
     return peers
 
 
-def parse_http_url(value: object) -> object:
-    """Parse `http://host...` or `https://host...`."""
-    if isinstance(value, str) and not (urlsplit(value).scheme in ("http", "https") and urlsplit(value).hostname):
-        raise ValueError(f"{value!r} is no URL that begins with http:// or https://")
-    return value
-
-
 def _parse_buckets(value: object) -> object:
     return parse_buckets(value) if isinstance(value, str) else value
 
@@ -92,7 +84,6 @@ def parse_user(value: object) -> object:
 ListenerSetting = Annotated[str, AfterValidator(str.upper)]
 AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
 PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
-HttpUrlSetting = Annotated[str, BeforeValidator(parse_http_url)]
 BucketsSetting = Annotated[dict[str, str], BeforeValidator(_parse_buckets)]
 PatternsSetting = Annotated[tuple[str, ...], BeforeValidator(parse_patterns)]
 UserSetting = Annotated[int | None, BeforeValidator(parse_user)]

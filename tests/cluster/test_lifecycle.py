@@ -13,12 +13,12 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.security.listeners import InterBrokerProtocol
 from local_cluster.workload.replica_comparison import compare_replicas
-from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.records.states import DELETING, FINISHED, STARTED
 from metadata_topic.store.store import RemoteWalMetadataStore
 from tests.cluster.conftest import cluster_of
 from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.replica_moves import delete_topic
-from tests.cluster.script import PATIENCE_S, PLAIN, Script
+from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.stored_log import followed_metadata
 
 HASTY_AGENTS = {
@@ -54,24 +54,6 @@ def living(store: RemoteWalMetadataStore) -> dict[str, int]:
 def expect_nothing_left(cluster: LocalCluster, store: RemoteWalMetadataStore) -> None:
     wait_until(lambda: objects(cluster) == 0, "the bucket is empty", PATIENCE_S)
     wait_until(lambda: not living(store), "no segment lives in the metadata", PATIENCE_S)
-
-
-@pytest.mark.gate
-def test_objects_expire_with_their_topics_local_retention_while_the_topic_lives_on(
-    life: Script, store: RemoteWalMetadataStore
-) -> None:
-    config = {"retention.ms": "5000", "segment.ms": "2000"}
-    life.cluster.admin.create_topic(life.topic, 3, config=config)
-    life.link_topic()
-    before = store.count_by_state()[DELETED].segments
-    life.produce(PLAIN)
-    life.expect_links_to_be_used()
-    wait_until(lambda: store.count_by_state()[DELETED].segments > before + 10, "objects expire under load", PATIENCE_S)
-    life.expect_records_to_flow()
-    assert life.counters.growth("remote_wal_faults_total", reason="hydration_not_found") == 0
-    report = life.workload.finish()
-    assert report.faults == 0, str(report)
-    expect_nothing_left(life.cluster, store)
 
 
 def test_what_a_dead_leader_uploaded_alone_is_declared_dead_by_the_next(

@@ -2,7 +2,6 @@ import asyncio
 import dataclasses
 import io
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from demo.measurement import LINKED, Moment
 from demo.plan import ALL_TOPICS, WAYS, plan_for
 from demo.presentation import show_introduction, show_report
 from demo.report import (
-    DollarsPerGb,
     Records,
     Replicas,
-    Traffic,
     ZoneBytes,
     cost_per_gb,
     moved_between,
@@ -43,11 +40,6 @@ def test_a_gigabyte_costs_its_requests_and_what_still_crosses() -> None:
     assert cost.remote_wal_zone == pytest.approx(0.0008)
     assert cost.remote_wal == pytest.approx(0.0068)
     assert cost.stock == pytest.approx(0.04)
-
-
-def test_nothing_produced_has_no_price() -> None:
-    assert cost_per_gb(ZoneBytes(0, 0, 0), 0, 0.0, 0.02) is None
-    assert ZoneBytes(0, 0, 0).ratio is None
 
 
 def series(name: str, value: float, **labels: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -145,27 +137,6 @@ def test_people_are_shown_the_figures_and_no_line_is_wider_than_the_terminal() -
     for part in (*parts, "acks=all by agents", "99.0%", "0.3 MB held_up"):
         assert part in text, part
     assert "every promise held" in text
-
-
-def test_a_loss_is_red_and_a_gain_is_green() -> None:
-    def colours(traffic: Traffic) -> set[str]:
-        console = Console(width=100, file=io.StringIO(), force_terminal=True, color_system="standard")
-        show_report(console, dataclasses.replace(report(), phases=dict.fromkeys(report().phases, traffic)), None)
-        assert isinstance(console.file, io.StringIO)
-        rows = [
-            line for line in console.file.getvalue().splitlines() if "crossed zones" in line or "remote-wal  " in line
-        ]
-        # The column of the whole run is another traffic's.
-        return {code for row in rows for code in re.findall(r"\x1b\[1;(3[12])m", row.rpartition("$0.0058")[2])}
-
-    gain = report().phases["saturated"]
-    loss = dataclasses.replace(
-        gain,
-        zone_bytes=dataclasses.replace(gain.zone_bytes, with_links=3 * gain.zone_bytes.stock),
-        cost_per_gb=DollarsPerGb(0.09, 0.05, 0.04, 0.04),
-    )
-    assert "31" not in colours(gain)
-    assert "31" in colours(loss)
 
 
 def test_people_are_told_which_promise_was_broken() -> None:

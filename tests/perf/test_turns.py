@@ -12,7 +12,7 @@ from local_cluster.kafka_tools import KafkaToolError, KafkaTools
 from local_cluster.polling import WaitTimeoutError
 from metadata_topic.settings.topic_settings import LinkPolicy
 from perf.clusters import Store
-from perf.ladder.turns import Comparison, Entrant, Rung, Turns, Workload, turned
+from perf.ladder.turns import Comparison, Entrant, Rung, Turns, Workload
 
 LINKS = Rung("links", Store.DIRECTORY)
 
@@ -76,19 +76,6 @@ def test_a_load_that_is_not_kept_up_with_does_not_end_the_run(error: Exception, 
         ("second", "links", "", True),
     ]
     assert told == [1, 2, 3, 4]
-
-
-def test_a_defect_of_the_benchmark_ends_it() -> None:
-    turns = Turns(1, 1.0, lambda _line: None, lambda _measured: None)
-    cluster = cast("LocalCluster", Nothing())
-    with pytest.raises(KeyError):
-        turns.run([load("first", {"first-links": KeyError()})], cluster, [Entrant(LINKS, cluster)])
-
-
-def test_each_entrant_is_first_in_its_round() -> None:
-    entrants = [Entrant(Rung(name, Store.DIRECTORY), cast("LocalCluster", Nothing())) for name in "abc"]
-    orders = ["".join(one.rung.name for one in turned(entrants, number)) for number in range(4)]
-    assert orders == ["abc", "bca", "cab", "abc"]
 
 
 @pytest.mark.parametrize("policy", LinkPolicy)

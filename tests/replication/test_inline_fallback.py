@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
-from plugin.errors import RemoteResourceNotFoundError
+import pytest
+
+from plugin.errors import RemoteResourceNotFoundError, RemoteStorageTimeoutError
 from plugin.segment_metadata import CombinedSegmentId
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, Follower, two_agents
@@ -26,22 +28,28 @@ async def fetched(agents: Agents, follower: Follower, offset: int) -> None:
     assert await follower.fetch({0: offset}) == follower.expected({0: raw})
 
 
-async def test_when_object_storage_fails_the_original_comes_inline() -> None:
+def _raise(error: Exception) -> Callable[[bytes], bytes]:
+    def answer(_: bytes) -> bytes:
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (_raise(RemoteStorageTimeoutError("fetch", "key", "planted")), "timeout"),
+        (_raise(RemoteResourceNotFoundError("fetch", "key", "planted")), "not_found"),
+        (_raise(KeyError("a defect of the backend")), "defect"),
+        pytest.param(lambda data: data[:-1], "corrupt", id="a short read"),
+    ],
+)
+async def test_when_object_storage_fails_the_original_comes_inline(
+    answer: Callable[[bytes], bytes], reason: str
+) -> None:
     async with two_agents() as agents:
-        agents.storage.fetches_fail = True
-        await fetched_inline(agents, "timeout")
-
-
-async def test_when_the_object_is_gone_the_original_comes_inline() -> None:
-    async with two_agents() as agents:
-        agents.storage.corrupt = _gone
-        await fetched_inline(agents, "not_found")
-
-
-async def test_when_the_backend_has_a_defect_the_original_comes_inline() -> None:
-    async with two_agents() as agents:
-        agents.storage.corrupt = _broken
-        await fetched_inline(agents, "defect")
+        agents.storage.corrupt = answer
+        await fetched_inline(agents, reason)
 
 
 async def test_corrupt_bytes_are_read_anew_once_and_then_asked_for_inline() -> None:
@@ -70,12 +78,6 @@ async def test_corrupt_responses_between_good_ones_let_no_link_rest() -> None:
             await fetched(agents, follower, step)
         assert agents.follower_faults("inline_requested_corrupt") == 4
         assert agents.linked_responses == 8
-
-
-async def test_a_short_read_is_as_good_as_a_corrupt_one() -> None:
-    async with two_agents() as agents:
-        agents.storage.corrupt = lambda data: data[:-1]
-        await fetched_inline(agents, "corrupt")
 
 
 async def test_bytes_that_are_right_the_second_time_are_spliced() -> None:
@@ -175,11 +177,3 @@ def _one_after_the_other(*answers: Callable[[bytes], bytes]) -> Callable[[bytes]
 
 def _last_bit_flipped(data: bytes) -> bytes:
     return data[:-1] + bytes((data[-1] ^ 1,))
-
-
-def _gone(_: bytes) -> bytes:
-    raise RemoteResourceNotFoundError("fetch", "key", "planted")
-
-
-def _broken(_: bytes) -> bytes:
-    raise KeyError("a defect of the backend")
