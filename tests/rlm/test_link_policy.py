@@ -1,5 +1,6 @@
 """Link or inline, in virtual time."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +143,15 @@ def test_a_decision_says_how_when_and_why_and_changes_nothing() -> None:
     is_off = True
     assert decided(ALWAYS) == (LinkMode.OFF, ARCHIVE_S, InlineReason.UPLOADS_STOPPED)
     assert decided(COST, replace(COST, is_durable=True))[1] < 0
+
+
+def test_a_decision_measures_the_rate_as_often_however_many_partitions_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, asked = decider(), Counter[int]()
+    now_s = steady(one, 5e6)
+    for partitions in (1, 100):
+        monkeypatch.setattr(one.price, "bytes_per_s", lambda _now_s, of=partitions: asked.update([of]) or 5e6)
+        one.decide(now_s, Load([COST] * partitions, 1, since_s=now_s))
+    assert asked[1] == asked[100]
 
 
 def test_links_rest_where_many_objects_were_too_small_and_not_after_two_of_a_busy_machine() -> None:

@@ -71,9 +71,9 @@ class LinkDecider:
     def decide(self, now_s: float, load: Load) -> Decision:
         """Return how the load's bytes travel, and when an upload of it starts."""
         mode, reason, urgency, wait_s = LinkMode.OFF, InlineReason.NOT_ENABLED, load.urgency, math.inf
-        may_wait = False
+        may_wait, pays = False, self.price.pays(now_s)  # asked for each append, of many partitions
         for one in load.of:
-            why = self.why_inline(one, now_s)
+            why = self.why_inline(one, now_s, pays=pays)
             if why is None:
                 mode = LinkMode.LINK
                 is_always = one.link_policy is LinkPolicy.ALWAYS
@@ -101,8 +101,11 @@ class LinkDecider:
         """Return how the newest bytes of this partition travel, as `decide` does."""
         return _mode(self.why_inline(one, now_s))
 
-    def why_inline(self, one: Assignment, now_s: float) -> InlineReason | None:
-        """Return why this partition's newest bytes go inline; None: they are linked. On any thread."""
+    def why_inline(self, one: Assignment, now_s: float, *, pays: bool | None = None) -> InlineReason | None:
+        """Return why this partition's newest bytes go inline; None: they are linked. On any thread.
+
+        `pays`: what `Price.pays` returns now; None: ask it.
+        """
         if self._is_off():
             return InlineReason.UPLOADS_STOPPED
         if self.paused_because(one.topic) is not None:
@@ -117,8 +120,9 @@ class LinkDecider:
             return InlineReason.LATENCY_BOUND
         if (state := self.trials.of(one.topic).state) is not State.LINKS:
             return InlineReason.LOOK if state is State.LOOK else InlineReason.HELD_UP
-        is_tried = self.trials.is_tried(one.topic) and not self.price.rests(now_s)
-        return None if is_tried or self.price.pays(now_s) else InlineReason.LOAD
+        if self.trials.is_tried(one.topic) and not self.price.rests(now_s):
+            return None
+        return None if (self.price.pays(now_s) if pays is None else pays) else InlineReason.LOAD
 
     def look_s(self, now_s: float) -> float:
         return self.trials.due_s(do_pay=self.price.pays(now_s))

@@ -144,7 +144,7 @@ class Price:
 
     def bytes_per_s(self, now_s: float) -> float:
         """Return the recent rate, shown by the logs or, sooner, by what a follower gets inline."""
-        return max(meter.bytes_per_second(now_s) for meter in (self._appended, *list(self._fetched.values())))
+        return max([meter.bytes_per_second(now_s) for meter in (self._appended, *list(self._fetched.values()))])
 
     def wait_s(self, at_most_s: float = math.inf) -> float:
         """Return how long an upload may wait for more, where its records may wait so long."""
