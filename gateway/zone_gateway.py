@@ -32,6 +32,7 @@ from replication.wire.peer_protocol import NO_BROKER_SERVED, Hello, PeerCapabili
 
 log = structlog.get_logger(__name__)
 
+_MAX_PORT = 65535
 _PROBE_S = 2.0
 """How often those that were not reached are tried. A guess."""
 
@@ -72,24 +73,43 @@ class ZoneGateway:
         """Brokers that the last client did not reach, and why."""
         self._unable: set[int] = set()
         """Brokers whose agents were not reached last time."""
+        self._unbound: set[int] = set()
+        """Brokers whose ports could not be bound."""
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
         """Listen at `listeners[broker id]` for clients of that broker. Raises OSError naming the address or file."""
         await self._clients.start(listeners)
 
-    async def listen(self, broker_id: int, listener: Listener) -> None:
-        """Listen for clients of one more broker. Raises OSError naming the address."""
-        await self._clients.listen(broker_id, listener)
+    async def keep_to(self, wanted: Mapping[int, Listener]) -> bool:
+        """Listen for clients of these brokers and of no others, after the start. Returns whether all ports are bound.
 
-    async def leave(self, broker_id: int) -> None:
-        """Stop listening for clients of a broker that has left, and close their remaining connections."""
-        await self._clients.leave(broker_id)
-        self.unreached.pop(broker_id, None)
-        self._unable.discard(broker_id)
+        Connections for others are closed.
+        """
+        for broker_id in self.addresses.keys() - wanted.keys():
+            await self._clients.leave(broker_id)
+            self.unreached.pop(broker_id, None)
+            self._unable.discard(broker_id)
+            log.info("gateway_left", broker=broker_id)
+        self._unbound.intersection_update(wanted)
+        bound = [await self._listen(one, wanted[one]) for one in sorted(wanted.keys() - self.addresses.keys())]
+        return all(bound)
+
+    async def _listen(self, broker_id: int, listener: Listener) -> bool:
+        try:
+            if isinstance(listener, Address) and listener.port > _MAX_PORT:
+                raise OSError(f"cannot listen at {listener}: remote.wal.gateway.port.base is too high")
+            await self._clients.listen(broker_id, listener)
+        except OSError as error:
+            self._unbound.add(broker_id)
+            log.error("gateway_does_not_listen", broker=broker_id, error=str(error), path="clients here miss it")
+            return False
+        self._unbound.discard(broker_id)
+        log.info("gateway_joined", broker=broker_id)
+        return True
 
     def unserved(self) -> tuple[int, ...]:
         """Return the brokers whose clients cannot be served here now; see `Hello.unserved`."""
-        return NO_BROKER_SERVED if self._clients.is_full else tuple(sorted(self._unable))
+        return NO_BROKER_SERVED if self._clients.is_full else (*sorted(self._unable | self._unbound),)
 
     async def probe(self) -> None:
         """Try again to reach those that were not reached, until cancelled: no client may come here any more."""

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from functools import cache, partial
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
@@ -17,7 +16,6 @@ from agent.lease_watch import LeaseWatch
 from agent.service_manager import ListeningSockets
 from agent.settings.bypass import client_login
 from agent.settings.memory_shares import CLIENT_FRAMES_BYTES, HELD_ANSWERS_BYTES, HELD_FRAMES_BYTES, SERVED_BYTES
-from agent.settings.setting_types import MAX_PORT
 from agent.wiring.peering import gateway_tls
 from agent.wiring.standby import client_limits, client_tls, local_address, own_zone_address
 from gateway.adoption_offers import tell_outcomes
@@ -65,14 +63,12 @@ from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.peer_connection import Address, Listener, connect_framed
-from replication.wire.peer_protocol import MESSAGES, NO_BROKER_SERVED, PeerCapabilities
+from replication.wire.peer_connection import Address, connect_framed
+from replication.wire.peer_protocol import MESSAGES, PeerCapabilities
 from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
-
-log = structlog.get_logger(__name__)
 
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 _GATHERED_S = 0.025
@@ -155,8 +151,6 @@ class ClientGateway:
         self._ports = self._make_ports()
         """Ports of the broker beside this agent, by the names of their sockets."""
         self.tasks: list[asyncio.Task[None]] = []
-        self._unbound: set[int] = set()
-        """Brokers whose ports could not be bound."""
 
     def _exchange_messages(
         self, leader: LeaderContext, follower: FollowerContext, store: BlobStorage
@@ -247,51 +241,19 @@ class ClientGateway:
         """
         self.tasks += [asyncio.get_running_loop().create_task(run()) for run in self._runs]
         await self.clients.start({})
-        for broker_id in sorted(self._reached()):
-            listener = handed.take(f"client-{broker_id}", self.client_address(broker_id))
-            await self._listen(broker_id, listener)  # a neighbour serves whom this agent cannot listen for
+        wanted = {one: handed.take(f"client-{one}", address) for one, address in self._addresses().items()}
+        await self.clients.keep_to(wanted)  # a neighbour serves whom this agent cannot listen for
         for name, (port, address) in self._ports.items():
             await port.start(handed.take(name, address))
 
     async def keep_to_peers(self) -> bool:
-        """Listen for the brokers that clients reach here now and for no others; after the start.
+        """Listen for the brokers that clients reach here now; after the start. Returns whether all are served."""
+        return await self.clients.keep_to(self._addresses())
 
-        Returns whether all are served.
-        """
-        wanted, listening = self._reached(), self.clients.addresses.keys()
-        for broker_id in listening - wanted:
-            await self.clients.leave(broker_id)
-            log.info("gateway_left", broker=broker_id)
-        self._unbound.intersection_update(wanted)
-        served = [await self._listen(one, self.client_address(one)) for one in sorted(wanted - listening)]
-        return all(served)
-
-    async def _listen(self, broker_id: int, listener: Listener) -> bool:
-        """Listen for a broker's clients. Returns whether the port could be bound."""
-        try:
-            if isinstance(listener, Address) and listener.port > MAX_PORT:
-                raise OSError(f"cannot listen at {listener}: remote.wal.gateway.port.base is too high")
-            await self.clients.listen(broker_id, listener)
-        except OSError as error:
-            self._unbound.add(broker_id)
-            log.error("gateway_does_not_listen", broker=broker_id, error=str(error), path="clients here miss it")
-            return False
-        self._unbound.discard(broker_id)
-        log.info("gateway_joined", broker=broker_id)
-        return True
-
-    def _reached(self) -> set[int]:
-        """Return the brokers that clients reach here now: those whose proxy this agent is."""
-        return {one for one in self.settings.reached(self.peers) if self.proxies.is_proxy(one)}
-
-    def client_address(self, broker_id: int) -> Address:
-        """Return the address at which clients connect for that broker."""
-        return Address(self.settings.listen_host, self.settings.port_base + broker_id)
-
-    def unserved(self) -> tuple[int, ...]:
-        """Return the brokers whose clients this agent cannot serve now; see `Hello.unserved`."""
-        told = self.clients.unserved()
-        return told if told == NO_BROKER_SERVED else (*sorted({*told, *self._unbound}),)
+    def _addresses(self) -> dict[int, Address]:
+        """Return where clients reach brokers here now: those whose proxy this agent is."""
+        host, base, wanted = self.settings.listen_host, self.settings.port_base, self.settings.reached(self.peers)
+        return {one: Address(host, base + one) for one in sorted(wanted) if self.proxies.is_proxy(one)}
 
     async def stop(self) -> None:
         """Close all listeners and clients' connections."""

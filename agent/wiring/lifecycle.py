@@ -34,14 +34,19 @@ from rlm.lifecycle.expiration import (
     RLMWalExpirationTask,
 )
 from rlm.lifecycle.failover import FailoverPlanner, FailoverTask
-from rlm.lifecycle.intervals import LifecycleIntervals
 from rlm.lifecycle.object_ownership import Caretaking, ObjectOwnership, StoreRegistrations
-from rlm.lifecycle.orphans import OrphanRounds, OrphanTask, pause_s
+from rlm.lifecycle.orphans import ORPHANS_S, OrphanRounds, OrphanTask, pause_s
 from rlm.lifecycle.release import TOPIC_GONE_MS, LongTermTier, TopicWatch
 from rlm.write_path.assignment import Assignment
 
 log = structlog.get_logger(__name__)
 
+FAILOVER_S = 10.0
+"""How often entries of older leaders are looked for that the logs do not have; also at each change of leadership."""
+CLUSTER_S = 30.0
+"""How often topics, their retention and log start offsets are asked for."""
+EXPIRATION_S = 5.0
+"""How often objects are looked for that may be deleted."""
 _METADATA_WAIT_S = 5.0
 _UNPUBLISHED_MAX_S = 10.0
 """Nothing is deleted while metadata waits longer than this for publication. It may include the end of an upload, so
@@ -124,7 +129,6 @@ class Lifecycle:
         self._failover = FailoverTask(planned, store, publisher, wall_ms, metrics, threads, leaders)
         self._orphans = OrphanRounds(orphans, publisher, caretaking.brokers, metrics.orphan_search, threads)
         self._metadata_was_read, self._succeeded = metadata.was_read, around.metrics.loops.succeeded
-        self._intervals = LifecycleIntervals()
 
     def set_led(self, assignments: Sequence[Assignment]) -> None:
         """Set the partitions that are led here from now on."""
@@ -143,11 +147,11 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         while not await loop.run_in_executor(self._threads, self._metadata_was_read, _METADATA_WAIT_S):
             log.info("lifecycle_waits", reason="the metadata topic is not read yet")
-        intervals, changed = self._intervals, self._failover.led_changed
+        changed = self._failover.led_changed
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat("failover", self._failover.run_once, intervals.failover_s, changed))
-            group.create_task(self._repeat("cluster", self._cluster.run_once, intervals.cluster_s))
-            group.create_task(self._repeat("expiration", self._expiration.run_once, intervals.expiration_s))
+            group.create_task(self._repeat("failover", self._failover.run_once, FAILOVER_S, changed))
+            group.create_task(self._repeat("cluster", self._cluster.run_once, CLUSTER_S))
+            group.create_task(self._repeat("expiration", self._expiration.run_once, EXPIRATION_S))
             group.create_task(self._look_for_orphans())
 
     async def _look_for_orphans(self) -> None:
@@ -156,7 +160,7 @@ class Lifecycle:
             searched = await self._orphans.run_once()
             if searched:
                 self._succeeded("orphans")
-            await asyncio.sleep(pause_s(searched, self._intervals.orphans_s))
+            await asyncio.sleep(pause_s(searched, ORPHANS_S))
 
     async def _repeat(
         self, task: str, step: Callable[[], Awaitable[bool]], interval_s: float, sooner: asyncio.Event | None = None

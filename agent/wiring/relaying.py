@@ -207,7 +207,7 @@ class Relaying:
         granted = reduce(or_, handlers, gateway.capabilities if gateway is not None else PeerCapabilities.NONE)
         hello = replace(own, capabilities=own.capabilities | granted)
         return replace(
-            leading, hello=hello, handlers=handlers, unserved=gateway.unserved if gateway is not None else tuple
+            leading, hello=hello, handlers=handlers, unserved=gateway.clients.unserved if gateway is not None else tuple
         )
 
     @property

@@ -17,8 +17,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive.archive_care import ArchiveCare, ArchiveOrphanRounds, CareLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask, log_view
 from rlm.archive.archived_topics import CareDuties
-from rlm.lifecycle.intervals import LifecycleIntervals
-from rlm.lifecycle.orphans import HealingLimits, pause_s
+from rlm.lifecycle.orphans import ORPHANS_S, HealingLimits, pause_s
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.runtime import Runtime
@@ -42,7 +41,7 @@ class ArchivingLimits:
     care: CareLimits
     care_interval_s: float = 30.0
     """How often it looks for objects that may be deleted (guessed)."""
-    orphans_interval_s: float = LifecycleIntervals().orphans_s
+    orphans_interval_s: float = ORPHANS_S
     healing: HealingLimits = _HEALING
 
 

@@ -2,7 +2,6 @@
 
 In the order in which data meets them:
 
-- `intervals`: how often the tasks run
 - `cluster_observer`: what the cluster says of topics and brokers
 - `gap_declarations`: offsets that no object can have
 - `failover`: entries that an election killed

@@ -127,6 +127,8 @@ class HealingLimits:
 
 DEFAULT_LIMITS: Final = HealingLimits()
 
+ORPHANS_S = 6 * 3600.0
+"""How often the store's listing is compared with the metadata (guessed)."""
 _RETRY_S = 60.0
 
 

@@ -182,14 +182,14 @@ async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_want
         known = cast(KnownPeers, gateway.peers)
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         known.learned({5: Address(*silent.getsockname()[:2]), 70_000: Address("10.0.0.6", 19090)})
-        assert gateway.unserved() == ()
+        assert gateway.clients.unserved() == ()
         assert not await gateway.keep_to_peers(), "broker 70000 has no port"
-        assert gateway.unserved() == (70_000,), "a neighbour serves its clients"
+        assert gateway.clients.unserved() == (70_000,), "a neighbour serves its clients"
         assert gateway.clients.addresses[5] == Address("127.0.0.1", port_base + 5)
         client = await asyncio.open_connection("127.0.0.1", port_base + 5)
         known.learned({})
         assert await gateway.keep_to_peers()
-        assert gateway.unserved() == ()
+        assert gateway.clients.unserved() == ()
         assert set(gateway.clients.addresses) == {2, 3}
         async with asyncio.timeout(HELLO_TIMEOUT_S / 2):  # not because the other agent says nothing
             assert await client[0].read() == b""
@@ -204,9 +204,9 @@ async def test_a_port_that_another_process_has_costs_the_clients_of_one_broker_a
     async with built(**keys) as gateway:
         with socket.create_server(("127.0.0.1", port_base + 2)):
             await gateway.start(ListeningSockets([]))
-            assert (set(gateway.clients.addresses), gateway.unserved()) == ({3}, (2,))
+            assert (set(gateway.clients.addresses), gateway.clients.unserved()) == ({3}, (2,))
         assert await gateway.keep_to_peers()
-        assert (set(gateway.clients.addresses), gateway.unserved()) == ({2, 3}, ())
+        assert (set(gateway.clients.addresses), gateway.clients.unserved()) == ({2, 3}, ())
 
 
 async def test_clients_reach_a_broker_by_its_proxy_alone_and_by_the_next_agent_when_that_is_gone() -> None:

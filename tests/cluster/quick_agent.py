@@ -22,11 +22,8 @@ _PLACES: Final = {
     "unpublished.max.ms": ("metadata_topic.topic.publication_queue", "PublisherSettings.unpublished_max_ms"),
     "metadata.memory.bytes": ("metadata_topic.store.store", "StoreFile.cache_bytes"),
     "usage.interval.ms": ("agent.metrics.usage", "INTERVAL_MS"),
-    "orphans.interval.s": ("rlm.lifecycle.intervals", "LifecycleIntervals.orphans_s"),
+    "orphans.interval.s": ("rlm.lifecycle.orphans", "ORPHANS_S"),
     "orphans.min.objects": ("rlm.lifecycle.orphans", "HealingLimits.min_objects"),
-    "failover.interval.s": ("rlm.lifecycle.intervals", "LifecycleIntervals.failover_s"),
-    "cluster.interval.s": ("rlm.lifecycle.intervals", "LifecycleIntervals.cluster_s"),
-    "expiration.interval.s": ("rlm.lifecycle.intervals", "LifecycleIntervals.expiration_s"),
     "topic.gone.ms": ("rlm.lifecycle.release", "TOPIC_GONE_MS"),
     "archive.object.max.bytes": ("agent.settings.memory_shares", "ARCHIVE_OBJECT_MAX_BYTES"),
     "takeover.ms": ("rlm.lifecycle.object_ownership", "ObjectOwnership.takeover_ms"),
@@ -36,6 +33,9 @@ _PLACES: Final = {
     "snapshot.interval.s": ("agent.wiring.kafka_following", "SNAPSHOT_INTERVAL_S"),
     "archive.look.s": ("agent.wiring.archive", "LOOK_S"),
     "archive.object.min.bytes": ("agent.wiring.archive", "OBJECT_MIN_BYTES"),
+    "failover.interval.s": ("agent.wiring.lifecycle", "FAILOVER_S"),
+    "cluster.interval.s": ("agent.wiring.lifecycle", "CLUSTER_S"),
+    "expiration.interval.s": ("agent.wiring.lifecycle", "EXPIRATION_S"),
     "delete.grace.times": ("agent.configuration", "GRACE_TIMES"),
 }  # in the order of imports: a default that comes from another constant takes the changed one
 _PREFIX: Final = "quick."
