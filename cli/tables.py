@@ -24,7 +24,8 @@ def table(
     for column in columns:
         is_number = column.startswith(">")
         name, is_whole = column.removeprefix(">"), is_number and without_lines
-        made.add_column(name, justify="right" if is_number else "left", no_wrap=is_whole)
+        # What is wider than the terminal goes on in the next line; nothing of it is lost.
+        made.add_column(name, justify="right" if is_number else "left", no_wrap=is_whole, overflow="fold")
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
     return made
@@ -44,10 +45,7 @@ def fitted(*columns: str, rows: Iterable[Iterable[Any]], drop: Iterable[str], ti
             break
         kept.remove(names.index(name))
     told = [[row[at] for at in kept] for row in cells]
-    made = table(*(columns[at] for at in kept), rows=told, title=title, without_lines=True)
-    for column in made.columns:
-        column.overflow = "fold"  # a name that is wider than the terminal
-    return made
+    return table(*(columns[at] for at in kept), rows=told, title=title, without_lines=True)
 
 
 def show(*shown: "Table | Text | str") -> None:

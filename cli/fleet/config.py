@@ -8,7 +8,7 @@ import typer
 from cli.command_group import command_group
 from cli.connection import BrokerConfig, Json
 from cli.exit_code import ExitCode
-from cli.tables import fail, show, table, tell_json
+from cli.tables import fail, tell_json
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
@@ -53,11 +53,13 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
     if json:
         tell_json({**told, "advice": advice}, code)
     else:
-        rows = ((key, told["settings"][key]) for key in told["set"])
-        good = "An agent can start with this file. All keys: docs/configuration.md."
-        show(table("key", "value", rows=rows), *([] if advice else [good]))
+        for key in told["set"]:
+            value = told["settings"][key]
+            typer.echo(f"{key}={str(value).lower() if isinstance(value, bool) else value}")
         for line in advice:
             typer.echo(f"To be looked at: {line}")
+        if not advice:
+            typer.echo("An agent can start with this file. All keys: docs/configuration.md.")
     raise typer.Exit(code)
 
 

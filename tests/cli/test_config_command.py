@@ -50,6 +50,10 @@ def run(*words: object) -> tuple[int, str, str]:
     return told.exit_code, told.stdout, told.stderr
 
 
+def lines_of(text: str) -> set[str]:
+    return set(text.splitlines())
+
+
 def test_with_the_proposed_lines_an_agent_can_start_once_they_are_filled_in(file: Path) -> None:
     code, lines, _ = run("init", "--broker-config", file)
     assert code == ExitCode.GOOD
@@ -63,6 +67,8 @@ def test_with_the_proposed_lines_an_agent_can_start_once_they_are_filled_in(file
     settings = json.loads(shown)
     assert settings["settings"]["remote.wal.agent.peers"] == "3@10.0.1.13:19090,1@10.0.1.11:19090"
     assert set(settings["set"]) == {line.partition("=")[0] for line in lines.splitlines()}
+    shown = run("check", "--broker-config", file)[1]
+    assert shown.splitlines()[:-1] == sorted(lines_of(shown) & lines_of(file.read_text())), "people see its lines"
     assert run("init", "--broker-config", file) == (ExitCode.GOOD, "", ""), "what is there is not proposed"
 
 
