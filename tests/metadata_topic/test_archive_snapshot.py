@@ -10,11 +10,10 @@ from metadata_topic.records import archive_records, serde
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import RemoteWalNodeRegistration
-from metadata_topic.records.states import DELETING, FINISHED, STARTED
+from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import (
     EXTRA_NAME,
-    decode_archive,
     encode_archive,
     restore_archive,
     with_archive,
@@ -23,7 +22,7 @@ from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from tests.metadata_topic.archive_strategies import committed, deleting, object_id, prepared
+from tests.metadata_topic.archive_strategies import committed, object_id, prepared
 from tests.metadata_topic.fake_topic import FakeTopic
 from tests.metadata_topic.metadata_strategies import ORDERS, entry, segment
 from tests.metadata_topic.test_consumer import NOWHERE, QUICK
@@ -72,18 +71,6 @@ def test_the_archives_records_go_to_its_own_store_and_count_for_nothing_in_the_o
         assert store.count_by_state()[FINISHED].segments == 1
 
 
-def test_records_behind_a_newer_registration_are_fenced_and_those_before_it_stay() -> None:
-    topic = FakeTopic()
-    put(topic, committed(object_id(1, 0, 9)))
-    register(topic, INCARNATION + 1)
-    put(topic, committed(object_id(2, 10, 19)))
-    with reading(topic) as (store, archive, _):
-        assert archive.covers(ORDERS, 0, 0, 9)
-        assert not archive.covers(ORDERS, 0, 10, 19)
-        assert archive.counters["fenced"] == 1
-        assert store.registration_of(BROKER) is not None
-
-
 def test_a_snapshot_restores_both_and_the_topic_is_read_on_from_it() -> None:
     topic = FakeTopic()
     put(topic, committed(object_id(1, 0, 9)))
@@ -120,17 +107,6 @@ def test_of_another_topic_than_the_snapshot_tells_of_both_keep_what_they_know() 
     with reading(FakeTopic(), image) as (store, archive, _):
         assert archive.topic_id_partitions() != []
         assert store.registration_of(BROKER) is not None
-
-
-def test_every_state_survives() -> None:
-    archive = ArchiveStore()
-    doomed, done, begun = object_id(1, 0, 9), object_id(2, 10, 19), object_id(3, 20, 29)
-    for record in (committed(doomed), deleting(doomed), committed(done), prepared(begun)):
-        archive.apply(record)
-    again = ArchiveStore()
-    again.restore({}, decode_archive(encode_archive(archive)))
-    assert again.snapshot() == archive.snapshot()
-    assert [again.state_of(named) for named in (doomed, done, begun)] == [DELETING, FINISHED, STARTED]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 9, 20, -1])

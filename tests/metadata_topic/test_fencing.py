@@ -59,26 +59,11 @@ def test_a_fenced_incarnation_cannot_finish_what_it_started() -> None:
     assert not store.is_fenced(segment_id(1))
 
 
-def test_a_fenced_object_can_be_deleted() -> None:
-    store = store_of(node(2), segment(1, entry(0, 9)), segment(1, state=DELETING))
-    assert store.state_of(segment_id(1)) is DELETING
-    assert store.is_fenced(segment_id(1))
-    store.apply(segment(1, state=DELETED))
-    assert store.state_of(segment_id(1)) is DELETED
-    assert not store.is_fenced(segment_id(1))
-
-
 def test_the_registered_incarnation_itself_and_other_brokers_are_not_fenced() -> None:
     other = replace(segment(1, entry(0, 9)), combined_segment_id=segment_id(1, broker_id=3))
     store = store_of(node(1), node(9, broker_id=2), segment(1, entry(0, 9)), other)
     assert "fenced" not in store.counters
     assert len(store.entries_covering(ORDERS, 5)) == 2
-
-
-def test_a_broker_without_registration_is_its_own_caretaker() -> None:
-    store = RemoteWalMetadataStore()
-    assert store.registration_of(1) is None
-    assert store.caretaker_of(1) == 1
 
 
 def test_a_caretaker_takes_over_until_the_broker_is_back() -> None:

@@ -15,7 +15,7 @@ from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import MetadataRecord
 from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
-from tests.metadata_topic.metadata_strategies import DELETED, FINISHED, ORDERS, dead, entry, segment, segment_id
+from tests.metadata_topic.metadata_strategies import DELETED, FINISHED, dead, entry, segment, segment_id
 from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
 from tests.metadata_topic.test_fencing import node
 from tests.metadata_topic.test_store import histories, picture
@@ -39,16 +39,6 @@ def test_the_store_that_is_read_answers_as_the_one_that_was_written(history: lis
     assert read.progress == store.progress
     assert [read.is_fenced(segment_id(n)) for n in range(6)] == [store.is_fenced(segment_id(n)) for n in range(6)]
     assert write_snapshot(read) == write_snapshot(store)
-
-
-def test_what_is_no_segment_is_in_it_too() -> None:
-    store = some_store()
-    read = read_snapshot(write_snapshot(store))
-    assert read.state_of(segment_id(4)) is DELETED
-    assert read.entries_covering(ORDERS, 55) == []
-    assert read.caretaker_of(1) == 7
-    assert read.registration_of(1) == node(2, caretaker=7)
-    assert read.is_fenced(segment_id(99))
 
 
 def test_other_readers_content_goes_with_it() -> None:

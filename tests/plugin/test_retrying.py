@@ -46,13 +46,6 @@ def throttled() -> RemoteStorageError:
     return RemoteStorageThrottledError("put", "k", "503 SlowDown")
 
 
-def test_success_costs_one_attempt_and_no_wait() -> None:
-    time = VirtualTime()
-    script = Script(time, [])
-    assert ask(retrier(time).call(script, retrier(time).deadline())) == "done"
-    assert (script.attempts, time.slept) == (1, [])
-
-
 def test_every_failed_attempt_is_heard_of() -> None:
     time = VirtualTime()
     failures: list[str] = []
@@ -89,16 +82,6 @@ def test_waits_are_jittered_and_bounded() -> None:
     assert max(time.slept) <= POLICY.longest_wait
     assert time.slept[0] <= 2 * POLICY.first_wait
     assert len(set(time.slept)) == len(time.slept)
-
-
-def test_agents_that_failed_together_do_not_come_back_together() -> None:
-    waits = []
-    for _ in range(5):
-        time = VirtualTime()
-        trying = retrier(time)
-        ask(trying.call(Script(time, [(0, throttled())]), trying.deadline()))
-        waits.append(time.slept[0])
-    assert len(set(waits)) == 5
 
 
 @given(st.lists(st.floats(0, POLICY.attempt_timeout), min_size=1, max_size=40))
