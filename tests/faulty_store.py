@@ -5,12 +5,7 @@ conditional PUT atomic, verifies the CRC32C of uploads, lists directory buckets 
 gives them ETags that are no MD5, waits as long as a store would, and plays faults. moto keeps the objects in memory,
 and they are gone with the process.
 
-In a test, FaultyServer is the handle; `start_faulty_store` runs one in a process of its own. From other processes, the
-port of the store also takes:
-
-    GET    /_faults   the faults that are set
-    POST   /_faults   set one: {"kind": "error", "methods": ["PUT"], "times": 2, "status": 503, ...}
-    DELETE /_faults   clear all; requests that hang go on
+In a test, FaultyServer is the handle; `start_faulty_store` runs one in a process of its own.
 """
 
 import argparse
@@ -19,7 +14,6 @@ import contextlib
 import hashlib
 import http.client
 import io
-import json
 import random
 import re
 import signal
@@ -28,10 +22,10 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self
 from urllib.parse import parse_qs, unquote
 
 from kafka_log.crc32c import crc32c
@@ -141,17 +135,6 @@ class Fault:
     """Only requests with this text in their path and query, without percent-encoding, as Google's client escapes
     more than others."""
 
-    @classmethod
-    def from_json(cls, raw: bytes) -> Self:
-        """A fault from a JSON object with the fields' names. Raises ValueError for anything else."""
-        fields = json.loads(raw)
-        if not isinstance(fields, dict) or fields.get("kind") not in get_args(FaultKind):
-            raise ValueError(f"a fault has a kind out of {', '.join(get_args(FaultKind))}")
-        try:
-            return cls(**{**fields, "methods": tuple(fields.get("methods", ALL_METHODS))})
-        except TypeError as error:
-            raise ValueError(str(error)) from error
-
 
 class Faults:
     """The faults that are set. Safe for many threads."""
@@ -193,11 +176,6 @@ class Faults:
             cleared = self._cleared
         cleared.wait()
 
-    def snapshot(self) -> list[Fault]:
-        """Return the faults that can still strike."""
-        with self._lock:
-            return list(self._faults)
-
 
 class FaultyFront:
     """Answers requests; called from many threads at once. With `behind`, another S3 server has buckets and objects.
@@ -224,8 +202,6 @@ class FaultyFront:
 
         Raises ConnectionAbortedError for an answer that is lost.
         """
-        if request.path.startswith("/_"):
-            return self._control(request)
         self._wait(request)
         if fault := self.faults.take("error", request):
             return _error(fault.status, fault.code, "a fault was set")
@@ -278,22 +254,6 @@ class FaultyFront:
         if self.faults.take("ignore_conditions", request):
             headers.pop("if-none-match", None)
         return self._ask(replace(request, body=body, headers=headers))
-
-    def _control(self, request: Request) -> Answer:
-        match request.method, request.path:
-            case "GET", "/_faults":
-                state = {"faults": [asdict(fault) for fault in self.faults.snapshot()]}
-                return Answer(200, (("Content-Type", "application/json"),), json.dumps(state).encode())
-            case "POST", "/_faults":
-                try:
-                    self.faults.add(Fault.from_json(request.body))
-                except ValueError as error:
-                    return _error(400, "InvalidRequest", str(error))
-            case "DELETE", "/_faults":
-                self.faults.clear()
-            case _:
-                return _error(404, "NoSuchControl", request.path)
-        return Answer(204)
 
 
 def _moto() -> Callable[[Request], Answer]:

@@ -1,8 +1,6 @@
 """What stores do to us, and what comes of it."""
 
-import json
 import threading
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -292,19 +290,3 @@ def test_a_session_without_credentials_is_an_access_error(express: Backend, serv
     server.faults.add(Fault("empty_session", ("GET",)))
     with pytest.raises(RemoteStorageAccessError, match="without credentials"):
         express.manager()
-
-
-def test_faults_can_be_set_from_another_process(server: FaultyServer) -> None:
-    def control(method: str, path: str, body: object = None) -> bytes:
-        request = urllib.request.Request(server.endpoint_url + path, json.dumps(body).encode(), method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            answered: bytes = answer.read()
-            return answered
-
-    control("POST", "/_faults", {"kind": "error", "methods": ["PUT"], "times": 2, "path_part": "nobody"})
-    assert json.loads(control("GET", "/_faults"))["faults"][0]["times"] == 2
-    control("DELETE", "/_faults")
-    assert json.loads(control("GET", "/_faults"))["faults"] == []
-    with pytest.raises(urllib.error.HTTPError, match="400") as refused:
-        control("POST", "/_faults", {"kind": "no such"})
-    refused.value.close()

@@ -16,8 +16,7 @@ it:
 - defect-in-pacing: the agent's group commit raises what nobody thought of, while the switch is set
 - put-latency-ms, get-latency-ms: waits that long before each request, while the switch is set
 - put-defect, get-defect: raises what no storage manager may, while the switch is set
-- puts-refused, lists-refused, deletes-refused: the store lacks that permission, while the switch is set
-- altered-gets: gives other bytes of objects with records, while the switch is set
+- puts-refused, lists-refused: the store lacks that permission, while the switch is set
 - garbled-links: the leader's side sends linked responses that nobody can decode, while the switch is set
 
 The first kind is taken away by the one thread that acts on it, so the agent survives its next start.
@@ -133,15 +132,12 @@ class BreakableStore:
             _stop()
         data = await self._store.get_range(key, start, end)
         self.die_if("die-after-get")
-        if key.endswith(_RECORDS) and self.is_set("altered-gets"):
-            return data[:-1] + bytes([data[-1] ^ 1])
         return data
 
     async def head(self, key: str) -> ObjectHead:
         return await self._store.head(key)
 
     async def delete(self, key: str) -> None:
-        self._refuse_if("deletes-refused", "delete", key)
         holds_records = key.endswith(_RECORDS)
         if holds_records:
             self.die_if("die-before-delete")
