@@ -36,9 +36,9 @@ class Fleet:
 class Produced:
     """A broker with these fleets, and the trials of its topics."""
 
-    def __init__(self, fleets: Sequence[Fleet], *, seed: int = 0, noise: float = 0.2, stalls: float = 0.0) -> None:
-        """`noise`: sigma of a round's time; `stalls`: share of time in which the machine does nothing."""
-        self.fleets, self.rng, self._noise, self._stalls = fleets, Random(seed), noise, stalls
+    def __init__(self, fleets: Sequence[Fleet], *, seed: int = 0, stalls: float = 0.0) -> None:
+        """`stalls`: share of time in which the machine does nothing."""
+        self.fleets, self.rng, self._stalls = fleets, Random(seed), stalls
         self.topics = sorted({topic for one in fleets for topic in one.topics})
         self.trials = Trials()
         self.trials.set_led(dict.fromkeys(self.topics, 0.25), {topic: {topic} for topic in self.topics})
@@ -88,7 +88,7 @@ class Produced:
 
     def _round_s(self, fleet: Fleet) -> float:
         links = any(self.trials.of(topic).state is State.LINKS for topic in fleet.topics)
-        return (fleet.link_s if links else min(fleet.inline_s, fleet.link_s)) * self.rng.lognormvariate(0, self._noise)
+        return (fleet.link_s if links else min(fleet.inline_s, fleet.link_s)) * self.rng.lognormvariate(0, 0.2)
 
     def _produce(self, fleet: Fleet) -> None:
         is_active = fleet.is_active(self.now_s)
@@ -98,10 +98,7 @@ class Produced:
             if self.now_s < max(fleet.busy_s[number], self._stalled_until_s):
                 continue
             size = int(min(fleet.wait_bytes[number], fleet.request_bytes))
-            if (
-                size < min(fleet.batch_bytes, fleet.request_bytes, fleet.bytes_per_s / fleet.producers * 0.01)
-                or not size
-            ):
+            if size < max(min(fleet.batch_bytes, fleet.request_bytes, fleet.bytes_per_s / fleet.producers * 0.01), 1):
                 continue
             fleet.wait_bytes[number] = min(fleet.wait_bytes[number] - size, 32e6)
             fleet.busy_s[number] = self.now_s + self._round_s(fleet)

@@ -38,24 +38,21 @@ def test_producers_that_links_hold_up_go_inline_and_keep_their_rate(name: str, s
 
 
 @pytest.mark.parametrize(
-    ("name", "stalls", "share"),
+    ("name", "share", "busy_share"),
     [
-        ("128 KB batches", 0.0, 0.9),
-        ("128 KB batches", 0.3, 0.8),
-        ("40 producers", 0.0, 0.95),
-        ("40 producers", 0.3, 0.9),
-        ("acks=1", 0.0, 0.95),
-        ("acks=1", 0.3, 0.9),
-        ("few large batches", 0.0, 0.95),
-        ("bursts of 0.4 s", 0.0, 0.9),
-        ("bursts of 0.1 s", 0.0, 0.9),
+        ("128 KB batches", 0.9, 0.8),
+        ("40 producers", 0.95, 0.9),
+        ("acks=1", 0.95, 0.9),
+        *((name, 0.9, None) for name in ("few large batches", "bursts of 0.4 s", "bursts of 0.1 s")),
     ],
 )
-def test_producers_that_links_do_not_hold_up_stay_linked(name: str, stalls: float, share: float) -> None:
-    shares = [Produced([FLEETS[name]()], seed=seed, stalls=stalls).run(60).linked_share() for seed in range(3)]
-    if stalls:  # such a machine may mislead three looks in a row once
-        shares.remove(min(shares))
-    assert min(shares) >= share
+def test_producers_that_links_do_not_hold_up_stay_linked(name: str, share: float, busy_share: float | None) -> None:
+    def shares(stalls: float) -> list[float]:
+        return sorted(Produced([FLEETS[name]()], seed=seed, stalls=stalls).run(60).linked_share() for seed in range(3))
+
+    assert shares(0.0)[0] >= share
+    if busy_share is not None:  # such a machine may mislead three looks in a row once
+        assert shares(0.3)[1] >= busy_share
 
 
 def test_a_load_that_begins_is_no_verdict_and_one_that_ends_neither() -> None:
