@@ -331,7 +331,7 @@ def _check_durable(
     if names and (found := _open_transactions(names, cluster, are_patterns=are_patterns)):
         reason = f"a transaction is open in {', '.join(found)}, and durable topics take none"
         raise TopicSettingsError("enable", DURABLE_KEY, reason, "stop its producer, and try again when it has ended")
-    typer.echo(_AS_SAFE_AS_THE_STORE)
+    typer.echo(_AS_SAFE_AS_THE_STORE, err=True)
 
 
 def _open_transactions(names: "Collection[str]", cluster: "KafkaCluster", *, are_patterns: bool) -> list[str]:
