@@ -103,8 +103,8 @@ class StateCollector(Collector):
             yield CounterMetricFamily(f"remote_wal_metadata_{name}", meaning, counters.get(name, 0))
         doubts = GaugeMetricFamily(
             "remote_wal_metadata_topic_in_doubt",
-            "1 while the metadata topic was replaced, lost its end or was cut unread: then nothing that it does not "
-            "tell is concluded",
+            "1 while the metadata topic was replaced, lost its end, was cut unread, or has unreadable records: then "
+            "nothing that it does not tell is concluded",
             labels=["reason"],
         )
         for doubt in TopicDoubt:

@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple
 
 from metadata_topic.records.record_fields import (
     DIGEST_VERSION,
+    FOREIGN_KEY,
     FORMAT_VERSION,
     HIGHEST_INCARNATION,
     RecordReader,
@@ -185,7 +186,7 @@ def _head(record_type: int, record: ArchiveRecord, version: int = FORMAT_VERSION
 def _decode_head(key: bytes | None, value: bytes | None) -> tuple[ArchiveObjectId, int, int, int, RecordReader]:
     """Read object id, record type, event timestamp, incarnation, and the rest. Raises UndecodableRecordError."""
     if not is_archive_key(key):
-        raise UndecodableRecordError("foreign_key", "the key is not an archive object's id")
+        raise UndecodableRecordError(FOREIGN_KEY, "the key is not an archive object's id")
     reader = RecordReader(value_of_known_version(value))
     fields: tuple[Any, ...] = reader.fields(_HEAD)
     _, record_type, raw_id, event_timestamp_ms, incarnation = fields

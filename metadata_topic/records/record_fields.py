@@ -14,6 +14,8 @@ DIGEST_VERSION: Final = 2
 """The version of records whose entries have digests."""
 _TYPES_WITH_DIGESTS: Final = (b"\x01", b"\x04", b"\x11")
 """Combined segments, from their writers and from a rebuild; committed archive objects."""
+FOREIGN_KEY: Final = "foreign_key"
+"""The fault of a record that is no agent's."""
 HIGHEST_INCARNATION: Final = 2**48 - 1
 
 

@@ -48,6 +48,7 @@ from metadata_topic.records.gap_record import (
 )
 from metadata_topic.records.record_fields import (
     DIGEST_VERSION,
+    FOREIGN_KEY,
     FORMAT_VERSION,
     HIGHEST_INCARNATION,
     RecordReader,
@@ -155,7 +156,7 @@ def _encode_segment(
 def decode(key: bytes | None, value: bytes | None) -> _Decoded:
     """Decode a record. Raises UndecodableRecordError for anything that `encode` does not make, and nothing else."""
     if key is None or (len(key) != _ID_BYTES and not key.startswith(_OUR_KEYS)):
-        raise UndecodableRecordError("foreign_key", f"the key is not one of ours: {_size(key)} bytes")
+        raise UndecodableRecordError(FOREIGN_KEY, f"the key is not one of ours: {_size(key)} bytes")
     value = value_of_known_version(value)
     decode_type = _DECODERS.get(value[1])
     if decode_type is None:

@@ -9,3 +9,4 @@ class TopicDoubt(StrEnum):
     BEGAN_ANEW = "began_anew"
     SHORTER = "shorter"
     GAP = "gap"
+    UNREADABLE = "unreadable"

@@ -53,7 +53,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.record_fields import FORMAT_VERSION, RecordReader, UndecodableRecordError, packed
+from metadata_topic.records.record_fields import (
+    FOREIGN_KEY,
+    FORMAT_VERSION,
+    RecordReader,
+    UndecodableRecordError,
+    packed,
+)
 
 USAGE: Final = 32
 USAGE_KEY: Final = b"rwm:usage:"
@@ -177,7 +183,7 @@ def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
 def _reader(key: bytes | None, value: bytes | None, begin: bytes, record_type: int) -> RecordReader:
     """Return a reader of the value, if key and value are of this record type. Raises UndecodableRecordError."""
     if key is None or not key.startswith(begin):
-        raise UndecodableRecordError("foreign_key", f"not the key of a record of type {record_type}")
+        raise UndecodableRecordError(FOREIGN_KEY, f"not the key of a record of type {record_type}")
     if value is None or len(value) < 2:
         raise UndecodableRecordError("truncated", "a usage record without a value")
     if value[0] != FORMAT_VERSION or value[1] != record_type:

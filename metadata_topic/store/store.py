@@ -46,12 +46,14 @@ import structlog
 from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.record_fields import FOREIGN_KEY
 from metadata_topic.records.records import (
     MetadataRecord,
     PublishedSegment,
     RemoteWalLogSegmentMetadataUpdate,
     RemoteWalNodeRegistration,
     RemoteWalTopicRebuilt,
+    UnknownRecord,
 )
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.records.topic_doubt import TopicDoubt
@@ -181,6 +183,8 @@ class RemoteWalMetadataStore(PartitionLookups):
                     raise DamagedRowError(f"it is of cluster {known!r}, this is {file.cluster_id!r}")
                 if (topic := state.other_facts.get("topic")) is not None:
                     self.topic.resume(json.loads(topic[""]))
+                if list(self.topic.doubts) == [TopicDoubt.UNREADABLE]:
+                    raise DamagedRowError(f"it lacks records: {self.topic.doubts[TopicDoubt.UNREADABLE]}")
             except _UNREADABLE as error:
                 consequence = "it is removed, and rebuilt from snapshot and topic"
                 log.error("metadata_store_unreadable", file=str(file.path), error=str(error), consequence=consequence)
@@ -260,6 +264,8 @@ class RemoteWalMetadataStore(PartitionLookups):
                     self._read_beyond(source)
                 if isinstance(record, RemoteWalTopicRebuilt):
                     self.topic.rebuilt(record)
+                elif isinstance(record, UnknownRecord) and record.reason != FOREIGN_KEY:
+                    self.topic.doubted(TopicDoubt.UNREADABLE, f"{record.detail}, at partition and offset {source}")
             if self._file is not None:
                 self._flush()
         if self._file is not None:

@@ -7,7 +7,9 @@ each barrier:
 
 - another id: somebody deleted the topic, and it was recreated, perhaps automatically;
 - it ends before what was read of it: its tail was cut off, as by an unclean election;
-- it begins behind what was read of it: records were removed that this agent has not read.
+- it begins behind what was read of it: records were removed that this agent has not read;
+- it holds records that this agent cannot read, of another release, or damaged. If that is all that speaks against it,
+  the next process reads again from before them (`RemoteWalMetadataStore`), as an upgrade may be able to read them.
 
 Each is a doubt. What is known stays known then (`RemoteWalMetadataStore.begin_anew`), what is told from then on is
 added, and nothing is concluded from what is not told. A doubt never ends by itself, only with the record of a rebuild
@@ -129,8 +131,9 @@ class TopicContinuity:
                 self._rebuilt_ms = record.event_timestamp_ms
                 self._remembered.clear()
                 self._doubts.clear()
-            elif record.event_timestamp_ms == self._rebuilt_ms:  # records cut off before it are not missed
-                self._doubts.pop(TopicDoubt.GAP, None)
+            elif record.event_timestamp_ms == self._rebuilt_ms:  # records before it are not missed
+                for doubt in (TopicDoubt.GAP, TopicDoubt.UNREADABLE):
+                    self._doubts.pop(doubt, None)
 
     @property
     def doubts(self) -> Mapping[TopicDoubt, str]:

@@ -5,7 +5,8 @@ is one, and the topic is read from where that ends, else from its beginning; fro
 goes into the store together with its offsets, as one transaction, so content and progress always match. The archive's
 records go to a store of their own (`metadata_topic.store.archive.archive_store`), and so do registrations, in the
 topic's order. It takes its records of a batch first, so it is never behind `progress`. Undecodable records are counted
-by the store and skipped: one poison record must not stop the reader, or let it loop.
+by the store and skipped: one poison record must not stop the reader, or let it loop. But what they say is unknown: so
+the topic is doubted, unless their key is foreign.
 
 If the topic is another one than the snapshot's, the stores keep what they know, and read the new topic from its
 beginning. A gap between the snapshot and the topic's first record is counted and logged. In both cases `store.topic`
@@ -192,7 +193,10 @@ class RemoteWalMetadataConsumer(TopicReader):
         )
 
     def _taken_by_archive_or(self, record: TopicRecord) -> MetadataRecord | None:
-        """Return the record for the metadata store; None for the archive's, and for usage, which agents do not read."""
+        """Return the record for the metadata store, which doubts the topic for one that cannot be read.
+
+        None for the archive's, and for usage, which agents do not read.
+        """
         if record.key is not None and is_usage_key(record.key):
             return None
         if record.key is not None and archive_records.is_archive_key(record.key):
@@ -200,6 +204,7 @@ class RemoteWalMetadataConsumer(TopicReader):
                 archived = archive_records.decode_or_keep_out(record.key, record.value)
                 if isinstance(archived, UnknownRecord):
                     self._log_another_format(archived, record)
+                    return archived
                 self._archive.apply(archived, record.partition)
             return None
         decoded = decode_or_keep_out(record.key, record.value)
@@ -220,5 +225,5 @@ class RemoteWalMetadataConsumer(TopicReader):
                 error=unknown.detail,
                 partition=record.partition,
                 offset=record.offset,
-                consequence="it is skipped; what it says is not known here",
+                consequence="it is skipped; what it says is not known here, so the topic is in doubt",
             )

@@ -459,6 +459,7 @@ def read_snapshots(
             archived = decode_archive(image.extras[EXTRA_NAME]) if EXTRA_NAME in image.extras else []
         except SnapshotError:
             archived = []
+            remembered.refused += 1
         for record in archived:
             remembered.archive.apply(record)
         remembered.snapshots += 1

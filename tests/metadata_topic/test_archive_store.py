@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records import archive_records as records
 from metadata_topic.records.archive_records import ArchiveRecord
-from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import StateTotals
@@ -21,7 +20,7 @@ from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS
 CHAIN = LeaderEpochs([(0, 0), (1, 12), (3, 30)])
 
 
-def store_of(*applied: ArchiveRecord | UnknownRecord) -> ArchiveStore:
+def store_of(*applied: ArchiveRecord) -> ArchiveStore:
     store = ArchiveStore()
     for record in applied:
         store.apply(record)
@@ -123,12 +122,6 @@ def test_totals_count_every_object_in_exactly_one_state() -> None:
         STARTED: StateTotals(1, 0), FINISHED: StateTotals(1, 1000),
         DELETING: StateTotals(1, 1000), DELETED: StateTotals(1, 0),
     }  # fmt: skip
-
-
-def test_what_is_unknown_is_counted() -> None:
-    store = store_of(UnknownRecord("version", ""), UnknownRecord("version", ""), UnknownRecord("truncated", ""))
-    assert store.snapshot() == []
-    assert store.counters == {"unknown_version": 2, "unknown_truncated": 1}
 
 
 def picture(store: ArchiveStore, ids: list[ArchiveObjectId]) -> tuple[object, ...]:

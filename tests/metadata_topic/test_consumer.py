@@ -174,6 +174,7 @@ def test_poison_is_passed_over_once_and_counted() -> None:
     with reading(topic) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
         assert store.counters["unknown_foreign_key"] == 2
+        assert not store.topic.doubts
         assert store.count_by_state()[FINISHED].segments == 1
         assert topic.reads == [(0, 0), (0, 1), (0, 2)]
 
@@ -337,6 +338,20 @@ def test_a_partition_that_comes_back_empty_under_a_reader_is_noticed_before_anyt
         wait_until(lambda: store.topic.doubts, "it is noticed", 60)
         assert set(store.topic.doubts) == {TopicDoubt.SHORTER}
         assert store.count_by_state()[FINISHED].segments == 5
+
+
+@pytest.mark.parametrize("value", [b"\x09\x01newer", b"\x01\x63newer", b"\x01", None])
+def test_a_topic_with_records_that_cannot_be_read_is_doubted_until_a_rebuild(value: bytes | None) -> None:
+    topic, rebuilt = FakeTopic(), RemoteWalTopicRebuilt(TopicId(b"t" * 16), 77)
+    topic.append(serde.encode_key(segment(1).combined_segment_id), value)
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert list(store.topic.doubts) == [TopicDoubt.UNREADABLE]
+    topic.append(serde.key_of(rebuilt), serde.encode(rebuilt))
+    for image in (None, replace(store.image(), progress={}, rebuilt_ms=77)):
+        with reading(topic, image) as (consumer, store):
+            assert consumer.wait_until_ready(10.0)
+            assert not store.topic.doubts
 
 
 def test_the_record_of_a_rebuild_ends_a_doubt_and_only_once() -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import random
 import shutil
 import sqlite3
+import struct
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +30,7 @@ from metadata_topic.records.records import (
     PublishableRecord,
     PublishedSegment,
     RemoteWalNodeRegistration,
+    UnknownRecord,
 )
 from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store import released_offsets, run_index, segment_table
@@ -145,6 +147,26 @@ def test_a_batch_that_was_not_written_whole_is_as_if_it_had_not_been_read(tmp_pa
     assert (picture(after), after.progress) == (known, {0: len(RECORDS)})
 
 
+def test_records_that_another_release_may_read_are_read_again_after_a_restart(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store.apply(UnknownRecord("foreign_key", "hello"), (0, len(RECORDS)))
+    assert RemoteWalMetadataStore(file_in(tmp_path)).progress == {0: len(RECORDS) + 1}
+    store = RemoteWalMetadataStore(file_in(tmp_path))
+    store.apply(UnknownRecord("version", "of another release"), (0, len(RECORDS) + 1))
+    again = RemoteWalMetadataStore(file_in(tmp_path))
+    assert (again.progress, dict(again.topic.doubts)) == ({}, {})
+
+
+@pytest.mark.parametrize("row", [b"\x07newer", b""])
+def test_a_file_whose_archive_cannot_be_read_is_in_doubt(row: bytes, tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store.keep_also("archive", lambda: [("00", (struct.pack(">II", 16, 6) + bytes(16) + row).hex())])
+    store.apply_all([(None, (0, len(RECORDS)))])
+    again = RemoteWalMetadataStore(file_in(tmp_path))
+    keep_archive(again, ArchiveStore())
+    assert list(again.topic.doubts) == [TopicDoubt.UNREADABLE]
+
+
 def test_what_was_declared_and_what_the_topic_does_not_tell_outlives_a_restart(tmp_path: Path) -> None:
     store = filled(tmp_path)
     store.topic.reads(TopicId(b"one".ljust(16)), {0: 100})
@@ -154,6 +176,9 @@ def test_what_was_declared_and_what_the_topic_does_not_tell_outlives_a_restart(t
     again = RemoteWalMetadataStore(file_in(tmp_path))
     assert list(again.topic.doubts) == [TopicDoubt.BEGAN_ANEW]
     assert again.topic.reads(TopicId(b"other".ljust(16)), {0: 100})
+    again.apply(UnknownRecord("version", "of another release"), (0, 1))
+    again = RemoteWalMetadataStore(file_in(tmp_path))
+    assert set(again.topic.doubts) == {TopicDoubt.BEGAN_ANEW, TopicDoubt.UNREADABLE}
     chain = LeaderEpochs([(0, 0), (1, 35)])
     assert (segment_id(3), 35) in [(run.combined_segment_id, at) for run, at in again.outside_of(ORDERS, chain)]
 

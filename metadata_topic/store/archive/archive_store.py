@@ -32,7 +32,6 @@ from metadata_topic.records.archive_records import (
     ArchiveObjectPrepared,
     ArchiveRecord,
 )
-from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store.sequence_set import SequenceSet
 from metadata_topic.store.store import StateTotals
@@ -242,12 +241,9 @@ class ArchiveStore:
         """By broker id, then by the partition where it was read, the incarnation; None: before all that is read."""
         self._counters: Counter[str] = Counter()
 
-    def apply(self, record: ArchiveRecord | UnknownRecord, partition: int | None = None) -> None:
+    def apply(self, record: ArchiveRecord, partition: int | None = None) -> None:
         """Apply a record that was read from this partition of the topic."""
         with self._lock:
-            if isinstance(record, UnknownRecord):
-                self._counters[f"unknown_{record.reason}"] += 1
-                return
             writer = record.object_id.writer_id
             registered = self._registered.get(writer.broker_id, {})
             if record.incarnation < max(registered.get(partition, 0), registered.get(None, 0)):
@@ -266,7 +262,7 @@ class ArchiveStore:
             registered = self._registered.setdefault(broker_id, {})
             registered[partition] = max(incarnation, registered.get(partition, 0))
 
-    def restore(self, registered: Mapping[int, int], records: Iterable[ArchiveRecord | UnknownRecord]) -> None:
+    def restore(self, registered: Mapping[int, int], records: Iterable[ArchiveRecord]) -> None:
         """Replace everything by the records of a `snapshot`; `registered` is broker id to incarnation."""
         with self._lock:
             for known in (self._objects, self._deleted, self._index):

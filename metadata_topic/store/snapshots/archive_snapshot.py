@@ -15,7 +15,8 @@ from typing import Final
 from metadata_topic.records import archive_records
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.errors import SnapshotError
-from metadata_topic.records.records import UnknownRecord
+from metadata_topic.records.record_fields import UndecodableRecordError
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
@@ -55,7 +56,10 @@ def keep_archive(store: RemoteWalMetadataStore, archive: ArchiveStore) -> None:
 
     held = store.keep_also(EXTRA_NAME, changed)
     content = b"".join((_VERSION, *map(bytes.fromhex, held.values())))
-    archive.restore({}, decode_archive(content))  # each was written with the incarnation of its time
+    try:
+        archive.restore({}, decode_archive(content))  # each was written with the incarnation of its time
+    except SnapshotError as error:
+        store.topic.doubted(TopicDoubt.UNREADABLE, str(error))
     for registration, _ in store.registrations():
         archive.registered(registration.broker_id, registration.incarnation)
     archive.take_changed()
@@ -74,8 +78,8 @@ def _encode(records: Iterable[ArchiveRecord]) -> bytes:
     return b"".join(parts)
 
 
-def decode_archive(content: bytes) -> list[ArchiveRecord | UnknownRecord]:
-    """Decode the archive's part of a snapshot; undecodable records become UnknownRecord. Raises SnapshotError."""
+def decode_archive(content: bytes) -> list[ArchiveRecord]:
+    """Decode the archive's part of a snapshot. Raises SnapshotError."""
     if content[:1] != _VERSION:
         raise SnapshotError("restore archive", EXTRA_NAME, "it is of a version that this reader does not know")
     records = []
@@ -89,7 +93,10 @@ def decode_archive(content: bytes) -> list[ArchiveRecord | UnknownRecord]:
         at = value_at + value_bytes
         if at > len(content):
             raise _cut_off(key_at)
-        records.append(archive_records.decode_or_keep_out(content[key_at:value_at], content[value_at:at]))
+        try:
+            records.append(archive_records.decode(content[key_at:value_at], content[value_at:at]))
+        except UndecodableRecordError as error:
+            raise SnapshotError("restore archive", EXTRA_NAME, str(error)) from error
     return records
 
 
