@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from agent.http.http_asking import ask_agent_page
+from agent.http.http_asking import ask_agent_page, why_silent
 from agent.identity import LOCK_FILE
 from agent.settings.process_settings import HttpSettings
 from agent.settings.setting_types import AgentSettingsError
@@ -176,7 +176,9 @@ def ask_agent(
             ),
             _stored_objects(described.get("partitions", ())),
         )
-    except (OSError, ValueError, KeyError, TypeError, AgentSettingsError) as error:
+    except (OSError, AgentSettingsError) as error:
+        return Unknown(why_silent(endpoint, error))
+    except (ValueError, KeyError, TypeError) as error:
         return Unknown(f"{endpoint}: {type(error).__name__}: {error}")
 
 

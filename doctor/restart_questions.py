@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from agent.http.http_asking import ask_agent_page, is_on_own_host
+from agent.http.http_asking import ask_agent_page, is_on_own_host, why_silent
 from agent.release import this_release
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
@@ -142,4 +142,4 @@ def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeou
     except (OSError, AgentSettingsError) as error:
         # Only a refused connection proves that the agent is away.
         state = AgentState.SILENT if isinstance(error, ConnectionRefusedError) else AgentState.UNASKED
-        return state, f"{endpoint}: {error}"
+        return state, why_silent(endpoint, error)

@@ -4,6 +4,7 @@ They are asked directly. A redirect is an error, and the environment's proxies a
 the agent alone. What answers may be anybody, so an answer's size and time are bounded.
 """
 
+import socket
 import ssl
 import time
 import urllib.error
@@ -19,6 +20,7 @@ from agent.settings.process_settings import HttpSettings
 PAGE_MAX_BYTES = 1 << 28
 """More than the largest agent's state."""
 _PART_BYTES = 1 << 16
+_PROBE_S = 0.5
 
 
 def is_on_own_host(endpoint: str) -> bool:
@@ -72,6 +74,20 @@ def read_whole(answer: HTTPResponse, timeout_s: float) -> bytes:
         if len(body) > PAGE_MAX_BYTES or time.monotonic() > until_s:
             raise OSError(f"{answer.geturl()}: the answer is too large, or takes longer than {timeout_s:g} s")
     return bytes(body)
+
+
+def why_silent(endpoint: str, error: Exception) -> str:
+    """Tell an agent that is dead from one that is frozen, whose kernel still takes connections, and from others."""
+    if isinstance(error, ConnectionRefusedError):
+        return f"{endpoint}: nothing listens there, so it is not running"
+    if not isinstance(error, TimeoutError):
+        return f"{endpoint}: {error}"
+    try:
+        at = urlsplit(base_url(endpoint))
+        socket.create_connection((at.hostname or "", at.port or 0), _PROBE_S).close()
+    except (OSError, ValueError):
+        return f"{endpoint}: its host does not answer"
+    return f"{endpoint}: it takes connections and answers nothing, so it is frozen, or busy"
 
 
 def open_directly(request: urllib.request.Request, timeout_s: float, context: ssl.SSLContext | None) -> HTTPResponse:

@@ -1,14 +1,12 @@
 """Asks registered agents over HTTP, all at once, so that one that does not answer holds nobody up."""
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import typer
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from metadata_topic.settings.topic_settings import AgentRegistration
 
 TIMEOUT_S: Final = 5.0
-_PROBE_S: Final = 0.5
 LoginFile = Annotated[
     Path | None,
     typer.Option(
@@ -46,7 +43,7 @@ def ask_agents(
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, Answer]:
     """Return each agent's answer at `path`, by broker id. Blocks for `timeout_s` at most, even if one drips."""
-    from agent.http.http_asking import is_on_own_host
+    from agent.http.http_asking import is_on_own_host, why_silent
 
     begun_s, answers = clock(), dict[int, Answer]()
 
@@ -55,7 +52,7 @@ def ask_agents(
         try:
             page = ask_agent(endpoint, asking, path, timeout_s)
         except Exception as error:  # whatever listens there may answer anything
-            failure = _why_silent(endpoint, error)
+            failure = why_silent(endpoint, error)
         # A loopback address, registered by an agent of another host, leads to the own one.
         if page is not None and (other := page.get("broker_id")) != broker_id:
             page, failure = None, f"{endpoint}: here, that is the agent of broker {other}"
@@ -72,27 +69,11 @@ def ask_agents(
     for thread in waiting:
         thread.join(max(begun_s + timeout_s - clock(), 0))
     late = {
-        one: Answer(timeout_s, None, _why_silent(agent.http_endpoint, TimeoutError()))
+        one: Answer(timeout_s, None, why_silent(agent.http_endpoint, TimeoutError()))
         for one, agent in sorted(agents.items())
         if one not in answers
     }
     return dict(sorted((late | answers).items()))
-
-
-def _why_silent(endpoint: str, error: Exception) -> str:
-    """Tell an agent that is dead from one that is frozen, whose kernel still takes connections, and from others."""
-    from agent.http.http_asking import base_url
-
-    if isinstance(error, ConnectionRefusedError):
-        return f"{endpoint}: nothing listens there, so it is not running"
-    if not isinstance(error, TimeoutError):
-        return f"{endpoint}: {error}"
-    try:
-        at = urlsplit(base_url(endpoint))
-        socket.create_connection((at.hostname or "", at.port or 0), _PROBE_S).close()
-    except (OSError, ValueError):
-        return f"{endpoint}: its host does not answer"
-    return f"{endpoint}: it takes connections and answers nothing, so it is frozen, or busy"
 
 
 def ask_agent(

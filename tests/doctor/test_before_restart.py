@@ -266,10 +266,15 @@ def test_somebody_else_at_an_agents_address_is_not_taken_for_an_agent() -> None:
 
 
 def test_only_a_refused_connection_proves_that_an_agent_is_away() -> None:
-    assert asked("127.0.0.1:1").state is AgentState.SILENT
+    away = asked("127.0.0.1:1")
+    assert (away.state, away.reason.partition(": ")[2]) == (
+        AgentState.SILENT,
+        "nothing listens there, so it is not running",
+    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"127.0.0.1:{server.getsockname()[1]}"
-        assert asked(endpoint, timeout_s=0.2).state is AgentState.UNASKED  # nobody accepts, so nobody answers
+        frozen = asked(endpoint, timeout_s=0.2)  # nobody accepts, so nobody answers
+        assert (frozen.state, "so it is frozen" in frozen.reason) == (AgentState.UNASKED, True)
     with answering(HTTPStatus.OK, b"ready\n") as endpoint:
         assert asked(f"https://{endpoint}").state is AgentState.UNASKED
 
