@@ -12,12 +12,11 @@ from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
-from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.script import PATIENCE_S
 from tests.cluster.test_gateway_durable import read
 
 GATEWAYS = ZoneGateways(THREE_ZONES)
 GATEWAY, LEADER = 1, 2
-REQUESTS = "remote_wal_gateway_produce_requests_total"
 LINKED_BYTES = "remote_wal_gateway_produce_linked_bytes_total"
 CROSSED_BYTES = "remote_wal_gateway_bytes_total"
 RECORDS, RECORD_BYTES = 1000, 1000
@@ -114,28 +113,3 @@ def test_what_clients_produce_goes_by_object_storage_and_is_in_the_log_as_they_s
     log = cluster.layout.partition_directory(LEADER, topic, 0)
     assert log is not None
     assert cluster.runtime.tools(clients.bootstrap).dump_log(*sorted(log.glob("*.log")), deep=True)
-
-
-def test_while_the_store_is_away_all_goes_inline_and_nothing_is_lost_doubled_or_moved(
-    cluster: LocalCluster, topic: str
-) -> None:
-    clients, counters = Clients(cluster, topic), AgentCounters(cluster)
-    with Script(cluster, topic) as script:
-        clients.librdkafka("before", enable_idempotence=True)
-        for broker_id, switch in ((GATEWAY, "put-defect"), (LEADER, "get-defect")):
-            script.switch(broker_id, switch)
-            clients.librdkafka(f"{switch}-idempotent", enable_idempotence=True)
-            clients.librdkafka(f"{switch}-leader", acks=1)
-            clients.librdkafka(f"{switch}-transactional", transactional_id=f"{topic}-{switch}")
-            clients.kafka_python(f"{switch}-python", "all")
-            clients.java("all")
-            script.clear_switches()
-        assert counters.growth(REQUESTS, way="inline") > 0
-        assert counters.growth(REQUESTS, way="original") > 0
-        before = counters.growth(REQUESTS, way="linked")
-
-        def links_are_back() -> bool:
-            clients.librdkafka(f"after-{len(clients.produced)}", enable_idempotence=True)
-            return counters.growth(REQUESTS, way="linked") > before + 10
-
-        wait_until(links_are_back, "requests go by object storage again", PATIENCE_S)

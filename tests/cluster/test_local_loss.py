@@ -13,8 +13,7 @@ from local_cluster.polling import wait_until
 from tests.cluster.agent_views import read_metrics, readiness
 from tests.cluster.recovery_commands import CHECKOUT, decide_held, run_command
 from tests.cluster.script import PATIENCE_S, Script
-from tests.cluster.stored_log import StoredLog, stored_log
-from tests.cluster.unclean_election import elect_uncleanly
+from tests.cluster.stored_log import stored_log
 
 LEADER, FOLLOWER, RECORDS, LEFT = 2, 3, 400, 300
 ALERT = "RemoteWalRecordsHeld"
@@ -50,59 +49,6 @@ def test_what_a_power_cut_took_is_held_and_appended_again_by_a_person(agent_scri
     assert values(cluster, topic) == [*range(LEFT), RECORDS, *range(LEFT, RECORDS)]
     decide_held(cluster, LEADER, "give-up", topic)
     wait_until(lambda: held(cluster) == 0, "nothing is held any more", PATIENCE_S)
-
-
-@pytest.mark.thorough
-def test_a_loss_that_the_leaders_agent_could_not_declare_is_held_by_the_next_leaders(agent_script: Script) -> None:
-    # all fails -> 2 leads again with a shorter log, without an agent, and dies -> 3 leads, as short
-    script, cluster, topic = agent_script, agent_script.cluster, agent_script.topic
-    config = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-    cluster.admin.create_topic(topic, assignment=[[LEADER, FOLLOWER]], config=config)
-    script.link_topic()
-    produce(cluster, topic, range(RECORDS))
-    with stored_log(script) as log:
-        log.expect_all_stored(LEADER, RECORDS)
-        script.kill_agent(LEADER)
-        for broker in FOLLOWER, LEADER:
-            cluster.broker(broker).kill()
-            cut_off(log.directory(broker), LEFT)
-        cluster.start_broker(LEADER)
-        cluster.admin.wait_for_leader(topic, expected=LEADER)
-        cluster.broker(LEADER).kill()
-        cluster.start_broker(FOLLOWER)
-        elect_uncleanly(cluster.admin, topic, 0, FOLLOWER)
-
-        wait_until(lambda: held(cluster, FOLLOWER) == RECORDS - LEFT, "what was lost is held", PATIENCE_S)
-        assert log.declared_dead() == []
-
-
-@pytest.mark.thorough
-def test_objects_of_segments_that_a_disk_lost_do_not_go_with_the_logs_start(agent_script: Script) -> None:
-    # three segments are stored -> the first is lost on disk, so the log begins later -> it is not told, nothing goes
-    script, cluster, topic = agent_script, agent_script.cluster, agent_script.topic
-    cluster.admin.create_topic(topic, assignment=[[LEADER]], config={"segment.bytes": "1048576"})
-    script.link_topic()
-    with stored_log(script) as log:
-        for _ in range(30):
-            log.produce(bytes(10_000), 10)
-        log.expect_all_stored(LEADER, 300)
-        wait_until(lambda: 0 in told_starts(log), "the log's start is told", PATIENCE_S)
-        script.kill_agent(LEADER)
-        cluster.broker(LEADER).kill()
-        directory = log.directory(LEADER)
-        for file in directory.glob(f"{0:020}*"):
-            file.unlink()
-        cluster.start_broker(LEADER)
-        cluster.admin.wait_for_leader(topic, expected=LEADER)
-        script.start_agent(LEADER)
-        wait_until(lambda: "log_start_in_doubt" in script.agent_log(LEADER), "the agent sees it", PATIENCE_S)
-        assert log.start_offset(LEADER) > 0
-        assert told_starts(log) == {0}
-
-
-def told_starts(log: StoredLog) -> set[int]:
-    """Where the log begins as the metadata topic tells, by any leader epoch."""
-    return set(log.store.log_starts().get(log.partition, {}).values())
 
 
 def produce(cluster: LocalCluster, topic: str, numbers: "range | list[int]") -> None:

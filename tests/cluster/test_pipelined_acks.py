@@ -19,7 +19,6 @@ from confluent_kafka import KafkaError, Producer
 from kafka import KafkaProducer
 from kafka.producer.future import FutureRecordMetadata
 
-from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import set_topics
 from local_cluster.polling import wait_until
@@ -29,8 +28,8 @@ from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
 from tests.cluster.quick_agent import quick
-from tests.cluster.replica_moves import leader_of, move_leader, reassign, wait_for_isr
-from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.replica_moves import move_leader, wait_for_isr
+from tests.cluster.script import PATIENCE_S
 from tests.cluster.test_gateway_durable import NumberedProducer, read
 from tests.cluster.unclean_election import elect_uncleanly
 from tests.soak.transactional_copier import TransactionalCopier
@@ -112,17 +111,6 @@ def running(producers: Sequence[NumberedProducer]) -> Iterator[None]:
         for one in producers:
             stack.enter_context(one)
         yield
-
-
-@contextmanager
-def slow_store(cluster: LocalCluster, topic: str) -> Iterator[None]:
-    """Answers are held for as long as a PUT takes, so that some are whatever happens."""
-    with Script(cluster, topic) as script:
-        script.switch_all("put-latency-ms", "200")
-        try:
-            yield
-        finally:
-            script.clear_switches()
 
 
 @contextmanager
@@ -295,27 +283,6 @@ def test_kafkas_own_clients_lose_nothing_when_leaders_followers_and_agents_are_k
     assert counters.growth(REQUESTS, way="pipelined") > 0
     assert (written.faults, copied.faults) == (0, 0), f"{written}; {copied}"
     assert min(written.acknowledged, copied.consumed) > ENOUGH
-
-
-def test_a_reassignment_that_keeps_the_leader_fails_no_request(cluster: LocalCluster, topic: str) -> None:
-    # each replica that goes raises the epoch under the same leader, while answers are held under the one before
-    make_topic(cluster, topic, (LEADER, 1))
-    producers, counters = numbered(cluster, topic, ONCE), AgentCounters(cluster)
-    with running(producers):
-        more_acknowledged(producers)
-        expect_held(counters)
-        for replicas in ((LEADER, 3), (LEADER, 1), (LEADER, 3)):
-            with slow_store(cluster, topic):
-                reassign(cluster.admin, topic, {0: replicas})
-            more_acknowledged(producers)
-        assert [one.errors for one in producers] == [[], []]
-    directory = cluster.layout.partition_directory(LEADER, topic, 0)
-    assert directory is not None
-    assert len(read_leader_epochs(directory).entries) > 3, "the epoch has risen each time"
-    assert leader_of(cluster.admin, topic) == LEADER
-    assert counters.growth(ANSWERS, outcome="replicated") > 0
-    assert counters.growth(ANSWERS, outcome="not_led") == 0
-    expect_kept(cluster, topic, producers)
 
 
 def test_after_an_unclean_election_only_what_the_new_leader_has_is_acknowledged(
