@@ -318,7 +318,6 @@ class BrokerPipe:
     def __init__(
         self,
         near: PeerChannel,
-        client: FramedConnection,
         broker: FramedConnection,
         passed: Callable[[], object] = lambda: None,
         *,
@@ -327,11 +326,11 @@ class BrokerPipe:
         holding: HoldingContext | None = None,
         edit: Callable[[Buffer], Buffer] | None = None,
     ) -> None:
-        """Requests come by `near`, over the connection `client`. Stages that are None are left out.
+        """Requests come by `near`. Stages that are None are left out.
 
         `passed` is called whenever something has passed; `edit` returns what replaces a request.
         """
-        self._near, self._client, self._broker = near, client, broker
+        self._near, self._client, self._broker = near, near.connection, broker
         self._passed = passed
         self._links = links
         self._edit = edit

@@ -113,8 +113,8 @@ class ClientHandler:
             if splicing is not None:
                 near, routed = splicing.channel(peer, side.gateway.broker_id), (splicing, side)
                 if self._consumers is not None and side.capabilities & _LINKING:
-                    links = ConsumerAnswers(self._consumers, side, peer, near)
-            pipe = BrokerPipe(near, peer, broker, passed.update, splicing=routed, links=links, holding=self._holding)
+                    links = ConsumerAnswers(self._consumers, side, near)
+            pipe = BrokerPipe(near, broker, passed.update, splicing=routed, links=links, holding=self._holding)
             with self._metrics.connections.labels(*labels).track_inprogress():
                 await pipe.run()
         finally:

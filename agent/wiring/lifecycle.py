@@ -88,9 +88,7 @@ class Lifecycle:
         planner = ExpirationPlanner(store, tier, limits, random.Random())  # noqa: S311 - it spreads retries
         on_started = around.relaying.leader.segment_deletion_started
         responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
-        self._expiration = RLMWalExpirationTask(
-            storage, publisher, planner, responsibility, around.clocks, store, metrics
-        )
+        self._expiration = RLMWalExpirationTask(storage, publisher, planner, responsibility, around.clocks, metrics)
 
         def observed(observation: Observation, now_ms: int) -> None:
             metrics.hidden_topics.set(len(observation.hidden))

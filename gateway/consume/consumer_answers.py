@@ -13,7 +13,6 @@ from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp
 from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_relay import decided
-from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind
 
@@ -38,10 +37,8 @@ def _tell_nobody(_object_id: StoredObjectId, _ranges: list[tuple[int, int]], _cu
 class ConsumerAnswers:
     """The answers of one connection."""
 
-    def __init__(
-        self, context: ConsumerContext, side: ClientSide, gateway: FramedConnection, channel: PeerChannel
-    ) -> None:
-        """`channel` is that of `gateway`."""
+    def __init__(self, context: ConsumerContext, side: ClientSide, channel: PeerChannel) -> None:
+        """`channel` is that to the consumer's gateway."""
         leader = context.leader
         self._leader = leader
         self._channel = channel
@@ -51,7 +48,9 @@ class ConsumerAnswers:
         read_ahead = self._catch_up.plan if self._catch_up is not None else None
         self._links = ConsumerLinks(leader, side, context.metrics, context.costs, read_ahead)
         begin_reads = self._catch_up.begin_reads if self._catch_up is not None else lambda: None
-        self._decided = partial(decided, self._links.look_again, context=leader, peer=gateway, begin_reads=begin_reads)
+        self._decided = partial(
+            decided, self._links.look_again, context=leader, peer=channel.connection, begin_reads=begin_reads
+        )
 
     def asked(self, frame: Buffer) -> Asked:
         """Return what `answer` needs to know of a frame that is about to be sent to the broker, by its begin."""

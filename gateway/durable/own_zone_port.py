@@ -52,7 +52,7 @@ class OwnZonePort(ClientPort):
             await connect_framed(self._broker, broker, timeout_s=self._timeout_s)
             self._unreached.is_over()
             with self._connections.track_inprogress():
-                await BrokerPipe(PlainFrames(client), client, broker, holding=holding).run()
+                await BrokerPipe(PlainFrames(client), broker, holding=holding).run()
         except MalformedFrameError as error:
             self._clients.refuse("answer_unknown")
             log.warning("produce_answer_unknown", error=str(error), consequence="the client's connection is closed")

@@ -57,8 +57,8 @@ class TailHandler:
 
         try:
             await self._dial(broker)
-            answers = ConsumerAnswers(self._consumers, side, peer, channel)
-            pipe = BrokerPipe(channel, peer, broker, links=answers, edit=narrow)
+            answers = ConsumerAnswers(self._consumers, side, channel)
+            pipe = BrokerPipe(channel, broker, links=answers, edit=narrow)
             await pipe.run(until_idle((peer, broker), self._idle_timeout_s))
         finally:
             broker.close()

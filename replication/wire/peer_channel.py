@@ -55,7 +55,7 @@ class PeerChannel:
         zones. `on_packed` is told what the records of each message became.
         """
         self._on_packed = on_packed
-        self._connection = connection
+        self.connection = connection
         self._packing = packing if PeerCapabilities.PACKED in connection.agreed else None
         self._crosses = crosses
         self._packer = Packer()
@@ -79,7 +79,7 @@ class PeerChannel:
         if self._being_packed is not None:
             self._behind.append((kind, (body,), _NO_RECORDS))
         else:
-            self._connection.write_frame(_KIND_BYTES[0][kind], body)
+            self.connection.write_frame(_KIND_BYTES[0][kind], body)
 
     def _send(self, kind: MessageKind, body: Sequence[Buffer], records: Sequence[TopicRecords] | None) -> None:
         size, packing = sum(map(len, body)), self._packing
@@ -87,7 +87,7 @@ class PeerChannel:
         if packing is not None and size >= _MIN_PACKED_BYTES and self._crosses():
             pieces = packing.cut(size, records)
         if packing is None or not pieces:
-            self._connection.write_frame(_KIND_BYTES[0][kind], *body)
+            self.connection.write_frame(_KIND_BYTES[0][kind], *body)
             return
         whole = memoryview(b"".join(body))
         if size <= MAX_STREAMED_BYTES:
@@ -100,7 +100,7 @@ class PeerChannel:
     def _write(self, packing: Packing, kind: MessageKind, message: PackedMessage) -> None:
         packing.packed(message.topics)
         self._on_packed(message.topics)
-        self._connection.write_frame(_KIND_BYTES[message.form][kind], *message.payload)
+        self.connection.write_frame(_KIND_BYTES[message.form][kind], *message.payload)
 
     def _was_packed(self, packing: Packing, kind: MessageKind, packed: asyncio.Future[PackedMessage]) -> None:
         """Send a large message, and what waits behind it. The tasks of the connection notice that it ended."""
@@ -111,7 +111,7 @@ class PeerChannel:
                 while self._behind and self._being_packed is None:
                     self._send(*self._behind.popleft())
         except BaseException:  # a message is missing, so nothing may follow
-            self._connection.abort()
+            self.connection.abort()
             raise
         finally:
             if self._being_packed is None:
@@ -121,11 +121,11 @@ class PeerChannel:
         """Wait until everything is sent and the peer keeps up, see `FramedConnection.drain`."""
         if self._being_packed is not None:
             await self._is_sent.wait()
-        await self._connection.drain(patience_s, source)
+        await self.connection.drain(patience_s, source)
 
     async def receive(self) -> tuple[MessageKind, memoryview] | None:
         """Return the next message; None at the end. Raises MalformedFrameError."""
-        frame = await self._connection.read_frame()
+        frame = await self.connection.read_frame()
         if frame is None:
             return None
         payload = memoryview(frame)
@@ -137,7 +137,7 @@ class PeerChannel:
         if self._packing is None:
             raise MalformedFrameError(0, "a packed message from an agent that was not told to pack")
         size = self._unpacker.size(payload)
-        await self._connection.hold_unpacked(size)
+        await self.connection.hold_unpacked(size)
         if size <= MAX_STREAMED_BYTES:
             return _KINDS[number], self._unpacker.unpack(payload, size)
         loop = asyncio.get_running_loop()
@@ -149,11 +149,11 @@ class PlainFrames(PeerChannel):
 
     def send(self, kind: MessageKind, *body: Buffer, records: Sequence[TopicRecords] | None = _NO_RECORDS) -> None:
         """Send the frame. Raises ConnectionError."""
-        self._connection.write_frame(*body)
+        self.connection.write_frame(*body)
 
     async def receive(self) -> tuple[MessageKind, memoryview] | None:
         """Return the next frame as a message; None at the end."""
-        frame = await self._connection.read_frame()
+        frame = await self.connection.read_frame()
         return None if frame is None else (MessageKind.KAFKA, memoryview(frame))
 
 

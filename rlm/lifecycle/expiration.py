@@ -135,7 +135,7 @@ class ExpirationPlanner:
     """Knows what is being deleted, and how far the scan is. See the module's theory."""
 
     def __init__(self, store: LifecycleStore, tier: LongTermTier, limits: ExpirationLimits, rng: Random) -> None:
-        self._store = store
+        self.store = store
         self._tier = tier
         self._limits = limits
         self._rng = rng
@@ -153,7 +153,7 @@ class ExpirationPlanner:
 
     def _judge_anew(self) -> None:
         """Take the tier's contents and the logs' losses as they are known now."""
-        self._judge = ReleaseJudge(replace(self._view, held=self._store.local_losses()), self._tier)
+        self._judge = ReleaseJudge(replace(self._view, held=self.store.local_losses()), self._tier)
 
     # Which deletions to start.
 
@@ -169,7 +169,7 @@ class ExpirationPlanner:
         found: dict[CombinedSegmentId, Planned] = {}
         for broker_id in sorted(brokers):
             misses = 0
-            for metadata in self._store.published_segments(broker_id=broker_id):
+            for metadata in self.store.published_segments(broker_id=broker_id):
                 misses += not self._look_at(metadata, under_way, now_ms, found)
                 if misses >= _OLDEST_PER_SCAN or len(found) >= limit:
                     break
@@ -185,7 +185,7 @@ class ExpirationPlanner:
         """Yield the broker's next segments, going through all of them over several calls."""
         scan = self._scans.get(broker_id)
         if scan is None:
-            scan = self._scans[broker_id] = iter(self._store.published_segments(broker_id=broker_id))
+            scan = self._scans[broker_id] = iter(self.store.published_segments(broker_id=broker_id))
         entries, segments = 0, 0
         for metadata in islice(scan, _SEGMENTS_PER_SCAN):
             yield metadata
@@ -232,7 +232,7 @@ class ExpirationPlanner:
 
     def _release(self, metadata: PublishedSegment, age_ms: int) -> Release | None:
         """Return why all entries are released; None when one is wanted, or for a segment without entries."""
-        dead = self._store.dead_tails(metadata.combined_segment_id)
+        dead = self.store.dead_tails(metadata.combined_segment_id)
         reason = self._judge.release(metadata.entry_block, age_ms, dead)
         self.topics_asked |= self._judge.topics_asked
         return reason
@@ -258,7 +258,7 @@ class ExpirationPlanner:
         )
         found: list[CombinedSegmentId] = []
         for _, segment_id in ripe:
-            state = self._store.state_of(segment_id)
+            state = self.store.state_of(segment_id)
             if state is DELETED:
                 del self._deletions[segment_id]
             elif state is DELETING and len(found) < limit and not self._deletions[segment_id].is_finished:
@@ -267,7 +267,7 @@ class ExpirationPlanner:
 
     def verdict(self, segment_id: CombinedSegmentId, now_ms: int) -> Verdict:
         """Judge right before the deletion whether any known entry of the object is wanted."""
-        metadata = self._store.published_segment(segment_id)
+        metadata = self.store.published_segment(segment_id)
         if metadata is None or not metadata.entry_count:
             return Verdict.DELETE  # deleted already, or never finished as far as is known
         written_ms = self._deletions[segment_id].written_ms
@@ -402,7 +402,6 @@ class RLMWalExpirationTask:
         planner: ExpirationPlanner,
         responsibility: Responsibility,
         clocks: Clocks,
-        store: LifecycleStore,
         metrics: LifecycleMetrics,
         pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
@@ -412,9 +411,9 @@ class RLMWalExpirationTask:
         self._planner = planner
         self._responsibility = responsibility
         self._clocks = clocks
-        self._store = store
+        self._store = planner.store
         self._metrics = metrics
-        self._adopted = AdoptedObjects(storage, store.find_adopters, clocks.wall_ms)
+        self._adopted = AdoptedObjects(storage, planner.store.find_adopters, clocks.wall_ms)
         self._quota = DeletionQuota(DELETES_PER_S, clocks.monotonic_s())
         self._planning = pool(1, "rlm-wal-expiration")
         self._deleting = pool(DELETE_THREADS, "rlm-wal-delete")

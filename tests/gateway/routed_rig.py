@@ -174,7 +174,7 @@ class RoutedRig:
     async def _splice(self, gateway: FramedConnection) -> None:
         broker = await connect_framed(address(self.broker), FramedConnection(MAX_FRAME_BYTES, self.frame_timeout_s))
         side = ClientSide("az2", Hello("cluster", GATEWAY_ID, self.incarnation), self.capabilities)
-        relay = BrokerPipe(PeerChannel(gateway), gateway, broker, splicing=(self.splicing, side))
+        relay = BrokerPipe(PeerChannel(gateway), broker, splicing=(self.splicing, side))
         await self._run(relay, gateway, broker)
 
     async def _run(self, relay: GatewayPipe | BrokerPipe, *ends: FramedConnection) -> None:

@@ -110,7 +110,6 @@ class AgentOfWorld:
             self.planner,
             Responsibility(lambda: self.in_care, self.combine.is_under_way, self.unlinked.append, self._read_to_end),
             clocks,
-            self.store,
             self.metrics,
         )
         self.orphans = OrphanTask(

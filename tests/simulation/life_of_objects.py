@@ -90,7 +90,6 @@ class LifeOfObjects:
                 agent.consumption.read_to_end,
             ),
             clocks,
-            agent.store,
             world.lifecycle_metrics,
             self._pool,
         )
