@@ -95,7 +95,8 @@ class TopicCollector(Collector):
         )
         held_back = GaugeMetricFamily(
             "remote_wal_topic_link_held_back_seconds",
-            "How long links held records back at a topic's producers, as the last look found; NaN: no look yet",
+            "How long links held records back at a topic's producers, as the last look found; NaN: there was none; "
+            "the largest topics alone",
             labels=["topic"],
         )
         held_back_s = self._held_back_s()
