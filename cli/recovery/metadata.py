@@ -34,8 +34,8 @@ def rebuild(
 
     For when the topic was deleted, made anew, or lost its end. Agents may run, and go on uploading; until the end of it
     they delete nothing that the topic does not tell of. Run it once, with any broker's settings. Exits with 1 when an
-    object cannot be read (it stays, and counts as unknown), or is lost: a snapshot knows it, it is not stored, and
-    nothing says that its records are not wanted any more.
+    object cannot be read (then the topic stays in doubt, so that nobody deletes it), or is lost: a snapshot knows it,
+    it is not stored, and nothing says that its records are not wanted any more.
     """
 
     def tell(text: str) -> None:
@@ -110,7 +110,6 @@ def _as_text(plan: "RebuildPlan", written: int | None) -> str:
     lines += [f"lost: {one}: it is not stored, and nothing says that its records are not wanted" for one in plan.lost]
     if plan.lost:
         lines.append("Find out who deleted them before --write; leaders' agents then store again what their logs have")
-    done = (
-        f"{written:,} records written; the topic is whole" if written is not None else "nothing written: --write does"
-    )
+    end = "stays in doubt: read what is unreadable by a newer release, or delete it" if plan.unreadable else "is whole"
+    done = f"{written:,} records written; the topic {end}" if written is not None else "nothing written: --write does"
     return "\n".join([*lines, done])

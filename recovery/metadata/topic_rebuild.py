@@ -20,7 +20,8 @@ again or declare the gap.
 
 Dead entries are not published: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
 
-When everything was read back, and only then, a last record says that the topic is complete again.
+When everything was read back, and only then, a last record says that the topic is complete again. Not while an object
+cannot be read, as agents would delete it then as an orphan.
 """
 
 from bisect import bisect_right
@@ -202,7 +203,7 @@ class Rebuild:
     def write(self, session: WritableTopic, plan: RebuildPlan) -> int:
         """Publish the plan, and what is missing then, until everything was read back; then say so.
 
-        Returns how many records.
+        Returns how many records. It does not say so while an object is unreadable.
 
         Raises MetadataTopicError, RemoteStorageError; it may then be run again.
         """
@@ -223,6 +224,8 @@ class Rebuild:
                 break
         else:
             raise MetadataTopicError("rebuild", METADATA_TOPIC, f"{plan.records} records are missing", "run it again")
+        if plan.unreadable:
+            return written
         topic = session.store.topic
         # Above everything that agents remember, even after a fast clock: an older one would not end their doubt.
         rebuilt_ms = max(self._wall_ms(), topic.rebuilt_ms + 1, self._remembered.rebuilt_ms + 1)

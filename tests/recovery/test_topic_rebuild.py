@@ -20,7 +20,7 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
+from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS, RememberedTopic, TopicContinuity
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
@@ -214,6 +214,10 @@ def test_an_object_that_does_not_tell_what_is_in_it_is_named_and_the_others_are_
     rebuild.write(topic, plan)
     assert topic.store.state_of(whole.combined_segment_id) is FINISHED
     assert topic.store.state_of(broken.combined_segment_id) is None
+    assert topic.store.topic.rebuilt_ms == NEVER_REBUILT_MS  # else agents would delete it as an orphan
+    path.unlink()
+    rebuild.write(topic, rebuild.plan(topic.known))
+    assert topic.store.topic.rebuilt_ms == NOW_MS
 
 
 @pytest.mark.parametrize(("log_start", "lost_archived"), [(0, 2), (12, 1), (24, 0)])
