@@ -8,7 +8,7 @@ from local_cluster.processes import ManagedProcess, ProcessSpec
 _ANOTHER_VERSION = """
 import replication.wire.peer_protocol as protocol
 
-protocol.Hello.__init__.__defaults__ = (protocol.CAPABILITIES, protocol.PROTOCOL_VERSION + 1)
+protocol.Hello.__init__.__defaults__ = (protocol.CAPABILITIES, protocol.PROTOCOL_VERSION + 1, ())
 from cli.main import main
 
 main()

@@ -159,18 +159,22 @@ class Pod:
             file = Path(probe["exec"]["command"][-1])
             [volume] = [one["name"] for one in container["volumeMounts"] if one["mountPath"] == str(file.parent)]
             return (self.directory / str(volume) / file.name).exists()
+        if "tcpSocket" in probe:
+            return self._accepts(probe["tcpSocket"]["port"], container)
         return self._get(probe["httpGet"], container)[0] == 200
+
+    def _accepts(self, port: str | int, container: Mapping[str, Any]) -> bool:
+        with suppress(OSError), socket.create_connection((self.address, self._port(port, container)), timeout=1):
+            return True
+        return False
 
     def wait_until_ready(self) -> None:
         """Wait for the broker's readiness probe."""
         kafka = self._made["kafka"]
-        port = self._port(kafka["readinessProbe"]["tcpSocket"]["port"], kafka)
 
         def is_ready() -> bool:
             assert self._processes["kafka"].is_alive(), self.log("kafka")
-            with suppress(OSError), socket.create_connection((self.address, port), timeout=1):
-                return True
-            return False
+            return self._accepts(kafka["readinessProbe"]["tcpSocket"]["port"], kafka)
 
         wait_until(is_ready, f"{self.name} is ready", PATIENCE_S)
 
