@@ -145,7 +145,7 @@ def expect_to_be_closed(connection: socket.socket) -> None:
 
 
 def test_half_requests_take_a_bounded_number_of_threads_keep_no_probe_out_and_end_in_time() -> None:
-    limits = HttpLimits(requests=4, threads=2, silence_s=0.5)
+    limits = HttpLimits(requests=4, threads=2, silence_s=3)
     rig, before, most = Rig(limits), threading.active_count(), 0
     with ExitStack() as held:
         halves = []

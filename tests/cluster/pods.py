@@ -141,14 +141,15 @@ class Pod:
         self._set: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Start containers as the kubelet does: each sidecar when the one before has started."""
+        """Start containers as the kubelet does: each when the sidecar before it has started."""
         self._set = of_kind(self.node.manifests, "StatefulSet")[self.name.rpartition("-")[0]]
         self._made = containers(self._set)
         self._make_volumes()
+        sidecars = {one["name"] for one in self._set["spec"]["template"]["spec"]["initContainers"]}
         for name, container in self._made.items():
             process = self._processes[name] = self._process(container)
             process.start()
-            if "startupProbe" in container:
+            if name in sidecars and "startupProbe" in container:
                 wait_until(partial(self._has_started, name), f"{self.name}: {name} has started", PATIENCE_S)
 
     def _has_started(self, name: str) -> bool:

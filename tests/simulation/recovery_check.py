@@ -12,11 +12,11 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.records.states import DELETED, DELETING, FINISHED
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from recovery.logs.log_plan import LogPlan, LogRuns, PlanRules
 from recovery.logs.log_settings import LogSettings
@@ -128,12 +128,14 @@ def _is_told(world: Surroundings, log: LedLog, cut: BatchKey) -> bool:
 
     It is told by what a leader declared, and by what is stored of that which took the batch's place. A leader declares
     it as soon as the topic tells of a segment that reaches so far, as its files say where the epoch ended, until the
-    log begins behind that. Of objects that nobody told of it can name none. If all that could tell was removed while no
-    agent's word came through, nothing in the world tells that the older epoch ended there.
+    log begins behind that. Of objects that nobody told of it can name none, and such an object may be younger than what
+    was declared. If all that could tell was removed while no agent's word came through, nothing in the world tells that
+    the older epoch ended there.
     """
-    if any(_is_declared(record, log, cut) for record in world.topic.records):
-        return True
     states = _states(world)
+    if any(_is_declared(record, log, cut) for record in world.topic.records):
+        untold = (one for one in world.storage.objects if states.get(one) in (None, STARTED))
+        return not any(_holds(entry, log, cut) for one in untold for entry in world.storage.entries[one])
     for segment_id in world.storage.objects:
         state = states.get(segment_id)
         if state in (DELETING, DELETED):
@@ -147,6 +149,11 @@ def _is_told(world: Surroundings, log: LedLog, cut: BatchKey) -> bool:
             if has_replaced or (reaches_it and can_be_named):
                 return True
     return False
+
+
+def _holds(entry: RemoteLogSegmentMetadataEntry, log: LedLog, cut: BatchKey) -> bool:
+    is_of_epoch = entry.topic_id_partition == log.partition and entry.leader_epoch == cut.leader_epoch
+    return is_of_epoch and entry.first_offset <= cut.base_offset <= entry.last_offset
 
 
 def _is_declared(record: TopicRecord, log: LedLog, cut: BatchKey) -> bool:
