@@ -39,7 +39,8 @@ class LeasesInTopic:
         if not self._reader.read_to_end(_READ_TIMEOUT_S):
             return None
         memory, recorded = self._reader.memory, self._reader.table.leases.values()
-        may_lack = memory.was_remade() and (memory.is_lost or not memory.has_new(LEASES))
+        is_lacking = memory.was_remade() and (memory.is_lost or not memory.has_new(LEASES))
+        may_lack = is_lacking or any(key.startswith(f"{LEASES.prefix}:") for key in memory.unread)
         return KnownLeases(frozenset(lease for leases in recorded for lease in leases), may_lack)
 
     def record(self, lease: LeaseValue) -> None:

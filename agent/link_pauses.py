@@ -109,8 +109,10 @@ def read_local(state_directory: Path) -> Pause | None:
     except (OSError, MalformedSettingError):
         paused = None
     if paused is None:
+        since_ms = 0
         with suppress(OSError):
-            paused = Pause(f"the file {path}", int(path.stat().st_mtime * 1000))
+            since_ms = int(path.stat().st_mtime * 1000)
+        paused = Pause(f"the file {path}", since_ms)
     return paused
 
 

@@ -356,6 +356,12 @@ def _finish_oauth(translated: dict[str, ConfluentValue], by_assertion: bool) -> 
     endpoint = "sasl.oauthbearer.token.endpoint.url"
     if not str(translated.get(endpoint, "")).startswith(("https://", "http://")):
         raise _untranslatable(endpoint, "is missing, or no http address", "librdkafka gets tokens from there alone")
+    if str(translated[endpoint]).startswith("http://") and (
+        os.environ.get("http_proxy") or os.environ.get("ALL_PROXY")
+    ):
+        raise _untranslatable(
+            endpoint, "is plain http, and a proxy of the environment would see the secret", "use https"
+        )
     translated["sasl.oauthbearer.method"] = "oidc"
     if by_assertion:
         translated["sasl.oauthbearer.grant.type"] = "urn:ietf:params:oauth:grant-type:jwt-bearer"

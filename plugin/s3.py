@@ -117,6 +117,7 @@ def open_client(settings: S3Settings) -> "S3Client":
         )
     except (BotoCoreError, ValueError) as error:
         raise RemoteStorageConfigError("configure", "endpoint.url", str(error), "see also region") from error
+    check_endpoint(client.meta.endpoint_url, settings.allow_http)  # which the environment may have set
     # A PUT would first wait for "100 Continue", one round trip more; our bodies are small.
     client.meta.events.register_last("before-sign.s3.PutObject", _drop_expect)
     # A bucket's region is asked for after a redirect; a redirect of that question must not go on for ever.

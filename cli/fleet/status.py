@@ -90,7 +90,7 @@ def _state(answer: Answer | None) -> str:
         return "none"
     if answer.page is None:
         return "silent"
-    return "not ready" if answer.page["not_ready"] else "ready"
+    return "not ready" if answer.page.get("not_ready", True) else "ready"
 
 
 def _heard(broker_id: int, answers: Mapping[int, Answer]) -> dict[str, Any]:

@@ -80,7 +80,8 @@ def enable(
 ) -> None:
     """Replicate these topics through object storage from now on. Takes effect in running agents within seconds.
 
-    Settings that are not named stay as they are; those of a topic without own settings begin with the defaults.
+    Settings that are not named stay as they are, also those that a topic has by a pattern; else they begin with the
+    defaults.
     With --pattern, topics that have no setting of their own inherit these.
     """
     from metadata_topic.settings import topic_settings as keys
@@ -97,7 +98,8 @@ def enable(
     }
     changes, client = {key: value for key, value in wanted.items() if value is not None}, connection.client_config()
     known = read_known_settings(client)
-    changed = _changed(_own_settings(topics, known, are_patterns=pattern), changes)
+    now = _patterns_settings(topics, known) if pattern else _settings_that_count(topics, known)
+    changed = _changed(now, changes)
     _check_retention(changed, client, are_patterns=pattern)
     if durable:
         before = known.patterns if pattern else known.topics
@@ -155,7 +157,7 @@ def pack(
 
     client = connection.client_config()
     known = read_known_settings(client)
-    now = _own_settings(topics, known, are_patterns=True) if pattern else _settings_that_count(topics, known)
+    now = _patterns_settings(topics, known) if pattern else _settings_that_count(topics, known)
     changed = _changed(now, {PACK_KEY: is_packed})
     (_set_patterns if pattern else _set)(changed, client, json=json)
 
@@ -247,14 +249,11 @@ def orphaned_lines(orphaned: "Iterable[str]") -> list[str]:
     ]
 
 
-def _own_settings(names: "Sequence[str]", known: "SettingsTable", *, are_patterns: bool) -> "dict[str, TopicSettings]":
-    """Return what these topics, or patterns, were given themselves; the defaults if they were given nothing."""
+def _patterns_settings(patterns: "Sequence[str]", known: "SettingsTable") -> "dict[str, TopicSettings]":
+    """Return what these patterns were given; the defaults if they were given nothing."""
     from metadata_topic.settings.topic_settings import TopicSettings
 
-    if are_patterns:
-        return {name: known.patterns.get(name, TopicSettings()) for name in names}
-    own = {name: one for name, one in known.topics.items() if one.is_own}
-    return {name: own.get(name, TopicSettings()) for name in names}
+    return {one: known.patterns.get(one, TopicSettings()) for one in patterns}
 
 
 def _settings_that_count(topics: "Sequence[str]", known: "SettingsTable") -> "dict[str, TopicSettings]":

@@ -346,7 +346,11 @@ class SettingsMemory:
             before = _Content(str(fields["topic"]), int(fields["end"]))
             for text, record in fields["rows"]:
                 key = parse_key(text.encode())
-                value, place = key[0].decode(record.encode())
+                try:
+                    value, place = key[0].decode(record.encode())
+                except MalformedSettingError as error:  # of another release: what loses nothing counts
+                    log.error("settings_memory_row_unreadable", file=str(path), key=text, error=str(error))
+                    value, place = key[0].unreadable, Place(before.topic, 0, is_unread=True)
                 before.rows[key] = _Row(value, place or Place(before.topic, 0), is_restored=True)
         except FileNotFoundError:
             return

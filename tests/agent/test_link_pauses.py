@@ -94,3 +94,11 @@ async def test_a_pause_is_shown_on_every_page(tmp_path: Path, monkeypatch: pytes
         remove_local(tmp_path / "state")
         await rig.until(lambda: state.describe()["paused"] == [])
         assert rig.registry.get_sample_value("remote_wal_links_paused", {"scope": "local"}) is None
+
+
+def test_a_file_that_can_be_neither_read_nor_looked_at_pauses(tmp_path: Path) -> None:
+    write_local(tmp_path, PAUSE)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    file.symlink_to(file.name)
+    assert LinkPauses(1, "az1", tmp_path).is_paused()

@@ -213,3 +213,11 @@ def test_an_agent_in_shadow_is_told_as_such_and_nothing_is_wrong_with_it(monkeyp
     assert told.exit_code == 0, told.output
     for text in ("ready, shadow", "broker 1 is in shadow", "$2.50 would be saved", "unknown: why", "not used"):
         assert text in told.stdout
+
+
+def test_a_page_that_lacks_what_others_have_hides_no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = shown(monkeypatch, WELL | {2: {"broker_id": 2}})
+    assert not isinstance(told.exception, KeyError), told.output
+    assert ["not ready" in line for line in told.stdout.splitlines() if line.strip()[:2] in ("1 ", "2 ", "3 ")] == [
+        False, True, False,
+    ]  # fmt: skip

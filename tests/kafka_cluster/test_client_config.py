@@ -90,6 +90,17 @@ def test_what_cannot_be_translated_is_named(key: str, java: dict[str, str]) -> N
     assert error.value.key == key
 
 
+def test_no_login_secret_goes_through_a_proxy_in_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    (key,) = OAUTH_ENDPOINT
+    plain = {"sasl.jaas.config": OAUTH % "", key: "http://idp.example.com/token"}
+    for name in ("http_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert from_java_properties("b:1", plain).properties[key] == plain[key]
+    monkeypatch.setenv("http_proxy", "http://proxy.example.com:3128")
+    with pytest.raises(ClientPropertyError, match="a proxy of the environment would see the secret"):
+        from_java_properties("b:1", plain)
+
+
 @pytest.mark.parametrize(
     ("lines", "told"),
     [

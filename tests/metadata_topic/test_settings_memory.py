@@ -1,17 +1,22 @@
 """Whatever stood in the settings topic survives its loss, and what was removed does not come back."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.lease_watch import LeasesInTopic
+from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.settings_memory import FILE_NAME, SettingsMemory
-from metadata_topic.settings.settings_table import KINDS, LEASES, PAUSES, TOPICS, Kind, SettingsTable
+from metadata_topic.settings.settings_table import KINDS, LEASES, PATTERNS, PAUSES, TOPICS, Kind, SettingsTable
+from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import FILE, TopicSettings
 from metadata_topic.topic.topic_follower import TopicRecord
 from tests.metadata_topic.settings_samples import BY_KIND, DURABLE, PAUSE
@@ -276,6 +281,39 @@ def test_leases_of_a_topic_made_again_may_lack_some_until_one_is_new(tmp_path: P
     topic.put(LEASES, 3, BY_KIND[LEASES][2])
     agent.read(topic)
     assert agent.memory.has_new(LEASES)
+
+
+def test_a_lease_that_cannot_be_read_is_no_other_clusters() -> None:
+    topic, agent = Topic(), Agent(None)
+    topic.put(LEASES, *BY_KIND[LEASES][:2])
+    agent.read(topic)
+    reader = cast(SettingsReader, SimpleNamespace(memory=agent.memory, table=agent.table, read_to_end=lambda _s: True))
+    leases = LeasesInTopic(KafkaClientConfig("nowhere:1", {}), reader, 1)
+    assert (known := leases.read()) is not None
+    assert not known.may_lack
+    topic.records.append((LEASES.key(7), b"of the next release"))
+    agent.read(topic)
+    assert (known := leases.read()) is not None
+    assert known.may_lack
+
+
+def test_what_a_newer_release_remembered_in_one_row_hides_no_other(tmp_path: Path) -> None:
+    topic, agent = Topic(), Agent(tmp_path)
+    topic.put(TOPICS, "pay", DURABLE)
+    topic.put(PATTERNS, "new.*", DURABLE)
+    agent.read(topic)
+    agent.memory.save()
+    file = tmp_path / FILE_NAME
+    fields = json.loads(file.read_text())
+    for row in fields["rows"]:
+        if row[0].startswith(PATTERNS.prefix):
+            row[1] = row[1].replace('"value":', '"of_the_next_release": 1, "value":')
+    file.write_text(json.dumps(fields))
+    topic.make_again()
+    older = Agent(tmp_path)
+    older.restore(topic)
+    assert older.table.topics["pay"].is_durable
+    assert older.table.patterns["new.*"].is_durable, "the strictest stands for what nobody can read"
 
 
 def test_a_file_of_another_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from botocore.credentials import ReadOnlyCredentials
 from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import VersionedStore
 from plugin.clients.s3_direct import S3Direct
-from plugin.errors import RemoteStorageError
+from plugin.errors import RemoteStorageConfigError, RemoteStorageError
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3ObjectStore, S3Settings, S3WalStorageManager, read_in_time
 from plugin.segment_metadata import CombinedSegmentId
@@ -222,6 +222,17 @@ def test_behind_a_proxy_boto3_sends_everything(
     assert [head.split(" ")[1] for head in store.heads] == ["http://store.example:9/bucket/key"] * 2
     assert not one.direct_for(1)
     one.close()
+
+
+def test_no_endpoint_of_the_environment_is_plain_http_without_permission(
+    credentials_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://store.example:9")
+    settings = {key: value for key, value in SETTINGS.items() if key != "allow.http"}
+    with pytest.raises(RemoteStorageConfigError, match="is plain http"):
+        S3WalStorageManager().configure(
+            {**settings, "credentials.file": str(credentials_file)}, StorageContext("cluster", 1, is_written=False)
+        )
 
 
 def test_a_store_that_has_another_checksum_than_was_sent_has_not_stored_it(
