@@ -20,9 +20,9 @@ What a topic inherits does not replace its own settings, if it comes behind them
 
 A record's value is JSON: ``version``, the ``value``, and for a record that an agent put back after the topic was lost,
 ``restored``: the id of the settings topic that had it, its offset there, and whether it stands for what nobody could
-read. Without a record, or after a tombstone,
-there is no such value. A record that cannot be read, as one of another version, changes nothing that is known. If
-nothing is known under its key, the strictest value of its kind counts: `Kind.unreadable`.
+read. Without a record, or after a tombstone, there is no such value. A record that cannot be read, as one of another
+version, changes nothing that is known. If nothing is known under its key, the strictest value of its kind counts:
+`Kind.unreadable`.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -163,6 +163,10 @@ def _partition_text(where: TopicPartitionName) -> str:
     return f"{where[0]}:{where[1]}"
 
 
+def _is_durable(settings: TopicSettings) -> bool:
+    return settings.is_durable
+
+
 _STRICTEST: Final = TopicSettings(enable=True, durable=True, pack=False, origin="a record that cannot be read")
 TOPICS: Final = Kind(
     "topics",
@@ -171,7 +175,7 @@ TOPICS: Final = Kind(
     TypeAdapter(_Record[TopicSettings]),
     yields=_is_inherited_behind_own,
     unreadable=_STRICTEST,
-    strictness=lambda settings: settings.is_durable,
+    strictness=_is_durable,
 )
 PATTERNS: Final = Kind(
     "patterns",
@@ -179,7 +183,7 @@ PATTERNS: Final = Kind(
     _pattern,
     TypeAdapter(_Record[TopicSettings]),
     unreadable=_STRICTEST,
-    strictness=lambda settings: settings.is_durable,
+    strictness=_is_durable,
 )
 AGENTS: Final = Kind("agents", "agent", _broker_id, TypeAdapter(_Record[AgentRegistration]))
 PAUSES: Final = Kind(
