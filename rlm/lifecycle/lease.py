@@ -15,7 +15,8 @@ mark is left, until the value is known or somebody takes the lease.
 
 The value is recorded before it is written, so an agent that dies in between leaves a harmless record. After a start
 nothing is deleted before this cluster has renewed once. While store or topic do not answer for several looks, nothing
-is deleted either, and uploads continue.
+is deleted either, and uploads continue. One bucket of several that does not answer counts as the store: another
+cluster's lease may be there.
 
 Blocks: for a thread, one at a time. `lost_because` and `may_delete` may be read on any thread.
 """
@@ -28,7 +29,7 @@ import structlog
 
 from metadata_topic.settings.settings_records import LeaseValue
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import IncompleteListingError, RemoteSegmentConflictError
+from plugin.errors import RemoteSegmentConflictError
 from plugin.store_loop import ask, ask_each
 
 log = structlog.get_logger(__name__)
@@ -247,14 +248,8 @@ class Lease:
         return LeaseValue(found.number, ask(self._blobs.get_blob(found.blob)).decode(errors="replace"))
 
     def _listed(self) -> list[tuple[str, StoredBlob]]:
-        """List the leases and marks by name. Raises RemoteStorageError; if only some buckets answer, those count."""
-        listed: list[StoredBlob] = []
-        try:
-            for blob in ask_each(self._blobs.list_blobs(LEASE_KIND)):
-                listed.append(blob)
-        except IncompleteListingError:
-            if not listed:
-                raise
+        """List the leases and marks by name. Raises RemoteStorageError, also when only some buckets answer."""
+        listed = ask_each(self._blobs.list_blobs(LEASE_KIND))
         return [(blob.name.rpartition("/")[2], blob) for blob in listed]
 
 

@@ -11,7 +11,7 @@ from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_records import Leases, LeaseValue, with_lease
 from plugin import wall_clock
 from plugin.blob_storage import BlobStorage
-from plugin.errors import RemoteStorageError
+from plugin.errors import IncompleteListingError, RemoteStorageError
 from rlm.lifecycle.lease import LOOK_S, RENEW_S, KnownLeases, Lease
 from tests.metadata_topic.fake_blobs import FakeBlobs
 from tests.plugin.two_zones import two_zones
@@ -221,6 +221,21 @@ def test_agents_of_several_zones_write_to_their_buckets_and_see_all(tmp_path: Pa
     live(agents, cluster, 2 * LOOK_S)
     assert all(agent.lost_because for agent in agents)
     for storage in storages:
+        storage.close()
+
+
+def test_a_bucket_that_does_not_answer_does_not_count_as_one_without_a_lease(tmp_path: Path) -> None:
+    stranger, cluster = Cluster(FakeBlobs()), Cluster(FakeBlobs())
+    both, one = two_zones(tmp_path, "az2", "cluster"), two_zones(tmp_path, "az1", "cluster", away=("az2",))
+    before = two_zones(tmp_path, "az1", "cluster")
+    live([cluster.agent(before.blobs)], cluster, 2 * LOOK_S)
+    stranger.agent(both.blobs).take()
+    agent, known = cluster.agent(one.blobs, broker_id=0), dict(cluster.records)
+    for _ in range(3):
+        with pytest.raises(IncompleteListingError):
+            agent.look()
+    assert (agent.may_delete, cluster.records) == (False, known)
+    for storage in (one, both, before):
         storage.close()
 
 
