@@ -34,15 +34,15 @@ def rebuild(
 
     For when the topic was deleted, made anew, or lost its end. Agents may run, and go on uploading; until the end of it
     they delete nothing that the topic does not tell of. Run it once, with any broker's settings. Exits with 1 when an
-    object cannot be read (then the topic stays in doubt, so that nobody deletes it), or is lost: a snapshot knows it,
-    it is not stored, and nothing says that its records are not wanted any more.
+    object or every snapshot cannot be read (then the topic stays in doubt, so that nothing is deleted), or an object is
+    lost: a snapshot knows it, it is not stored, and nothing says that its records are not wanted any more.
     """
 
     def tell(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
     plan, written = _rebuild(where, write, tell)
-    code = ExitCode.FINDINGS if plan.unreadable or plan.lost else ExitCode.GOOD
+    code = ExitCode.FINDINGS if plan.lost or not plan.is_whole else ExitCode.GOOD
     if json:
         tell_json(_as_json(plan, written), code)
     else:
@@ -65,7 +65,7 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
         tell("reading snapshots")
         remembered = read_snapshots(storage, stores.cluster_id, progress_to(tell))
         if remembered.refused:
-            tell(f"the snapshots of {remembered.refused} brokers cannot be read, and are done without")
+            tell(f"the snapshots of {remembered.refused} brokers cannot be read")
         tell("reading the metadata topic")
         broker = stores.broker
         with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, tell=tell) as session:
@@ -92,6 +92,7 @@ def _as_json(plan: "RebuildPlan", written: int | None) -> dict[str, object]:
         "gone": plan.gone,
         "lost": [str(one) for one in plan.lost],
         "unreadable": [{"key": item.key, "reason": item.reason} for item in plan.unreadable],
+        "unread_snapshots": plan.unread_snapshots,
         "written": written,
     }
 
@@ -110,6 +111,10 @@ def _as_text(plan: "RebuildPlan", written: int | None) -> str:
     lines += [f"lost: {one}: it is not stored, and nothing says that its records are not wanted" for one in plan.lost]
     if plan.lost:
         lines.append("Find out who deleted them before --write; leaders' agents then store again what their logs have")
-    end = "stays in doubt: read what is unreadable by a newer release, or delete it" if plan.unreadable else "is whole"
+    if plan.unread_snapshots:
+        lines.append(
+            "unreadable: every snapshot (metadata-snapshots/): declared gaps and released records are not known"
+        )
+    end = "is whole" if plan.is_whole else "stays in doubt: read what is unreadable by a newer release, or delete it"
     done = f"{written:,} records written; the topic {end}" if written is not None else "nothing written: --write does"
     return "\n".join([*lines, done])

@@ -21,7 +21,7 @@ again or declare the gap.
 Dead entries are not published: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
 
 When everything was read back, and only then, a last record says that the topic is complete again. Not while an object
-cannot be read, as agents would delete it then as an orphan.
+cannot be read, as agents would delete it then as an orphan, nor while there are snapshots and none can be read.
 """
 
 from bisect import bisect_right
@@ -94,7 +94,7 @@ class RememberedMetadata:
         """Time of the newest rebuild of any topic that an agent remembers."""
         self.snapshots = 0
         self.refused = 0
-        """Brokers whose snapshots are all damaged, or foreign."""
+        """Brokers whose snapshots are all damaged, or foreign; a bucket that does not answer counts as one, too."""
 
 
 @dataclass(slots=True)
@@ -123,6 +123,13 @@ class RebuildPlan:
     """The other absent ones: nothing says that their records are not wanted any more."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     """Objects without any metadata, not even their own."""
+    unread_snapshots: int = 0
+    """Brokers whose snapshots cannot be read, if no other's could: nothing tells of gaps and released records."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the topic has all that it had once this is written."""
+        return not self.unreadable and not self.unread_snapshots
 
     @property
     def records(self) -> int:
@@ -193,7 +200,8 @@ class Rebuild:
 
         Otherwise its objects would be deleted as orphans once it answers. Raises what the judges raise, too.
         """
-        plan = RebuildPlan()
+        remembered = self._remembered
+        plan = RebuildPlan(unread_snapshots=0 if remembered.snapshots else remembered.refused)
         self._plan_registrations(plan, told)
         listed = self._plan_segments(plan, told)
         absent_runs = self._plan_archive(plan, told, self._archive) if self._archive is not None else []
@@ -203,7 +211,7 @@ class Rebuild:
     def write(self, session: WritableTopic, plan: RebuildPlan) -> int:
         """Publish the plan, and what is missing then, until everything was read back; then say so.
 
-        Returns how many records. It does not say so while an object is unreadable.
+        Returns how many records. It does not say so while an object is unreadable, or all snapshots are.
 
         Raises MetadataTopicError, RemoteStorageError; it may then be run again.
         """
@@ -224,7 +232,7 @@ class Rebuild:
                 break
         else:
             raise MetadataTopicError("rebuild", METADATA_TOPIC, f"{plan.records} records are missing", "run it again")
-        if plan.unreadable:
+        if not plan.is_whole:
             return written
         topic = session.store.topic
         # Above everything that agents remember, even after a fast clock: an older one would not end their doubt.
@@ -451,7 +459,9 @@ def read_snapshots(
     blobs = storage.blobs
     if blobs is None:
         return remembered
-    for broker_id in brokers_with_snapshots(blobs):
+    brokers, are_all = brokers_with_snapshots(blobs)
+    remembered.refused += not are_all
+    for broker_id in brokers:
         image = SnapshotKeeper(blobs, cluster_id, broker_id, 0).load_own()
         if image is None:
             remembered.refused += 1
@@ -461,8 +471,8 @@ def read_snapshots(
         try:
             archived = decode_archive(image.extras[EXTRA_NAME]) if EXTRA_NAME in image.extras else []
         except SnapshotError:
-            archived = []
             remembered.refused += 1
+            continue
         for record in archived:
             remembered.archive.apply(record)
         remembered.snapshots += 1

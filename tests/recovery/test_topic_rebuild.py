@@ -220,6 +220,24 @@ def test_an_object_that_does_not_tell_what_is_in_it_is_named_and_the_others_are_
     assert topic.store.topic.rebuilt_ms == NOW_MS
 
 
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_topic_of_which_no_snapshot_can_be_read_stays_in_doubt(
+    storage: RemoteWalStorageManager, tmp_path: Path, readable: bool
+) -> None:
+    lost = Lost(storage)
+    lost.upload()
+    lost.save_snapshot()
+    for path in (tmp_path / CLUSTER / "metadata-snapshots" / "1").rglob("*-of-*"):
+        path.write_bytes(b"?" + path.read_bytes()[1:])
+    if readable:
+        lost.save_snapshot(broker_id=2)
+    topic = TopicInMemory()
+    rebuild = lost.rebuild()
+    plan = rebuild.plan(topic.known)
+    rebuild.write(topic, plan)
+    assert (plan.is_whole, not topic.store.topic.doubts) == (readable, readable)
+
+
 @pytest.mark.parametrize(("log_start", "lost_archived"), [(0, 2), (12, 1), (24, 0)])
 def test_an_absent_archive_object_is_lost_whatever_its_age_unless_the_log_begins_behind_it(
     storage: RemoteWalStorageManager, log_start: int, lost_archived: int

@@ -16,7 +16,7 @@ Blocks; `load` is for the thread that reads the topic, `save` for one that may w
 import re
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -42,10 +42,15 @@ _Listed = Mapping[tuple[str, str], list[StoredBlob]]
 """Snapshots by name and broker, each with its parts in their order."""
 
 
-def brokers_with_snapshots(storage: BlobStorage) -> list[int]:
-    """Return the brokers whose agents have saved snapshots. Raises RemoteStorageError."""
-    found = {blob.name.split("/")[1] for blob in _of_those_that_answer(ask_each(storage.list_blobs(_KIND)))}
-    return sorted(int(broker_id) for broker_id in found if broker_id.isascii() and broker_id.isdigit())
+def brokers_with_snapshots(storage: BlobStorage) -> tuple[list[int], bool]:
+    """Return the brokers whose agents have saved snapshots, and whether all buckets answered.
+
+    Raises RemoteStorageError.
+    """
+    unanswered: list[object] = []
+    listed = _of_those_that_answer(ask_each(storage.list_blobs(_KIND)), unanswered.append)
+    found = {blob.name.split("/")[1] for blob in listed}
+    return sorted(int(broker_id) for broker_id in found if broker_id.isascii() and broker_id.isdigit()), not unanswered
 
 
 class SnapshotKeeper:
@@ -148,7 +153,8 @@ class SnapshotKeeper:
 
     def _list(self, directory: str) -> _Listed:
         found = defaultdict(list)
-        for blob in _of_those_that_answer(ask_each(self._storage.list_blobs(directory))):
+        listed = ask_each(self._storage.list_blobs(directory))
+        for blob in _of_those_that_answer(listed, lambda error: self._not_loaded("-", error)):
             if (match := _PART.fullmatch(blob.name)) is not None:
                 found[match[2], match[1]].append(blob)
         return {key: sorted(parts, key=lambda part: part.name) for key, parts in found.items()}
@@ -162,12 +168,14 @@ class SnapshotKeeper:
             self._counters["removed"] += 1
 
 
-def _of_those_that_answer(listed: Iterator[StoredBlob]) -> Iterator[StoredBlob]:
-    """Yield the blobs of the parts of the store that answer. A missed one is not loaded, or stays longer."""
+def _of_those_that_answer(
+    listed: Iterator[StoredBlob], missed: Callable[[IncompleteListingError], object]
+) -> Iterator[StoredBlob]:
+    """Yield the blobs of the buckets that answer; `missed` gets to know which did not."""
     try:
         yield from listed
     except IncompleteListingError as error:
-        log.warning("metadata_snapshots_not_all_listed", error=str(error))
+        missed(error)
 
 
 def _newest_first(snapshots: _Listed) -> list[tuple[str, str]]:
