@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.completion import complete_topic
 from cli.connection import Connection, Json, Verbose
 from cli.exit_code import ExitCode
 from cli.fleet.agents import LoginFile, ask_agent, ask_agents, http_settings
@@ -29,7 +28,7 @@ _LESS_NEEDED = ("metadata pending", "age", "uploaded", "inline", "linked", "log 
 @grouped
 def describe(
     connection: Connection,
-    topic: Annotated[str | None, typer.Option(help="Only this topic.", autocompletion=complete_topic)] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
     broker_config: LoginFile = None,
     objects: Annotated[
         bool, typer.Option("--objects", help="Show the combined segments by owner and state instead.")

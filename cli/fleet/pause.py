@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.completion import complete_broker, complete_topic
 from cli.connection import CommandConfig, Connection, Json, agents_client
 from cli.option_groups import grouped
 from cli.tables import tell_json
@@ -31,11 +30,9 @@ class PauseScope:
     """Which links, and how to reach the agents."""
 
     all_: Annotated[bool, typer.Option("--all", help="All links of the cluster.")] = False
-    broker: Annotated[
-        int | None, typer.Option(help="Links from and to this broker.", min=0, autocompletion=complete_broker)
-    ] = None
+    broker: Annotated[int | None, typer.Option(help="Links from and to this broker.", min=0)] = None
     zone: Annotated[str | None, typer.Option(help="Links from and to brokers of this zone.")] = None
-    topic: Annotated[str | None, typer.Option(help="Links of this topic.", autocompletion=complete_topic)] = None
+    topic: Annotated[str | None, typer.Option(help="Links of this topic.")] = None
     local: Annotated[
         bool,
         typer.Option(

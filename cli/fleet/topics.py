@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.command_group import command_group
-from cli.completion import complete_topic
 from cli.connection import Connection, Json
 from cli.option_groups import grouped
 from cli.tables import fitted, show, tell_json
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
 
 app = command_group("Set and list the topics with remote.wal.storage.enable.")
 
-Topics = Annotated[
-    list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...", autocompletion=complete_topic)
-]
+Topics = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...")]
 WalRetentionMs = Annotated[
     int | None,
     typer.Option(

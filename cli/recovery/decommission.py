@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.completion import complete_broker, complete_gone_broker
 from cli.option_groups import grouped
 from cli.recovery.recovery_sources import BrokersCluster, open_metadata, open_stores
 
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
 def decommission(
     broker: Annotated[
         int,
-        typer.Argument(help="The broker that is gone for good.", min=0, autocompletion=complete_gone_broker),
+        typer.Argument(help="The broker that is gone for good.", min=0),
     ],
     heir: Annotated[
         int,
-        typer.Option(help="The broker whose agent is to care for its objects.", min=0, autocompletion=complete_broker),
+        typer.Option(help="The broker whose agent is to care for its objects.", min=0),
     ],
     where: BrokersCluster,
 ) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.command_group import command_group
-from cli.completion import complete_topic
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
@@ -29,7 +28,7 @@ _IN_FLIGHT = 10_000
 _REPLACED = "\ufffd"
 """Stands in a decoded header key for bytes that are not UTF-8."""
 
-Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topic)]
+Topic = Annotated[str, typer.Argument(help="The topic.")]
 Partition = Annotated[int, typer.Argument(help="The partition.", min=0)]
 
 

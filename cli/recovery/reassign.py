@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cli.command_group import command_group
-from cli.completion import complete_broker
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
@@ -34,7 +33,7 @@ app = command_group(
     "cluster does not do or tell what is asked; 4 there can be no such plan in this cluster; 7 cancelled."
 )
 
-Broker = Annotated[int, typer.Argument(help="The broker's id.", autocompletion=complete_broker)]
+Broker = Annotated[int, typer.Argument(help="The broker's id.")]
 Seconds = Annotated[float, typer.Option(min=1.0, help="How long loads are measured before planning.")]
 Limit = Annotated[int, typer.Option(min=1, help="Change at most so many partitions; those that help most come first.")]
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.completion import complete_topic
 from cli.connection import BrokerConfig, CommandConfig, Connection, agents_client
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class StoredLogs(BrokersCluster):
     ] = False
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="Only this topic; may be given several times.", autocompletion=complete_topic),
+        typer.Option("--topic", help="Only this topic; may be given several times."),
     ] = None
     partition: Annotated[
         list[int] | None, typer.Option("--partition", help="Only this partition of the topics.", min=0)

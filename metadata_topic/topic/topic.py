@@ -3,8 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, Self, cast
 
 import structlog
 
@@ -16,20 +15,15 @@ from metadata_topic.topic.topic_requirements import (
     UNLIMITED,
     TopicLayout,
     longer_retention,
-    number,
     retention_needed_ms,
 )
-
-T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
 METADATA_TOPIC = "__remote_wal_log_metadata"
 SETTINGS_TOPIC = "__remote_wal_topic_settings"
 
-KEY_PREFIX = "remote.wal.log.metadata.topic."
-PARTITIONS_KEY = KEY_PREFIX + "num.partitions"
-REPLICATION_KEY = KEY_PREFIX + "replication.factor"
+REPLICATION_KEY = "remote.wal.log.metadata.topic.replication.factor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +102,6 @@ class AdminLike(Protocol):
     def topic_config(self, topic: str) -> dict[str, str]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class EnsuredTopics:
-    """The topics that exist now."""
-
-    metadata_partitions: int
-    created: tuple[str, ...]
-    deviations: tuple[str, ...]
-    """Settings of older topics that differ from the wanted ones, as "topic: key is a, not b"."""
-
-
 def replica_assignment(brokers: Sequence[Broker], partition_count: int, replication_factor: int) -> list[list[int]]:
     """Return the replicas of each partition, the preferred leader first.
 
@@ -165,15 +149,14 @@ def ensure_topics(
     timeout_s: float = 30.0,
     admin: AdminLike | None = None,
     wait: Callable[[float], object] = _pause,
-) -> EnsuredTopics:
-    """Create the two topics if they are missing, and check them otherwise. Safe to call from many agents.
+) -> None:
+    """Create the two topics if they are missing. Safe to call from many agents. Existing topics are left as they are.
 
-    Blocks. Raises KafkaClusterError, whose `retriable` tells whether waiting (for brokers to come) may help.
+    Blocks until brokers know both. Raises KafkaClusterError, whose `retriable` tells whether waiting (for brokers to
+    come) may help.
     """
     admin = admin or confluent_admin(client_config, timeout_s)
     there = admin.partition_counts()
-    created: list[str] = []
-    deviations: list[str] = []
     wanted = (
         (METADATA_TOPIC, settings.num_partitions, settings.metadata_topic_config()),
         (SETTINGS_TOPIC, 1, settings.settings_topic_config()),
@@ -182,51 +165,18 @@ def ensure_topics(
         if topic not in there:
             assignment = replica_assignment(admin.brokers(), partition_count, settings.replication_factor)
             if admin.create(topic, assignment, config):
-                created.append(topic)
                 log.info("metadata_topic_created", topic=topic, partitions=partition_count, config=config)
-                continue
-        actual = _once_known(topic, partial(_config_if_known, admin, topic), timeout_s, wait)
-        deviations += _deviations(topic, _without_longer_retention(config, actual), actual)
-    metadata_partitions = _once_known(
-        METADATA_TOPIC, lambda: admin.partition_counts().get(METADATA_TOPIC) or None, timeout_s, wait
-    )
-    if metadata_partitions != settings.num_partitions:
-        deviations.append(f"{METADATA_TOPIC}: {PARTITIONS_KEY} is {metadata_partitions}, not {settings.num_partitions}")
-    for deviation in deviations:
-        log.warning("metadata_topic_differs_from_settings", deviation=deviation)
-    return EnsuredTopics(metadata_partitions, tuple(created), tuple(deviations))
+        _wait_until_known(admin, topic, timeout_s, wait)
 
 
-def _once_known(topic: str, ask: Callable[[], T | None], timeout_s: float, wait: Callable[[float], object]) -> T:
-    """Call `ask` until it answers: it returns None for a new topic that not every broker knows yet."""
+def _wait_until_known(admin: AdminLike, topic: str, timeout_s: float, wait: Callable[[float], object]) -> None:
+    """Wait for a new topic that not every broker knows yet."""
     pause_s = 0.1
     for _ in range(max(1, int(timeout_s / pause_s))):
-        answer = ask()
-        if answer is not None:
-            return answer
+        if admin.layout(topic) is not None:
+            return
         wait(pause_s)
     raise TopicSetupError("create topic", topic, f"made, but not to be seen within {timeout_s} s")
-
-
-def _config_if_known(admin: AdminLike, topic: str) -> dict[str, str] | None:
-    try:
-        return admin.topic_config(topic)
-    except TopicNotKnownError:
-        return None
-
-
-def _without_longer_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
-    """Return the wanted settings, without retention and segment time if records are kept as long, or longer."""
-    wanted_ms, actual_ms = (number(config.get("retention.ms"), None) for config in (wanted, actual))
-    if wanted_ms is None or actual_ms is None or longer_retention(wanted_ms, actual_ms) != actual_ms:
-        return dict(wanted)
-    return {key: value for key, value in wanted.items() if key not in ("retention.ms", "segment.ms")}
-
-
-def _deviations(topic: str, wanted: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
-    return [
-        f"{topic}: {key} is {actual.get(key)}, not {value}" for key, value in wanted.items() if actual.get(key) != value
-    ]
 
 
 class _TopicAdmin:

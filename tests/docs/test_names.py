@@ -43,7 +43,6 @@ OUTSIDE = {
     "ServerConfigs ServerLogConfigs ServerTopicConfigSynonyms SocketServerConfigs TopicConfig",
     "Spark's": "--archives --packages --py-files spark-class spark-submit spark.pyspark.python worker.Worker "
     "org.apache.spark.deploy.master.Master add_files spark.dataSource.register spark.sql.python.filterPushdown.enabled",
-    "Typer's": "--install-completion",
     "pip's": "--find-links --no-deps --no-index --require-hashes --wheel-dir host.lock",
     "the kernel's": "kernel.core_pattern",
     "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE Restart RestartSec StartLimitIntervalSec "

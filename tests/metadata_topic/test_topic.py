@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_cluster.client_config import KafkaClientConfig
-from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
+from metadata_topic.records.errors import TopicSetupError
 from metadata_topic.topic.topic import (
     METADATA_TOPIC,
     SETTINGS_TOPIC,
@@ -28,9 +28,7 @@ class FakeAdmin:
         self._brokers = brokers
         self.topics = existing or {}
         self.configs: dict[str, dict[str, str]] = {}
-        self.faster_agent = False
         self.not_seen_yet = 0
-        self.not_known_yet = 0
 
     def brokers(self) -> list[Broker]:
         return self._brokers
@@ -46,16 +44,10 @@ class FakeAdmin:
         return None if count is None else TopicLayout(count, min(3, len(self._brokers)))
 
     def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
-        if self.faster_agent:
-            self.topics[topic], self.configs[topic] = 24, {}
-            return False
         self.topics[topic], self.configs[topic] = len(assignment), dict(config)
         return True
 
     def topic_config(self, topic: str) -> dict[str, str]:
-        if self.not_known_yet:
-            self.not_known_yet -= 1
-            raise TopicNotKnownError("describe topic", topic, "the broker does not know it")
         return self.configs.get(topic, {})
 
 
@@ -98,63 +90,29 @@ def test_too_few_brokers_is_told_with_the_key_to_change() -> None:
 
 def test_both_topics_are_made_once() -> None:
     admin = FakeAdmin(THREE_ZONES)
-    first = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
-    assert first.created == (METADATA_TOPIC, SETTINGS_TOPIC)
+    ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
     assert admin.topics == {METADATA_TOPIC: 12, SETTINGS_TOPIC: 1}
     assert admin.configs[METADATA_TOPIC]["cleanup.policy"] == "delete"
     assert admin.configs[METADATA_TOPIC]["retention.ms"] == "691200000"
     assert admin.configs[SETTINGS_TOPIC]["cleanup.policy"] == "compact"
-    second = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
-    assert (second.created, second.deviations, second.metadata_partitions) == ((), (), 12)
-
-
-def test_when_another_agent_was_faster_its_partition_count_counts() -> None:
-    admin = FakeAdmin(THREE_ZONES)
-    admin.faster_agent = True
-    ensured = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
-    assert ensured.created == ()
-    assert ensured.metadata_partitions == 24
+    admin.configs = {METADATA_TOPIC: {"retention.ms": "60000"}, SETTINGS_TOPIC: {}}
+    ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
+    assert admin.configs == {METADATA_TOPIC: {"retention.ms": "60000"}, SETTINGS_TOPIC: {}}
 
 
 def test_it_waits_until_a_topic_just_made_is_seen() -> None:
     admin = FakeAdmin(THREE_ZONES)
     admin.not_seen_yet = 3
     waits: list[float] = []
-    assert ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin, wait=waits.append).metadata_partitions == 12
+    ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin, wait=waits.append)
     assert len(waits) == 3
-
-
-def test_a_topic_that_a_faster_agent_made_is_judged_once_the_broker_knows_it() -> None:
-    admin = FakeAdmin(THREE_ZONES)
-    admin.faster_agent = True
-    admin.not_known_yet = 2
-    waits: list[float] = []
-    ensured = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin, wait=waits.append)
-    assert len(waits) == 2
-    assert ensured.created == ()
-    assert ensured.deviations
 
 
 def test_a_topic_that_no_broker_ever_knows_is_an_error_that_names_it() -> None:
     admin = FakeAdmin(THREE_ZONES)
-    admin.faster_agent = True
-    admin.not_known_yet = 10**6
+    admin.not_seen_yet = 10**6
     with pytest.raises(TopicSetupError, match=METADATA_TOPIC):
         ensure_topics(NOWHERE, MetadataTopicSettings(), 1.0, admin=admin, wait=lambda _seconds: None)
-
-
-def test_deviations_of_an_existing_topic_are_reported_and_left() -> None:
-    admin = FakeAdmin(THREE_ZONES, {METADATA_TOPIC: 50, SETTINGS_TOPIC: 1})
-    admin.configs = {
-        METADATA_TOPIC: {**MetadataTopicSettings().metadata_topic_config(), "retention.ms": "60000"},
-        SETTINGS_TOPIC: MetadataTopicSettings().settings_topic_config(),
-    }
-    ensured = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
-    assert ensured.deviations == (
-        f"{METADATA_TOPIC}: retention.ms is 60000, not 691200000",
-        f"{METADATA_TOPIC}: remote.wal.log.metadata.topic.num.partitions is 50, not 12",
-    )
-    assert ensured.metadata_partitions == 50
 
 
 @pytest.mark.parametrize(
@@ -168,12 +126,3 @@ def test_the_topic_keeps_records_as_long_as_objects_live_and_never_shorter_than_
     assert covering.retention_ms == expected_ms
     assert covering.metadata_topic_config()["retention.ms"] == str(expected_ms)
     assert int(covering.metadata_topic_config()["segment.ms"]) >= 60_000
-
-
-def test_a_topic_that_keeps_records_longer_does_not_deviate() -> None:
-    wanted = MetadataTopicSettings(retention_ms=1000)
-    admin = FakeAdmin(THREE_ZONES, {METADATA_TOPIC: 12, SETTINGS_TOPIC: 1})
-    admin.configs = {METADATA_TOPIC: wanted.metadata_topic_config(), SETTINGS_TOPIC: wanted.settings_topic_config()}
-    for retention_ms, deviations in (("1000", 0), ("5000", 0), ("-1", 0), ("500", 1)):
-        admin.configs[METADATA_TOPIC]["retention.ms"] = retention_ms
-        assert len(ensure_topics(NOWHERE, wanted, admin=admin).deviations) == deviations
