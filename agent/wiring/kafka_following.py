@@ -37,7 +37,7 @@ from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.topic import MetadataTopicSettings
-from metadata_topic.topic.topic_follower import TopicReader
+from metadata_topic.topic.topic_follower import TopicFollower
 from plugin.wall_clock import lasting_s, wall_ms
 from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch
@@ -97,7 +97,7 @@ class KafkaFollowing:
         tiered = TieredOffsets()
         tier = TierFollower(client, tiered, rack=identity.rack)
         self.tiered_storage = TieredStorageTier(tiered, tier, LogEpochs(self.replicas.directory_of, lasting_s))
-        self._readers: Sequence[TopicReader] = (self.topic_settings,)
+        self._readers: Sequence[TopicFollower] = (self.topic_settings,)
         if self._has_store:
             self._readers = (self.metadata.consumer, self.topic_settings, tier)
         self.incarnation = IncarnationWatch(

@@ -40,7 +40,7 @@ from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, furthest
 from metadata_topic.topic.reading_positions import SameTopic
 from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
-from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicReader, TopicRecord
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from plugin.segment_metadata import RemoteLogSegmentState
 
 NOTHING_TIERED = -1
@@ -290,7 +290,7 @@ TIER_SETTINGS = FollowSettings(absence_check_ms=30_000, retry_pause_ms=10_000)
 """Nothing waits for this topic, and each try without rights to it is refused, so tries are rare."""
 
 
-class TierFollower(TopicReader):
+class TierFollower(TopicFollower):
     """Reads `__remote_log_metadata` into `offsets`, on a thread of its own.
 
     Brokers make the topic when they start with `remote.log.storage.system.enable` and Kafka's own, topic-based metadata
@@ -309,35 +309,17 @@ class TierFollower(TopicReader):
     ) -> None:
         """`rack` is the agent's zone: brokers with a rack-aware replica selector then serve the reads from it."""
         self._offsets = offsets
-        super().__init__(
-            TopicFollower(client_config, REMOTE_LOG_METADATA_TOPIC, self._take, settings, rack, consumer_factory)
-        )
+        super().__init__(client_config, REMOTE_LOG_METADATA_TOPIC, self._apply, settings, rack, consumer_factory)
 
     def start(self) -> None:
-        self._follower.start(start_over=self._offsets.start_over, continuity=SameTopic())
-
-    @property
-    def is_there(self) -> bool | None:
-        """True: the topic exists, so Kafka's tiered storage is on. False: it is off. None: no broker has answered
-        yet.
-        """
-        return self._follower.is_there
+        self.begin(start_over=self._offsets.start_over, continuity=SameTopic())
 
     @property
     def ready(self) -> bool:
         """Whether everything that the tier held at the start is known and reading continues; also if there is no
         topic.
         """
-        return self.failure is None and (self.is_there is False or (self._follower.ready and not self._follower.left))
+        return self.failure is None and (self.is_there is False or (super().ready and not self.left))
 
-    def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait until `ready`; False when the time ran out first, or the reader died."""
-        return self._follower.wait_until_ready(timeout_s) or self.ready
-
-    @property
-    def positions(self) -> dict[int, int]:
-        """The next offset to read, by partition of the topic; empty while it is absent."""
-        return self._follower.positions
-
-    def _take(self, records: Sequence[TopicRecord]) -> None:
+    def _apply(self, records: Sequence[TopicRecord]) -> None:
         self._offsets.apply_all((decode(record.value), (record.partition, record.offset)) for record in records)

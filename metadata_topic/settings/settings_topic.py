@@ -16,7 +16,7 @@ from metadata_topic.settings.settings_table import Kind, N, SettingsTable, V
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.topic.topic import SETTINGS_TOPIC
 from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
-from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicReader, TopicRecord
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from metadata_topic.topic.topic_producer import ProducerFactory, confluent_producer
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1, batch_wait_ms=200, new_parti
 """Changes are rare, and should be seen soon, as should the topic's loss."""
 
 
-class SettingsReader(TopicReader):
+class SettingsReader(TopicFollower):
     """Follows the settings topic on its own thread."""
 
     def __init__(
@@ -49,10 +49,10 @@ class SettingsReader(TopicReader):
         self.memory = memory or SettingsMemory()
         self._on_change = on_change
         self._table: tuple[tuple[int, bool], SettingsTable] = ((-1, False), SettingsTable())
-        super().__init__(TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory))
+        super().__init__(client_config, SETTINGS_TOPIC, self._apply, settings, rack, consumer_factory)
 
     def start(self) -> None:
-        self._follower.start(continuity=self.memory)
+        self.begin(continuity=self.memory)
 
     @property
     def table(self) -> SettingsTable:
@@ -72,11 +72,7 @@ class SettingsReader(TopicReader):
         """Registrations by broker id; a snapshot."""
         return self.table.agents
 
-    def read_to_end(self, timeout_s: float) -> bool:
-        """Wait until everything that is in the topic now is known; False if that fails. Blocks."""
-        return self._follower.read_to_end(timeout_s)
-
-    def _take(self, records: Sequence[TopicRecord]) -> None:
+    def _apply(self, records: Sequence[TopicRecord]) -> None:
         before = self.memory.changes
         self.memory.apply_all(records)
         if self.memory.changes != before:

@@ -40,7 +40,6 @@ from metadata_topic.topic.topic_follower import (
     DEFAULT_SETTINGS,
     FollowSettings,
     TopicFollower,
-    TopicReader,
     TopicRecord,
 )
 
@@ -91,7 +90,7 @@ class ObjectRates:
         self._per_second = {broker_id: count / over_s for broker_id, count in counted.items()}
 
 
-class RemoteWalMetadataConsumer(TopicReader):
+class RemoteWalMetadataConsumer(TopicFollower):
     """Reads the metadata topic into `store`, on its own thread."""
 
     def __init__(
@@ -114,18 +113,11 @@ class RemoteWalMetadataConsumer(TopicReader):
         self._load_snapshot = load_snapshot
         self._logged: set[str] = set()
         self.object_rates = ObjectRates()
-        super().__init__(TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory))
+        super().__init__(client_config, METADATA_TOPIC, self._apply, settings, rack, consumer_factory)
 
     def start(self) -> None:
         """Begin reading the topic into the store."""
-        self._follower.start(self._prepare, self._store.begin_anew, self._store.topic)
-
-    def read_to_end(self, timeout_s: float) -> bool:
-        """Wait until the stores hold everything that was in the topic at the call. Blocks.
-
-        False when time ran out, or the brokers do not say where the topic ends.
-        """
-        return self._follower.read_to_end(timeout_s)
+        self.begin(self._prepare, self._store.begin_anew, self._store.topic)
 
     def read_whole(
         self,
@@ -144,7 +136,7 @@ class RemoteWalMetadataConsumer(TopicReader):
         reached: Mapping[int, int] = {}
         self.start()
         while not self.wait_until_ready(min(1.0, stalled_s)):
-            now_s, positions, records = clock(), self._follower.positions, self.counters.get("records", 0)
+            now_s, positions, records = clock(), self.positions, self.counters.get("records", 0)
             if positions != reached:
                 moved_s, reached = now_s, positions
             if self.failure is not None or now_s - moved_s >= stalled_s:
@@ -153,7 +145,7 @@ class RemoteWalMetadataConsumer(TopicReader):
                 raise MetadataTopicError("read", METADATA_TOPIC, f"{what}, after {records:,} records", hint)
             if now_s - told_s >= _TOLD_EACH_S:
                 told_s, per_s = now_s, records / (now_s - began_s)
-                rest = f"; {self._follower.left / per_s:,.0f} s left" if per_s else ""
+                rest = f"; {self.left / per_s:,.0f} s left" if per_s else ""
                 tell(f"reading the metadata topic: {records:,} records, {per_s:,.0f} a second{rest}")
 
     @property
@@ -187,7 +179,7 @@ class RemoteWalMetadataConsumer(TopicReader):
             return False
         return True
 
-    def _take(self, records: Sequence[TopicRecord]) -> None:
+    def _apply(self, records: Sequence[TopicRecord]) -> None:
         self._store.apply_all(
             [(self._taken_by_archive_or(record), (record.partition, record.offset)) for record in records]
         )

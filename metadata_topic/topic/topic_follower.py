@@ -255,7 +255,11 @@ class TopicFollower:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def start(
+    def start(self) -> None:
+        """Begin reading with the topic's first record. Subclasses begin elsewhere."""
+        self.begin()
+
+    def begin(
         self,
         prepare: Callable[[], Mapping[int, int]] = dict,
         start_over: Callable[[], None] = lambda: None,
@@ -441,44 +445,6 @@ class TopicFollower:
     @property
     def _timeout_s(self) -> float:
         return self._settings.request_timeout_ms / 1000
-
-
-class TopicReader:
-    """Reads a topic on its own thread."""
-
-    def __init__(self, follower: TopicFollower) -> None:
-        self._follower = follower
-
-    def start(self) -> None:
-        self._follower.start()
-
-    @property
-    def ready(self) -> bool:
-        """Whether everything that was in the topic at the start is known, and reading continues."""
-        return self._follower.ready
-
-    @property
-    def is_there(self) -> bool | None:
-        """Whether the topic exists; None until a broker has answered."""
-        return self._follower.is_there
-
-    def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait until `ready`; False when the time ran out first, or the reader died."""
-        return self._follower.wait_until_ready(timeout_s)
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The defect that ended the reader for good; None while all is well."""
-        return self._follower.failure
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """Counters of the reading, see `TopicFollower.counters`."""
-        return self._follower.counters
-
-    def close(self) -> None:
-        """Stop reading. Idempotent."""
-        self._follower.close()
 
 
 def _consumer_config(
