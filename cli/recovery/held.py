@@ -15,7 +15,9 @@ from cli.recovery.recovery_sources import BrokersCluster, OpenStores, open_metad
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
-    from kafka_cluster.client_config import KafkaClientConfig
+    from confluent_kafka import Producer
+
+    from kafka_cluster.client_config import ConfluentValue, KafkaClientConfig
     from kafka_log.plain_records import PlainRecord
     from kafka_log.topic_partition import TopicIdPartition
     from metadata_topic.topic.topic_session import TopicSession
@@ -25,6 +27,12 @@ app = command_group("Records that a log lost, and object storage still holds.")
 _TIMEOUT_S = 30.0
 _PRODUCED_WITHIN_S = 600.0
 _IN_FLIGHT = 10_000
+AS_IT_WAS: dict[str, "ConfluentValue"] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "message.max.bytes": 1_000_000_000,  # the topic's max.message.bytes decides
+    "compression.type": "zstd",  # a record may be larger than that before it is compressed
+}
 _REPLACED = "\ufffd"
 """Stands in a decoded header key for bytes that are not UTF-8."""
 
@@ -74,7 +82,7 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
     undecided: list[int] = []
     with _opened(topic, partition, where) as held:
         records = held_records(held.stores.storage, held.runs, undecided.append)
-        appended, odd_keys, faults = _produce(held.stores.client, topic, partition, records)
+        appended, odd_keys, faults = produce(held.stores.client, topic, partition, records)
     typer.echo(f"{appended:,} records were appended to {topic}-{partition}")
     if faults:
         typer.echo(f"{len(faults):,} were not: {faults[0]}", err=True)
@@ -88,7 +96,7 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
         typer.echo(f"when they are as you want them: remote-wal held give-up {topic} {partition}")
 
 
-def _produce(
+def produce(
     client: "KafkaClientConfig", topic: str, partition: int, records: "Iterator[PlainRecord]"
 ) -> tuple[int, int, list[str]]:
     """Return how many were acknowledged, how many have odd header keys, and the outcome of each that failed."""
@@ -96,8 +104,7 @@ def _produce(
 
     from kafka_cluster.flushing import flush
 
-    config = {**client.for_confluent(client_id="remote-wal-held"), "acks": "all", "enable.idempotence": True}
-    producer = Producer(config)
+    producer = Producer({**client.for_confluent(client_id="remote-wal-held"), **AS_IT_WAS})
     answers: list[str | None] = []
 
     def told(error: object, _message: object) -> None:
@@ -108,12 +115,20 @@ def _produce(
         sent += 1
         odd_keys += any(_REPLACED in key for key, _ in record.headers)
         message: dict[str, Any] = {"key": record.key, "value": record.value, "headers": list(record.headers)}
-        while len(producer) >= _IN_FLIGHT:
+        message |= {"partition": partition, "timestamp": record.timestamp_ms, "on_delivery": told}
+        while len(producer) >= _IN_FLIGHT or not _is_queued(producer, topic, message):
             producer.poll(1.0)
-        producer.produce(topic, partition=partition, timestamp=record.timestamp_ms, on_delivery=told, **message)
     flush(producer, _PRODUCED_WITHIN_S)
     faults = [answer for answer in answers if answer is not None]
     return answers.count(None), odd_keys, faults + ["no answer in time"] * (sent - len(answers))
+
+
+def _is_queued(producer: "Producer", topic: str, message: dict[str, Any]) -> bool:
+    try:
+        producer.produce(topic, **message)
+    except BufferError:  # a gigabyte waits
+        return False
+    return True
 
 
 @app.command("give-up")
