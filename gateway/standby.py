@@ -3,8 +3,8 @@
 The broker advertises an address to them at which the agent or the standby may listen. The standby listens while nobody
 else does. Once the agent listens again, the standby stops: its connections end, and clients come through the agent.
 Through the standby, clients get plain Kafka: acks=all is the broker's own. It leads nobody while a topic is durable,
-because nothing would hold those answers. If a topic becomes durable while it leads, it learns that within about
-`ASK_S`.
+because nothing would hold those answers, nor while that is not known. If a topic becomes durable while it leads, it
+learns that within about `ASK_S`.
 """
 
 import asyncio
@@ -53,19 +53,19 @@ async def stand_by(listener: Address, port: PassingPort, is_any_durable: Callabl
                     await port.stop()
                 leads = may
             elif asking is None and clock() >= ask_s:
-                asking = asyncio.ensure_future(asyncio.to_thread(_may_lead, is_any_durable, unable, leads))
+                asking = asyncio.ensure_future(asyncio.to_thread(_may_lead, is_any_durable, unable))
             await (asyncio.wait((asking,), timeout=LOOK_S) if asking is not None else asyncio.sleep(LOOK_S))
     finally:
         await port.stop()
 
 
-def _may_lead(is_any_durable: Callable[[], bool], unable: News, leads: bool) -> bool:
-    """Find out whether the standby may lead clients; if that is not known, it goes on as before."""
+def _may_lead(is_any_durable: Callable[[], bool], unable: News) -> bool:
+    """Find out whether the standby may lead clients."""
     may, why = False, "a topic is durable, and nothing here holds answers"
     try:
         may = not is_any_durable()
     except Exception as error:  # whatever the error is, the answer is not known
-        may, why = leads, f"whether a topic is durable is not known: {error}"
+        why = f"whether a topic is durable is not known: {error}"
     if may:
         unable.is_over()
     elif unable.is_new(why):

@@ -21,6 +21,8 @@ from replication.wire.peer_connection import Address, listening_context
 
 _IDLE_S = 900.0
 """How long nothing may pass on a client's connection: longer than by Kafka's `connections.max.idle.ms` (600 s)."""
+_READ_S = 10.0
+"""A guess: how long it may be unknown whether a topic is durable, before nobody is led any more."""
 
 
 async def stand_by_for(configuration: Configuration, file: Path) -> None:
@@ -31,7 +33,7 @@ async def stand_by_for(configuration: Configuration, file: Path) -> None:
     directory = configuration.settings.process.state_directory
 
     def is_any_durable() -> bool:
-        return read_settings(client, memory=SettingsMemory(directory)).is_any_durable
+        return read_settings(client, _READ_S, memory=SettingsMemory(directory)).is_any_durable
 
     broker = local_address(configuration.broker, settings.durable_listener)
     metrics = GatewayMetrics(CollectorRegistry())
