@@ -306,13 +306,17 @@ class SettingsMemory:
         unread = (row.place for row in self._before.rows.values() if row.place.is_unread)
         return min((one.offset for one in unread if one.topic == self._before.topic), default=self._before.end)
 
-    def _is_noted(self) -> bool:
-        """Whether the topic says that it has all that is known here of the lost one."""
+    def _noted(self) -> int:
+        """Return up to where agents noted that the topic has all of the lost one; -1: nobody has."""
         noted = self._now.rows.get((RESTORED, self._before.topic))
-        return noted is not None and isinstance(noted.value, int) and noted.value >= self._known_end()
+        return noted.value if noted is not None and isinstance(noted.value, int) else -1
+
+    def _is_noted(self) -> bool:
+        """Whether somebody who had read the lost topic as far as it is known here noted so."""
+        return self._noted() >= self._before.end
 
     def _end_loss(self) -> None:
-        if self._is_lost and self._is_noted() and not self._lacking():
+        if self._is_lost and self._noted() >= self._known_end() and not self._lacking() and not self._removed():
             self._is_lost, self._cut, self._before = False, None, _Content()
             self.changes += 1
             log.warning("settings_topic_restored", values=len(self._now.rows))

@@ -316,6 +316,23 @@ def test_what_a_newer_release_remembered_in_one_row_hides_no_other(tmp_path: Pat
     assert older.table.patterns["new.*"].is_durable, "the strictest stands for what nobody can read"
 
 
+def test_who_remembers_a_row_that_it_cannot_read_restores_what_others_had_not_read(tmp_path: Path) -> None:
+    topic, behind, newest = Topic(), Agent(None), Agent(tmp_path)
+    topic.put(PATTERNS, "new.*", DURABLE)
+    behind.read(topic)
+    topic.put(TOPICS, "pay", DURABLE)
+    newest.read(topic)
+    file = tmp_path / FILE_NAME
+    file.write_text(file.read_text().replace('\\"enable\\"', '\\"next\\"', 1))
+    newest.start()
+    topic.make_again()
+    behind.restore(topic)
+    newest.restore(topic)
+    assert newest.table.topics["pay"].is_durable
+    assert not newest.memory.is_lost
+    assert behind.read(topic) == newest.table
+
+
 def test_a_file_of_another_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("[", "{}", '{"version": 2}'):
         (tmp_path / FILE_NAME).write_text(text)
