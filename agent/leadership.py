@@ -18,6 +18,7 @@ from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -102,6 +103,14 @@ class LocalReplicas:
     def directory_of(self, partition: TopicIdPartition) -> Path | None:
         """Return its replica's directory; None when there is none here."""
         return self._paths.get(partition)
+
+    def is_here(self, partition: TopicIdPartition) -> bool:
+        """Whether its replica's directory is still that topic's, not of one that was made again under the name."""
+        path = self._paths.get(partition)
+        try:
+            return path is not None and read_partition_metadata(path) == partition.topic_id
+        except (OSError, MalformedFileError):
+            return False
 
 
 LedByTopic = Mapping[str, Mapping[int, frozenset[int]]]

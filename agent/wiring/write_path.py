@@ -224,7 +224,8 @@ class WritePath(WritePathOwner):
         """Record that topics' settings are known: what agents themselves produce must not wait for leadership."""
         gateway, kafka = self._around.relaying.gateway, self._kafka
         if gateway is not None and gateway.durable is not None:
-            gateway.durable.topics_known(kafka.topic_settings.table, kafka.replicas.topic_names)
+            replicas = kafka.replicas
+            gateway.durable.topics_known(kafka.topic_settings.table, replicas.topic_names, replicas.is_here)
 
     def close(self) -> None:
         """Wait for answers on their way; blocks."""

@@ -5,7 +5,8 @@ The agent reports topics' settings and ids, the logs that are led here, and how 
 Holds true: `hold` lets an answer go at once only if the topic is known not to be durable, or all below the offset is
 stored and published. It waits for what is not known yet: settings that were not read, a topic or a leadership that the
 agent has not heard of, a topic that was created again under a known name. A topic whose settings are not there yet is
-durable if a pattern may make it so. If a log is truncated below the offset that a
+durable if a pattern may make it so. By its name a topic counts as not durable only if no topic of that name may be
+durable, or the log's directory says that it is the known one. If a log is truncated below the offset that a
 hold waits for, or is not led here any more, the hold ends with `NOT_LED`: the broker has acknowledged the records, but
 that does not count any more.
 
@@ -86,6 +87,7 @@ class DurableLogs:
         """Whether any topic is durable, as far as is known."""
         self._names: Mapping[TopicId, str] = {}
         self._ids: Mapping[str, TopicId] = {}
+        self._is_here: Callable[[TopicIdPartition], bool] = lambda _log: False
         self._led: dict[tuple[str, int], TopicIdPartition] = {}
         self._unplaced: dict[Hold, None] = {}
         self._waiting: dict[TopicIdPartition, dict[Hold, None]] = {}
@@ -97,15 +99,22 @@ class DurableLogs:
         name, topic_id = (topic, self._ids.get(topic)) if isinstance(topic, str) else (self._names.get(topic), topic)
         return (name, topic_id) if name is not None and topic_id is not None else None
 
-    def is_durable(self, topic: TopicId | str) -> bool | None:
-        """Return whether a topic is durable; None: not known yet."""
-        if self._table is None or not self.may_hold:
-            return None if self._table is None else False
-        name = topic if isinstance(topic, str) else self._names.get(topic)
+    def is_durable(self, topic: TopicId | str, partition: int) -> bool | None:
+        """Return whether a topic is durable, by one of its partitions that is led here; None: not known yet."""
+        table = self._table
+        if table is None or not self.may_hold:
+            return None if table is None else False
+        by_name = isinstance(topic, str)
+        name, topic_id = (topic, self._ids.get(topic)) if isinstance(topic, str) else (self._names.get(topic), topic)
         if name is None:
             return None
-        settings = self._table.of(name, self._ids.get(name))
-        return settings is not None and settings.is_durable
+        settings = table.of(name, topic_id)
+        if settings is not None and settings.is_durable:
+            return True
+        is_certain = not by_name or not table.may_be_durable(name)
+        if is_certain or (topic_id is not None and self._is_here(TopicIdPartition(topic_id, partition))):
+            return False
+        return None
 
     @property
     def waiting(self) -> int:
@@ -139,7 +148,7 @@ class DurableLogs:
 
     def _fate(self, held: Hold) -> Verdict | TopicIdPartition | None:
         """Return how a hold ends, if that is known now, else the log that it waits for; None: neither is known."""
-        is_durable = self.is_durable(held.topic)
+        is_durable = self.is_durable(held.topic, held.partition)
         if is_durable is None:
             return None
         if not is_durable:
@@ -188,9 +197,18 @@ class DurableLogs:
         """Note that there is no write path until another one arrives; all logs are released before."""
         self._logs = None
 
-    def topics_known(self, table: SettingsTable, names: Mapping[TopicId, str]) -> None:
-        """Note all topics' settings; `names` are those of topics with a replica here."""
+    def topics_known(
+        self,
+        table: SettingsTable,
+        names: Mapping[TopicId, str],
+        is_here: Callable[[TopicIdPartition], bool] = lambda _log: False,
+    ) -> None:
+        """Note all topics' settings; `names` are those of topics with a replica here.
+
+        `is_here` says whether a log's directory still is of that topic.
+        """
         self._table, self._names, self.may_hold = table, names, table.is_any_durable
+        self._is_here = is_here
         self._ids = {name: topic_id for topic_id, name in names.items()}
         self._look_at_unplaced()
 

@@ -254,7 +254,7 @@ class HeldAnswers(Generic[N]):
 
     def _refuse_transaction(self, view: ProduceRequestView) -> bytes | None:
         """Return the refusal of a transactional request; None: none of its topics is durable."""
-        are_durable = {self._logs.is_durable(_topic(one)) for one in view.fields}
+        are_durable = {self._logs.is_durable(_topic(one), one.partition) for one in view.fields}
         if are_durable <= {False}:
             return None
         if view.acks == ACKS_NONE:

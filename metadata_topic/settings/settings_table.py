@@ -240,8 +240,19 @@ class SettingsTable:
         the longest.
         """
         found = settings_of(self.topics, topic, topic_id)
-        if found is not None or not self.patterns or topic in INTERNAL_TOPICS or not is_topic_name(topic):
-            return found
+        return found if found is not None else self._by_name(topic)
+
+    def may_be_durable(self, topic: str) -> bool:
+        """Whether a topic of this name is durable, whatever its id: it may have been made again a moment ago."""
+        own = self.topics.get(topic)
+        if own is not None and (own.is_durable or own.topic_id is None):
+            return own.is_durable
+        by_name = self._by_name(topic)
+        return by_name is not None and by_name.is_durable
+
+    def _by_name(self, topic: str) -> TopicSettings | None:
+        if not self.patterns or topic in INTERNAL_TOPICS or not is_topic_name(topic):
+            return None
         if topic in self._by_pattern:
             return self._by_pattern[topic]
         found = self._strictest(topic)

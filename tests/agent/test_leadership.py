@@ -74,6 +74,19 @@ def test_the_id_comes_from_the_directory_so_that_a_topic_made_anew_is_another_on
     assert before[0].topic_id_partition != after[0].topic_id_partition
 
 
+def test_a_replica_is_here_until_its_directory_is_another_topics(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    path, replicas = tmp_path / "t-0" / "partition.metadata", LocalReplicas([LogDirectory(tmp_path)])
+    path.write_text(f"version: 0\ntopic_id: {topic_id_to_text(OLD_ID)}\n")
+    assert not replicas.is_here(TopicIdPartition(OLD_ID, 0)), "not seen yet"
+    replicas.look()
+    assert replicas.is_here(TopicIdPartition(OLD_ID, 0))
+    path.write_text(f"version: 0\ntopic_id: {topic_id_to_text(NEW_ID)}\n")
+    assert not replicas.is_here(TopicIdPartition(OLD_ID, 0))
+    path.unlink()
+    assert not replicas.is_here(TopicIdPartition(OLD_ID, 0)), "the broker is about to write it"
+
+
 def test_a_topic_without_a_latency_bound_takes_the_agents() -> None:
     topics = {"t": TopicSettings(True, LinkPolicy.COST)}
     found = assignments(

@@ -96,6 +96,32 @@ async def test_a_new_topic_is_durable_by_its_pattern_before_its_settings_are_a_r
         assert (logs.hold(topic, 0, 10, lambda: None) is not None) is waits, topic
 
 
+@pytest.mark.parametrize(
+    ("topics", "pattern_is_durable"),
+    [
+        ({"orders": TopicSettings(True, topic_id=LOG.topic_id)}, True),
+        ({"orders": TopicSettings(True, durable=True, topic_id=TopicId(b"n" * 16))}, False),
+        ({"orders": TopicSettings(True, topic_id=TopicId(b"g" * 16))}, True),
+    ],
+    ids=["by its pattern", "by its own settings", "by its pattern, after a third one"],
+)
+@pytest.mark.parametrize("was_known", [True, False])
+async def test_a_topic_made_anew_as_a_durable_one_waits_until_it_is_known(
+    topics: dict[str, TopicSettings], pattern_is_durable: bool, was_known: bool
+) -> None:
+    table, logs = SettingsTable(topics, {"ord.*": TopicSettings(True, durable=pattern_is_durable)}), DurableLogs()
+    here = {LOG}
+    logs.topics_known(table, {LOG.topic_id: "orders"} if was_known else {}, here.__contains__)
+    here.clear()
+    held = logs.hold("orders", 0, 10, lambda: None)
+    assert held is not None, "the broker has just made it"
+    here.add(LOG)  # no other one was made
+    logs.topics_known(table, {LOG.topic_id: "orders"}, here.__contains__)
+    settings = table.of("orders", LOG.topic_id)
+    assert settings is not None
+    assert held.verdict is (None if settings.is_durable else Verdict.STORED)
+
+
 @pytest.mark.parametrize("by_id", [False, True])
 async def test_a_topic_made_anew_under_its_name_is_not_stored_because_the_old_one_was(
     tmp_path: Path, by_id: bool
