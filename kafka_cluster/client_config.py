@@ -57,7 +57,8 @@ _TOGETHER: Final = frozenset(
     }
 )  # fmt: skip
 
-_SECURITY: Final = ("ssl.", "sasl.", "security.", "enable.ssl.", "https.")
+SECURITY: Final = ("ssl.", "sasl.", "security.", "enable.ssl.", "https.")
+"""What the names of settings begin with that decide about a login or TLS."""
 _WITHOUT_EFFECT: Final = (
     "ssl.protocol", "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.trustmanager.algorithm",
     "ssl.secure.random.implementation", "sasl.kerberos.ticket.", "sasl.login.connect.", "sasl.login.read.",
@@ -66,6 +67,13 @@ _WITHOUT_EFFECT: Final = (
     "sasl.oauthbearer.jwt.validator.", "sasl.oauthbearer.scope.claim.",
 )  # fmt: skip
 """Security settings, or what they begin with, of the Java runtime alone, of brokers, or of a login's timing."""
+
+_KINIT: Final = "sasl.kerberos.kinit.cmd"
+_KINIT_COMMAND: Final = (
+    '"{0}" -R -t "%{{sasl.kerberos.keytab}}" -k %{{sasl.kerberos.principal}} || '
+    '"{0}" -t "%{{sasl.kerberos.keytab}}" -k %{{sasl.kerberos.principal}}'
+)
+"""librdkafka's command; Java's value is the program alone."""
 
 _OAUTH_PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer."
 _BY_ASSERTION: Final = f"{_OAUTH_PACKAGE}JwtBearerJwtRetriever"
@@ -160,6 +168,8 @@ def from_java_properties(bootstrap_servers: str, given: Mapping[str, str]) -> Ka
     if ignored:
         log.warning("client_properties_without_effect_here", keys=sorted(ignored))
     _check_words(translated)
+    if (kinit := str(translated.get(_KINIT, "%{"))) and "%{" not in kinit:
+        translated[_KINIT] = _KINIT_COMMAND.format(kinit)
     _translate_truststore(java, translated)
     _translate_keystore(java, translated)
     _translate_hostname_check(java, translated)
@@ -181,7 +191,7 @@ def _carried(key: str, java: Mapping[str, str]) -> str | None:
     """Return librdkafka's name of the key, None if it has no effect here. Raises ClientPropertyError."""
     if key in _CARRIED or key.startswith("sasl.oauthbearer.assertion."):
         return _CARRIED.get(key, key)
-    is_security = key.startswith(_SECURITY)
+    is_security = key.startswith(SECURITY)
     if key in JAVA_CLIENT_KEYS:
         if is_security and not key.startswith(_WITHOUT_EFFECT):
             raise _untranslatable(key, "librdkafka has no such setting", "remove it if it is not needed")

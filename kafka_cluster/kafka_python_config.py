@@ -29,11 +29,12 @@ _AUTHORITY_PEM: Final = "ssl.ca.pem"
 _PASSED_OVER: Final = frozenset(
     {
         "client.rack", "reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "metadata.max.age.ms",
-        "connections.max.idle.ms", "socket.timeout.ms", "sasl.kerberos.kinit.cmd", "sasl.kerberos.keytab",
-        "sasl.kerberos.principal", "sasl.kerberos.min.time.before.relogin",
+        "connections.max.idle.ms", "socket.timeout.ms", "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
     }
 )  # fmt: skip
-"""Ignored properties: tuning, or the ticket that Kerberos' own tools must get first."""
+"""Ignored properties: tuning, and how librdkafka gets tickets."""
+_TICKET: Final = frozenset({"sasl.kerberos.keytab", "sasl.kerberos.principal"})
 
 
 def kafka_python_settings(config: KafkaClientConfig) -> dict[str, Any]:
@@ -46,6 +47,14 @@ def kafka_python_settings(config: KafkaClientConfig) -> dict[str, Any]:
             settings["ssl_check_hostname"] = value != "none"
         elif key == _AUTHORITY_PEM:
             settings["ssl_context"] = tls_context(config.properties)
+        elif key in _TICKET:
+            # It would log in as whoever the ticket cache names.
+            raise ClientPropertyError(
+                "translate client property",
+                key,
+                "this command's client logs in by the ticket cache alone",
+                "run kinit with this keytab and principal, and leave both out",
+            )
         elif key not in _PASSED_OVER:
             raise ClientPropertyError(
                 "translate client property",

@@ -193,14 +193,20 @@ def report_sources(
 def _kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":
     """Return the source with the Java properties unchanged for Spark's connector.
 
-    Raises OSError for an unreadable file.
+    Raises ClientPropertyError for a login that only librdkafka takes, OSError for an unreadable file.
     """
-    from kafka_cluster.client_config import read_java_properties
+    from kafka_cluster.client_config import SECURITY, read_java_properties
+    from kafka_cluster.errors import ClientPropertyError
+    from kafka_cluster.java_client_keys import JAVA_CLIENT_KEYS
     from retention_job.settings import KafkaSource
 
-    if command_config is None:
-        return KafkaSource(bootstrap_server)
-    return KafkaSource(bootstrap_server, read_java_properties(command_config))
+    properties = {} if command_config is None else read_java_properties(command_config)
+    for key in sorted(properties.keys() - JAVA_CLIENT_KEYS):
+        if key.startswith(SECURITY):  # Java would ignore it
+            raise ClientPropertyError(
+                f"{command_config}:", key, "Spark's client has no such setting", "use Java's name"
+            )
+    return KafkaSource(bootstrap_server, properties)
 
 
 def _cluster_id_of(client: "KafkaClientConfig") -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.costs.report_job import report_sources, run_id_of
+from cli.costs.report_job import _kafka_source, report_sources, run_id_of
 from cli.main import OWN_ROOMS, build_app
+from kafka_cluster.errors import ClientPropertyError
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, StoreListing, StoreSections
 
 
@@ -73,3 +74,12 @@ def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, 
     cold = (InventoryFile("s3a://cold-inventory", "cluster"),)
     told = report_sources(KafkaSource("b:1"), "cluster", broker_config, "state", False, archive_inventory=cold)
     assert told[0].archive == cold
+
+
+def test_a_login_that_sparks_client_would_ignore_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_SSL\nsasl.username=me\nlog_level=3\n")
+    with pytest.raises(ClientPropertyError, match=r"sasl\.username.*Spark's client has no such setting"):
+        _kafka_source("a:1", file)
+    file.write_text("security.protocol=SASL_SSL\nsasl.jaas.config=x\nconfig.providers.f.class=y\nlog_level=3\n")
+    assert _kafka_source("a:1", file).client_properties["sasl.jaas.config"] == "x"

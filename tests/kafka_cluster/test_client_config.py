@@ -19,6 +19,7 @@ from kafka_cluster.errors import ClientPropertyError
 OAUTH_PACKAGE = "org.apache.kafka.common.security.oauthbearer"
 OAUTH = f'{OAUTH_PACKAGE}.OAuthBearerLoginModule required clientId="a" clientSecret="b" %s;'
 OAUTH_ENDPOINT = {"sasl.oauthbearer.token.endpoint.url": "https://idp.example.com/token"}
+KINIT = "kinit -t %{sasl.kerberos.keytab}"
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="agent" password="p\\"a;s=s";'
 
 
@@ -162,10 +163,17 @@ def test_a_file_of_which_no_client_can_be_made_is_refused_and_named(tmp_path: Pa
             },
         ),
         ({"enable.ssl.certificate.verification": "false"}, {"enable.ssl.certificate.verification": "false"}),
+        ({"sasl.kerberos.kinit.cmd": KINIT}, {"sasl.kerberos.kinit.cmd": KINIT}),
     ],
 )  # fmt: skip
 def test_what_java_clients_take_is_carried_over(java: dict[str, str], wanted: dict[str, str]) -> None:
     assert dict(from_java_properties("b:1", java).properties) == wanted
+
+
+def test_javas_kinit_is_run_with_the_words_that_librdkafka_needs() -> None:
+    [command] = from_java_properties("b:1", {"sasl.kerberos.kinit.cmd": "/opt/kinit"}).properties.values()
+    keytab, principal = "%{sasl.kerberos.keytab}", "%{sasl.kerberos.principal}"
+    assert command == f'"/opt/kinit" -R -t "{keytab}" -k {principal} || "/opt/kinit" -t "{keytab}" -k {principal}'
 
 
 def test_what_has_no_effect_here_is_told() -> None:

@@ -50,3 +50,11 @@ def test_hostnames_are_checked_unless_it_is_switched_off() -> None:
 def test_what_the_client_cannot_do_is_refused_by_name(key: str) -> None:
     with pytest.raises(ClientPropertyError, match=key):
         kafka_python_settings(KafkaClientConfig("a:1", {key: "x"}))
+
+
+@pytest.mark.parametrize("option", ["keyTab", "principal"])
+def test_a_kerberos_login_is_refused_where_the_client_would_take_another_principals_ticket(option: str) -> None:
+    jaas = f'com.sun.security.auth.module.Krb5LoginModule required serviceName="kafka" {option}="/etc/admin";'
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI", "sasl.jaas.config": jaas}
+    with pytest.raises(ClientPropertyError, match=rf"sasl\.kerberos\.{option.lower()}.*ticket cache.*run kinit"):
+        kafka_python_settings(from_java_properties("a:1", given))
