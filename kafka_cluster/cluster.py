@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kafka_cluster.answers import (
     NO_TOPIC_ID,
+    UNKNOWN_TOPIC_ID,
     Answers,
     ClientQuota,
     ClusterListing,
@@ -195,6 +196,17 @@ class KafkaCluster:
             self._settings(),
             lambda admin: [_topic(described) for described in admin.describe_topics(asked)],
         )
+
+    def maybe_there(self, unseen: Collection[TopicId], witness: TopicId | None) -> frozenset[TopicId]:
+        """Return which of these topics may exist, although they are not shown. Raises KafkaClusterError.
+
+        Kafka says of an id that it does not exist, also to who may not see it. A broker that does not know the
+        `witness` does not know the whole cluster.
+        """
+        if not unseen or witness is None or not self.can_ask_by_id:
+            return frozenset(unseen)
+        told = {one.topic_id: one.error_code for one in self.topics_by_id(sorted({*unseen, witness}))}
+        return frozenset(one for one in unseen if told.get(witness) or told.get(one) != UNKNOWN_TOPIC_ID)
 
     def client_quotas(self) -> list[ClientQuota]:
         """Return all quotas of users and clients.

@@ -220,7 +220,8 @@ def plan_broker(
     planned = []
     for partition in view.replicas_of(broker.node_id):
         topic = view.topics[partition.topic_id]
-        if not _is_selected(topic.name, partition.partition, selection) or partition in kept:
+        is_wanted = _is_selected(topic.name, partition.partition, selection) and topic.name not in view.left_out
+        if not is_wanted or partition in kept:
             continue
         try:
             settings = replace(log_settings(topic.config, broker.properties), stored_ms=topic.stored_ms)
@@ -238,7 +239,9 @@ def plan_broker(
             "plan recovery",
             f"broker {broker.node_id}",
             "the cluster knows of no such partition on this broker",
-            "check node.id, --topic and --partition",
+            f"it tells nothing of {', '.join(view.left_out)}; may this client describe it?"
+            if view.left_out
+            else "check node.id, --topic and --partition",
         )
     return sorted(planned, key=lambda log: (log.topic, log.partition.partition))
 

@@ -9,10 +9,18 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from kafka_cluster.answers import NO_LEADER_TO_ASK, DescribedTopic
+from kafka_cluster.answers import (
+    NO_LEADER_TO_ASK,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Answers,
+    DescribedTopic,
+    error_text,
+)
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
@@ -21,10 +29,14 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.tiered_offsets import TIER_SETTINGS, TieredOffsets, TierFollower
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention, local_retention_ms
+from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
 from metadata_topic.topic.topic_follower import ONE_LOOK
 from recovery.errors import UnknownClusterError
 from recovery.logs.log_directory_target import identity_in
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _CLIENT_ID = "remote-wal-recover"
 _REQUEST_TIMEOUT_S = 10.0
@@ -71,6 +83,8 @@ class ClusterView:
     topics: Mapping[TopicId, TopicView]
     directories: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Known ids of the brokers' log directories, by broker."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why topics are left out of which too little is told to plan their logs, by name. Some are among `topics`."""
 
     def replicas_of(self, broker_id: int) -> list[TopicIdPartition]:
         """Return the partitions of which a broker has a replica."""
@@ -159,7 +173,7 @@ def with_directories(view: ClusterView, kraft: ClusterView | None) -> ClusterVie
             for number, now in topic.partitions.items()
         }
         topics[topic_id] = replace(topic, partitions=partitions)
-    return ClusterView(topics, kraft.directories)
+    return replace(view, topics=topics, directories=kraft.directories)
 
 
 def with_wal_retention(
@@ -190,7 +204,7 @@ def with_wal_retention(
 def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None) -> tuple[str, ClusterView]:
     """Return the cluster's id and its own view, of topics with these names or of all. Blocks.
 
-    Raises UnknownClusterError.
+    Topics that this client may not ask about are left out, and named. Raises UnknownClusterError.
 
     Just after a broker's death the others may still name it as the one to ask, and the client waits for it without
     result; a new client asks another one.
@@ -201,10 +215,12 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
         wanted = sorted(listing.topics if names is None else listing.topics.keys() & set(names))
         if not wanted:
             return listing.cluster_id, ClusterView({})
-        described = cluster.topics(wanted)
-        for topic in described:
-            if topic.error_code:
-                raise cluster.refused(f"describe topic {topic.name}", topic.error_code)
+        described, left_out = [], dict[str, str]()
+        for topic in cluster.topics(wanted):
+            if not topic.error_code:
+                described.append(topic)
+            elif topic.error_code != UNKNOWN_TOPIC_OR_PARTITION:  # else it was deleted since
+                left_out[topic.name] = error_text(topic.error_code)
         eligible = _eligible_leaders(cluster, described)
         shared = {
             (topic.name, one.partition)
@@ -213,8 +229,9 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
             if one.leader_id >= 0 and len(one.replicas) > 1
         }
         log_starts_asked = cluster.offsets(shared, EARLIEST)
-        configs = cluster.topic_configurations(wanted).get_all()
-        log_starts = log_starts_asked.get_all(NO_LEADER_TO_ASK)  # a leader may go while it is asked
+        configs, refused = _told(cluster.topic_configurations([topic.name for topic in described]))
+        log_starts, unanswered = _told(log_starts_asked)  # a leader may go while it is asked
+        left_out |= refused | {where[0]: why for where, why in unanswered.items()}
     except KafkaClusterError as error:
         hint = "give --cluster-metadata when no broker is left"
         raise UnknownClusterError("ask cluster", client.bootstrap_servers, error.reason, hint) from error
@@ -222,7 +239,7 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
         topic.topic_id: TopicView(
             topic.name,
             topic.topic_id,
-            configs[topic.name],
+            configs.get(topic.name, {}),
             {
                 one.partition: ReplicaSet(
                     one.replicas,
@@ -236,7 +253,38 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
         )
         for topic in described
     }
-    return listing.cluster_id, ClusterView(topics)
+    return listing.cluster_id, ClusterView(topics, left_out=left_out)
+
+
+def with_hidden(view: ClusterView, client: KafkaClientConfig, known: Mapping[str, TopicSettings]) -> ClusterView:
+    """Return the view with the topics of these settings left out that Kafka may have and does not show to this client.
+
+    Raises KafkaClusterError.
+    """
+    cluster = KafkaCluster(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)
+    ids = {name: one.topic_id for name, one in known.items() if one.topic_id not in (None, *view.topics)}
+    denied = (one.name for one in cluster.topics(sorted(ids)) if one.error_code == TOPIC_AUTHORIZATION_FAILED)
+    names = {topic_id: name for name in denied if (topic_id := ids[name]) is not None}
+    witness = next((one.topic_id for one in view.topics.values() if one.name == METADATA_TOPIC), None)
+    hidden = cluster.maybe_there(names.keys(), witness)
+    told = error_text(TOPIC_AUTHORIZATION_FAILED)
+    return replace(view, left_out={**{names[one]: told for one in hidden}, **view.left_out})
+
+
+def _told(answers: Answers[K, V]) -> tuple[dict[K, V], dict[K, str]]:
+    """Return the answers, and why others were refused, apart from deleted topics and partitions without a leader.
+
+    Raises KafkaClusterError if nobody answers.
+    """
+    found, refused = dict[K, V](), dict[K, str]()
+    for key, answer in answers.each():
+        if not isinstance(answer, KafkaClusterError):
+            found[key] = answer
+        elif answer.code is None:
+            raise answer
+        elif answer.code not in (*NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION):
+            refused[key] = answer.reason
+    return found, refused
 
 
 def read_tier(

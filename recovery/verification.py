@@ -60,6 +60,8 @@ class FindingKind(Enum):
     """A living replica has another batch, or none, at the place of this one."""
     UNDECLARED_DEAD = "undeclared_dead"
     """Records that a newer leader overwrote, and that nobody has declared dead yet."""
+    UNKNOWN_TOPIC = "unknown_topic"
+    """The cluster tells too little of a topic to check its logs."""
     METADATA_IN_DOUBT = "metadata_in_doubt"
     """The metadata topic may lack records: what leaders declared and which objects are lost is not known."""
     FOREIGN_OBJECTS = "foreign_objects"
@@ -105,8 +107,12 @@ class Verification:
     """Objects missing at the read, and also in the metadata: expired since they were listed."""
 
 
-def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iterator[Finding]:
-    """Yield what is wrong without reading any records."""
+def check_inventory(
+    inventory: Inventory, planned: Sequence[PlannedLog], left_out: Iterable[tuple[str, str]] = ()
+) -> Iterator[Finding]:
+    """Yield what is wrong without reading any records. `left_out` are topics that are not planned, and why."""
+    for topic, why in left_out:
+        yield Finding(FindingKind.UNKNOWN_TOPIC, topic, f"{why}: may this client describe it, and its configuration?")
     for doubt in inventory.doubts:
         yield Finding(FindingKind.METADATA_IN_DOUBT, "metadata topic", f"{doubt}: remote-wal metadata rebuild first")
     for lost in inventory.lost_objects:

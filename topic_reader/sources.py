@@ -86,6 +86,10 @@ class StoredTopics:
             file = None if source.command_config is None else Path(source.command_config)
             client = read_command_config(source.bootstrap_servers, file)
             cluster_id, view = ask_cluster(client, names)
+            for topic, why in view.left_out.items():
+                raise UnknownClusterError(
+                    "read topics", topic, why, "may this client describe it, and its configuration?"
+                )
         else:
             cluster_id, view = _without_brokers(source, broker.metadata_log_dir)
         by_name = {topic.name: topic for topic in view.topics.values()}

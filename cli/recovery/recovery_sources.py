@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from recovery.patience import Patience
 
 Tell = Callable[[str], None]
+_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,9 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     broker, settings = read_settings_file(where.broker_config)
     tell("asking for topics and replicas")
     cluster_id, view, directory_ids = _cluster(broker, settings, where)
-    names = {one.name for one in view.topics.values()}
+    if where.topic:
+        view = replace(view, left_out={name: view.left_out[name] for name in view.left_out if name in where.topic})
+    names = {*view.left_out, *(one.name for one in view.topics.values())}
     for topic in sorted({*(where.topic or ())} - names):
         raise typer.BadParameter(f"there is no topic {topic}{meant(topic, names)}", param_hint="--topic")
     with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
@@ -163,7 +166,7 @@ def _cluster(
 ) -> "tuple[str, ClusterView, dict[Path, str]]":
     from kafka_cluster.errors import KafkaClusterError
     from metadata_topic.settings.settings_topic import read_settings
-    from recovery.cluster_view import ask_cluster, read_kraft_view, with_directories, with_wal_retention
+    from recovery.cluster_view import ask_cluster, read_kraft_view, with_directories, with_hidden, with_wal_retention
 
     if where.cluster_metadata is not None:
         cluster_id, view = read_kraft_view(where.cluster_metadata, where.cluster_id)
@@ -175,6 +178,7 @@ def _cluster(
     ids: dict[Path, str] = {}
     try:
         known = read_settings(client)
+        view = with_hidden(view, client, known.topics)
         view = with_wal_retention(view, known.topics, known.agents.values())
         if broker.node_id in known.agents:
             ids = {Path(path): its for path, its in known.agents[broker.node_id].directory_ids.items()}
@@ -280,11 +284,11 @@ def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
     """Ask the cluster for its id, and open the broker's stores for the block. Raises errors of our rooms."""
     from agent.settings_file import read_settings_file
     from agent.stores import StoreSettings
-    from recovery.cluster_view import ask_cluster
+    from kafka_cluster.cluster import KafkaCluster
 
     broker, settings = read_settings_file(where.broker_config)
     client = client_of(broker, settings, where)
-    cluster_id, _ = ask_cluster(client)
+    cluster_id = KafkaCluster(client, "remote-wal-stores", _TIMEOUT_S).listing().cluster_id
     with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
         yield OpenStores(broker, client, cluster_id, storage, archive)
 

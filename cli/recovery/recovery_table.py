@@ -35,6 +35,7 @@ def print_recovery(document: dict[str, Any], rows: list[LogRow]) -> None:
     )
     _print_about_rows(console, rows)
     _print_about_objects(console, document)
+    _print_about_topics(console, document)
 
 
 def _print_about_rows(console: "Console", rows: list[LogRow]) -> None:
@@ -58,6 +59,25 @@ def _print_about_rows(console: "Console", rows: list[LogRow]) -> None:
         )
 
 
+def _print_about_topics(console: "Console", document: dict[str, Any]) -> None:
+    for name in document["held"]:
+        console.print(
+            f"{name}: object storage holds records that the log has lost; they are left out: remote-wal held",
+            soft_wrap=True,
+        )
+    for topic, why in document["left_out_topics"].items():
+        console.print(
+            f"{topic}: nothing of it is restored: {why}. If this broker is its last replica in sync, do not start it "
+            "before its logs are there: Kafka would cut the others down",
+            soft_wrap=True,
+        )
+    for name in document["only_in_sync_here"]:
+        console.print(
+            f"{name}: this broker is the last one in sync, so it will lead with what is restored",
+            soft_wrap=True,
+        )
+
+
 def _print_about_objects(console: "Console", document: dict[str, Any]) -> None:
     for refusal in document["would_be_refused"]:
         console.print(f"would be refused: {refusal}", soft_wrap=True, markup=False)
@@ -66,11 +86,6 @@ def _print_about_objects(console: "Console", document: dict[str, Any]) -> None:
     if document["lost_objects"]:
         console.print(
             f"objects that the metadata tells of and the store does not have: {len(document['lost_objects'])}"
-        )
-    for name in document["held"]:
-        console.print(
-            f"{name}: object storage holds records that the log has lost; they are left out: remote-wal held",
-            soft_wrap=True,
         )
     for bucket in document["unanswered_buckets"]:
         console.print(f"did not answer, so that more may be stored than is told here: {bucket}", soft_wrap=True)
@@ -83,11 +98,6 @@ def _print_about_objects(console: "Console", document: dict[str, Any]) -> None:
         console.print(f"objects in buckets that are out of reach: {document['unreachable_objects']}")
     if document["foreign_objects"]:
         console.print(f"objects that are not ours, passed over: {document['foreign_objects']}")
-    for name in document["only_in_sync_here"]:
-        console.print(
-            f"{name}: this broker is the last one in sync, so it will lead with what is restored",
-            soft_wrap=True,
-        )
 
 
 def _time(ms: int | None) -> str:

@@ -93,7 +93,7 @@ def _verified(
             wall_ms(),
             sources.reader.newest_timestamp_ms,
         )
-        findings = list(check_inventory(sources.inventory, planned))
+        findings = list(check_inventory(sources.inventory, planned, sources.view.left_out.items()))
         verified = ObjectVerifier(planned, sources.inventory, replicas).verify(
             sources.reader,
             sample,
@@ -208,4 +208,4 @@ def _print(document: dict[str, Any]) -> None:
         ]
         title = "Drill, checked by Kafka's dump-log"
         show(table("restored log", ">end offset", ">batches", "", rows=drilled, title=title))
-    show("sound" if document["sound"] else "records are missing or wrong")
+    show("sound" if document["sound"] else "records are missing, wrong, or not known")

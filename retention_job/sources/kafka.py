@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from kafka_cluster.answers import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, Answers
+from kafka_cluster.answers import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION, Answers
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
@@ -223,7 +223,7 @@ class Kafka:
             return cluster
         client = KafkaCluster(self.client_config(), _CLIENT_ID, self._source.timeout_s)
         try:
-            hidden = _not_deleted(client, unseen, TopicId(cluster.metadata_topic.topic_id))
+            hidden = client.maybe_there(unseen, TopicId(cluster.metadata_topic.topic_id))
         except KafkaClusterError as error:
             raise SourceError(error.operation, self._source.bootstrap_servers, error.reason) from error
         return replace(cluster, hidden=cluster.hidden | hidden)
@@ -296,19 +296,8 @@ def _ask(cluster: KafkaCluster) -> Cluster:
         for name, topic_id in ids.items()
     )
     bound = {one.topic_id for one in known.topics.values() if one.topic_id is not None}
-    hidden = _not_deleted(cluster, bound - set(ids.values()), ids[METADATA_TOPIC])
+    hidden = cluster.maybe_there(bound - set(ids.values()), ids[METADATA_TOPIC])
     return Cluster(frozenset(listing.brokers) | set(known.agents), topics, offsets, frozenset(unanswered), hidden)
-
-
-def _not_deleted(cluster: KafkaCluster, unseen: set[TopicId], witness: TopicId) -> frozenset[TopicId]:
-    """Return which of these topics may exist: Kafka says of an id that it does not exist, also to who may not see it.
-
-    A broker that does not know the witness does not know the whole cluster.
-    """
-    if not unseen or not cluster.can_ask_by_id:
-        return frozenset(unseen)
-    told = {one.topic_id: one.error_code for one in cluster.topics_by_id(sorted({*unseen, witness}))}
-    return frozenset(one for one in unseen if told.get(witness) or told.get(one) != UNKNOWN_TOPIC_ID)
 
 
 def _told(answers: Answers[tuple[str, int], int], unanswered: set[tuple[str, int]]) -> dict[tuple[str, int], int]:

@@ -13,7 +13,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import build_app, main
+from cli.recovery import recovery_sources
 from cli.recovery.log_rows import LogRow
+from cli.recovery.recovery_sources import BrokersCluster, open_stores
+from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedTopic
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, topic_id_to_text
@@ -189,6 +195,49 @@ def test_after_the_loss_of_all_brokers_a_tiered_log_comes_back_and_its_tier_is_s
     assert (table.exit_code, "Kafka deletes its older records from the tier" in table.stdout) == (1, True)
 
 
+def test_a_topic_that_the_cluster_hides_is_named_and_the_others_are_restored(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+    cluster_id, view = cluster_view.read_kraft_view(ruins.directory / "controller", None)
+    hiding = replace(view, left_out={"secret": "denied"})
+    monkeypatch.setattr(cluster_view, "ask_cluster", lambda _client: (cluster_id, hiding))
+    monkeypatch.setattr(cluster_view, "with_hidden", lambda view, *_: view)
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable())
+
+    def run(command: str, *options: str) -> Result:
+        config = str(ruins.directory / "server.properties")
+        asked = [command, "--broker-config", config, "--bootstrap-server", "nowhere:1", "--from-objects", *options]
+        return CliRunner().invoke(build_app(), asked)
+
+    verified = _told(run("verify", "--json"), exit_code=1)
+    assert [(one["kind"], one["subject"]) for one in verified["findings"]] == [("unknown_topic", "secret")]
+    ruins.log_dir.mkdir()
+    assert "secret: nothing of it is restored: denied" in run("recover", "--dry-run").stdout
+    told = _told(run("recover", "--json"), exit_code=1)
+    assert ([log["status"] for log in told["logs"]], told["left_out_topics"]) == (["whole"] * 2, {"secret": "denied"})
+    assert _told(run("recover", "--dry-run", "--json", "--topic", "orders"))["left_out_topics"] == {}
+    ruins.write(node_id=9)
+    shutil.rmtree(ruins.log_dir)
+    ruins.log_dir.mkdir()
+    assert run("recover", "--if-empty").exit_code != 0, "it may have a replica of that topic"
+
+
+def test_commands_that_need_stores_alone_ask_nothing_of_topics(ruins: Ruins, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery_sources, "client_of", lambda *_: KafkaClientConfig("nowhere:1"))
+    monkeypatch.setattr(
+        KafkaCluster, "listing", lambda _: ClusterListing("cluster-1", {}, {"orders": DescribedTopic("orders", 0)})
+    )
+
+    def refuse(*_: object) -> None:
+        raise KafkaClusterError("describe", "orders", "denied", code=TOPIC_AUTHORIZATION_FAILED)
+
+    for question in ("topics", "offsets", "topic_configurations"):
+        monkeypatch.setattr(KafkaCluster, question, refuse)
+    with open_stores(BrokersCluster(ruins.directory / "server.properties")) as stores:
+        assert stores.cluster_id == "cluster-1"
+
+
 def test_a_log_is_refused_where_a_living_cluster_cannot_say_which_leader_epochs_are_on_its_tier(
     ruins: Ruins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +245,7 @@ def test_a_log_is_refused_where_a_living_cluster_cannot_say_which_leader_epochs_
     _with_a_tier(ruins)
     living = cluster_view.read_kraft_view(ruins.directory / "controller", None)
     monkeypatch.setattr(cluster_view, "ask_cluster", lambda _client: living)
+    monkeypatch.setattr(cluster_view, "with_hidden", lambda view, *_: view)
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable())
     monkeypatch.setattr(cluster_view, "read_tier", lambda *_arguments: None)
     config = str(ruins.directory / "server.properties")

@@ -1,7 +1,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -53,6 +53,7 @@ class PlayedCluster:
 
     client = KafkaClientConfig("nowhere:1")
     can_ask_by_id = True
+    maybe_there: Any = KafkaCluster.maybe_there
 
     def __init__(self, *leaderless: tuple[str, int], names: Sequence[str] = NAMES) -> None:
         self._leaderless = {("solo", 1), *leaderless}
