@@ -147,7 +147,7 @@ def execute(
         given = read_plan(plan_file.read_text(errors="replace"), str(plan_file))
     except ReassignmentPlanError as error:
         fail(error, ExitCode.USAGE, json=json)
-    _reassign(connection, lambda cluster, _: plan_as_given(cluster, given), moving, json=json)
+    _reassign(connection, lambda cluster, _: plan_as_given(cluster, given), moving, is_given=True, json=json)
 
 
 def stored_loads(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "Loads":
@@ -189,12 +189,16 @@ def _reassign(
     moving: Moving,
     loads: "Loads | None" = None,
     *,
+    is_given: bool = False,
     json: bool,
 ) -> None:
-    """Plan and move, or show the plan. `loads`: what to show of brokers before and after."""
+    """Plan and move, or show the plan.
+
+    `loads`: what to show of brokers before and after; `is_given`: a person has planned.
+    """
     from metadata_topic.topic.topic import SETTINGS_TOPIC
     from recovery.reassignment.moves import ReassignmentLimits
-    from recovery.reassignment.plan import ReassignmentPlanError, write_plan
+    from recovery.reassignment.plan import ReassignmentPlanError, without_moving, write_plan
 
     with _admin(connection) as admin:
         cluster = admin.cluster()
@@ -202,6 +206,8 @@ def _reassign(
         agents = any(one.topic_partition.topic == SETTINGS_TOPIC for one in cluster.partitions)
         try:
             planned = make_plan(cluster, admin)
+            if not is_given:
+                planned = without_moving(planned, admin.ongoing())
         except ReassignmentPlanError as error:
             fail(error, ExitCode.REFUSED, json=json)
         if loads is not None and not json:

@@ -94,6 +94,7 @@ class Load(NamedTuple):
 Loads = Mapping[TopicPartition, Load]
 UNKNOWN_LOAD: Final = Load()
 LEADERLESS: Final = "it has no leader, from which a replica could be made"
+MOVING: Final = "it is being moved; plan again when that has ended"
 
 
 def plan_drain(cluster: ClusterReplicas, loads: Loads, broker: int) -> ReassignmentPlan:
@@ -109,6 +110,14 @@ def plan_drain(cluster: ClusterReplicas, loads: Loads, broker: int) -> Reassignm
     draft = _Draft(cluster, loads, scope, set(cluster.racks) - {broker})
     draft.replace()
     return draft.plan()
+
+
+def without_moving(plan: ReassignmentPlan, moving: Collection[TopicPartition]) -> ReassignmentPlan:
+    """Leave partitions alone that are being moved: until that has ended their old replicas are shown with the new ones,
+    so that a plan would take all of them for what the partition should have.
+    """
+    left = {move.topic_partition: MOVING for move in plan.moves if move.topic_partition in moving}
+    return ReassignmentPlan(tuple(move for move in plan.moves if move.topic_partition not in left), plan.left | left)
 
 
 def broker_loads(cluster: ClusterReplicas, loads: Loads, plan: ReassignmentPlan | None = None) -> dict[int, Load]:

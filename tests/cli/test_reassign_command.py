@@ -43,6 +43,9 @@ class PlayedAdmin(ReassignmentAdmin):
     def __init__(self, sizes: dict[tuple[TopicPartition, int], int] | None) -> None:
         self._sizes = sizes
 
+    def ongoing(self) -> list[TopicPartition]:
+        return [T0]
+
     def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
         assert list(partitions) == [T0, T1]
         if self._sizes is None:
@@ -94,3 +97,20 @@ def test_a_plan_that_the_cluster_does_not_allow_is_refused_as_the_help_says(monk
     assert refused.exit_code == 4, refused.output
     assert "no such broker lives" in refused.stderr
     assert "4 there can be no such plan" in " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+
+
+def test_a_partition_that_is_being_moved_is_planned_when_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    # T0's replica goes from 1 to 2, and until it is there both are shown: one more would be made for that of 1
+    class MovesOne(PlayedAdmin):
+        def cluster(self) -> ClusterReplicas:
+            one = PartitionReplicas(T0, 1, (2, 1), frozenset({1}))
+            return ClusterReplicas({1: "a", 2: "b", 3: "c"}, (one,))
+
+        def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
+            return {}
+
+    monkeypatch.setattr(reassign, "_admin", lambda _connection: nullcontext(MovesOne(None)))
+    done = CliRunner().invoke(app, ["drain", *HERE, "1", "--json"])
+    assert done.exit_code == 1, done.output
+    assert json.loads(done.stdout)["moves"] == []
+    assert "being moved" in json.loads(done.stdout)["left"]["t-0"]
