@@ -40,9 +40,10 @@ _POLICY = (
     "producers; always: links for every byte, so that a producer that sends many small requests with acks=all "
     "(librdkafka) waits a round of the store for each of them."
 )
-_AS_SAFE_AS_THE_STORE = (
+_WHAT_DURABLE_KEEPS = (
     "durable: use a regional store (S3 Standard, Google Cloud Storage, Azure). What is in a store of one zone, such as "
-    "S3 Express One Zone, is lost with that zone."
+    "S3 Express One Zone, is lost with that zone. With several replicas, an election may lose what was acknowledged to "
+    "acks=1 and no follower had yet; acks=all waits for those in sync, too."
 )
 _TIMEOUT_S = 10.0
 Durable = Annotated[
@@ -327,7 +328,7 @@ def _check_durable(
     if names and (found := _open_transactions(names, cluster, are_patterns=are_patterns)):
         reason = f"a transaction is open in {', '.join(found)}, and durable topics take none"
         raise TopicSettingsError("enable", DURABLE_KEY, reason, "stop its producer, and try again when it has ended")
-    typer.echo(_AS_SAFE_AS_THE_STORE, err=True)
+    typer.echo(_WHAT_DURABLE_KEEPS, err=True)
 
 
 def _open_transactions(names: "Collection[str]", cluster: "KafkaCluster", *, are_patterns: bool) -> list[str]:
