@@ -102,10 +102,10 @@ class QuotaSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
         description="Uploads at most; the rest goes inline, for ever if more is produced. Default: no quota.",
     )
     cluster_objects_per_second: int = Field(
-        360,
+        600,
         ge=1,
-        description="Objects that all agents together make at most, because each reads about all of them. Set it "
-        "alike on all.",
+        description="Objects that all agents together make at most, whole ones too, because each reads about all of "
+        "them. Set it alike on all.",
     )
     backlog_max_bytes_per_second: int = Field(
         32 * 1024 * 1024,

@@ -100,6 +100,7 @@ _STATES: Final = frozenset(map(int, RemoteLogSegmentState))
 
 _HEAD: Final = struct.Struct(">BB16sq")
 _SEGMENT: Final = struct.Struct(">BqH")
+_WHOLE_SEGMENT: Final = struct.Struct(_HEAD.format + _SEGMENT.format[1:])
 _DEAD: Final = struct.Struct(">ii")
 _NODE: Final = struct.Struct(">BBiiqq")
 _NODE_ID: Final = struct.Struct(">i")
@@ -186,13 +187,11 @@ def _head(
     return packed(subject, _HEAD, version, record_type, segment_id.to_bytes(), event_timestamp_ms)
 
 
-def _read_head(key: bytes, reader: RecordReader) -> tuple[int, CombinedSegmentId, int]:
-    """Read the record's type, the segment's id and the event's timestamp."""
-    fields: tuple[Any, ...] = reader.fields(_HEAD)
-    _, record_type, raw_id, event_timestamp_ms = fields
+def _named(key: bytes, raw_id: bytes) -> CombinedSegmentId:
+    """Return the segment that both key and value name."""
     if raw_id != key:
         raise UndecodableRecordError("key_mismatch", "key and value name different segments")
-    return record_type, CombinedSegmentId.from_bytes(raw_id), event_timestamp_ms
+    return CombinedSegmentId.from_bytes(raw_id)
 
 
 def _encode_dead_entries(record: RemoteWalLogSegmentMetadataUpdate) -> bytes:
@@ -205,8 +204,9 @@ def _encode_dead_entries(record: RemoteWalLogSegmentMetadataUpdate) -> bytes:
 
 
 def _decode_segment(key: bytes, reader: RecordReader) -> PublishedSegment:
-    record_type, segment_id, event_timestamp_ms = _read_head(key, reader)
-    state, size_bytes, custom_length = reader.fields(_SEGMENT)
+    fields: tuple[Any, ...] = reader.fields(_WHOLE_SEGMENT)
+    _, record_type, raw_id, event_timestamp_ms, state, size_bytes, custom_length = fields
+    segment_id = _named(key, raw_id)
     if custom_length > CUSTOM_METADATA_MAX_BYTES:
         raise UndecodableRecordError("custom_metadata", f"{custom_length} bytes of custom metadata")
     custom_metadata = bytes(reader.take(custom_length))
@@ -232,7 +232,9 @@ def _decode_segment(key: bytes, reader: RecordReader) -> PublishedSegment:
 
 
 def _decode_dead_entries(key: bytes, reader: RecordReader) -> RemoteWalLogSegmentMetadataUpdate:
-    _, segment_id, event_timestamp_ms = _read_head(key, reader)
+    fields: tuple[Any, ...] = reader.fields(_HEAD)
+    _, _, raw_id, event_timestamp_ms = fields
+    segment_id = _named(key, raw_id)
     broker_id, leader_epoch = reader.fields(_DEAD)
     try:
         entries = decode_entries(reader.read_rest())

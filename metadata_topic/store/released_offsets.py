@@ -25,7 +25,8 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.format import entry_columns
 from plugin.format.entry_column_batches import decode_runs
 
-WAITING_ROWS: Final = 1 << 16
+WAITING_ROWS: Final = 1 << 19
+"""A log's number is written once for so many released entries of all logs, unless somebody asks before."""
 _KEPT_MAX: Final = 500_000
 
 

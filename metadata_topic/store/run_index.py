@@ -33,9 +33,9 @@ from plugin.segment_metadata import RemoteLogSegmentState
 
 Int64s = NDArray[np.int64]
 
-WAITING_ROWS: Final = 1 << 17
-"""How many entries are in memory at most. Half as many would make the disk write twice as much for spans."""
-_CHUNKS_MAX: Final = 8
+WAITING_ROWS: Final = 1 << 19
+"""How many entries are in memory at most, 40 bytes each. Half as many would make the disk write twice as much for
+spans."""
 _SPAN_RUNS_MAX: Final = 1024
 _FIRSTS_BITS: Final = 31
 """The first offsets of a span agree in all bits above these, so their distances fit into 32 bits."""
@@ -239,17 +239,22 @@ class RunIndex:
         found = Runs(runs.first_offset, runs.last_offset, numbers[runs.block])
         self._chunks.append(_sorted(logs, runs.leader_epoch, found))
         self._chunk_rows += len(logs)
-        if len(self._chunks) > _CHUNKS_MAX:
-            self._merge()
+        begin, rows = len(self._chunks) - 1, len(logs)
+        while begin and len(self._chunks[begin - 1].logs) <= rows:  # so each is larger than all that follow
+            begin -= 1
+            rows += len(self._chunks[begin].logs)
+        if rows > len(logs):
+            self._merge(begin)
 
-    def _merge(self) -> None:
-        """Merge all chunks into one, with only the runs that belong to segments."""
-        logs = np.concatenate([chunk.logs for chunk in self._chunks])
-        epochs = np.concatenate([chunk.epochs for chunk in self._chunks])
-        runs = Runs(*(np.concatenate(columns) for columns in zip(*(chunk.runs for chunk in self._chunks), strict=True)))
+    def _merge(self, begin: int = 0) -> None:
+        """Merge the chunks from `begin` on into one, with only the runs that belong to segments."""
+        merged = self._chunks[begin:]
+        logs = np.concatenate([chunk.logs for chunk in merged])
+        epochs = np.concatenate([chunk.epochs for chunk in merged])
+        runs = Runs(*(np.concatenate(columns) for columns in zip(*(chunk.runs for chunk in merged), strict=True)))
         living = self._states.are_living(runs.numbers)
-        self._chunks = [_sorted(logs[living], epochs[living], runs.select(living))]
-        self._chunk_rows = int(living.sum())
+        self._chunks[begin:] = [_sorted(logs[living], epochs[living], runs.select(living))]
+        self._chunk_rows -= len(logs) - int(living.sum())
 
     def _pack(self, next_number: int) -> int:
         """Write all chunks as spans; return about how many bytes that writes: a page for each, as they lie apart."""

@@ -407,11 +407,10 @@ class StoreState:
         elif state is arriving.state:
             known.event_timestamp_ms = arriving.event_timestamp_ms
         known.state, known.size_bytes = state, max(known.size_bytes, arriving.size_bytes)
-        longer = max(known.custom_metadata, arriving.custom_metadata, key=_longer)
-        if longer != known.custom_metadata:
+        if _longer(arriving.custom_metadata) > _longer(known.custom_metadata):
             self.adopted.remove(known.segment_id, known.custom_metadata)
-            self.adopted.add(known.segment_id, longer)
-            known.custom_metadata = longer
+            self.adopted.add(known.segment_id, arriving.custom_metadata)
+            known.custom_metadata = arriving.custom_metadata
         self.table.enter(known)
         if arriving.entry_block:
             was_known = self.table.entry_block(known)

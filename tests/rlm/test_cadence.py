@@ -50,13 +50,13 @@ def test_a_lone_record_waits_for_nothing_and_others_for_an_interval_or_a_full_ob
 
 
 @pytest.mark.parametrize("urgency", [Urgency.LINKS, Urgency.PAYING_LINKS])
-def test_uploads_are_spaced_whoever_waits_unless_an_object_is_whole(urgency: Urgency) -> None:
+@pytest.mark.parametrize("size", [999, LIMITS.upload_bytes])
+def test_uploads_are_spaced_whoever_waits_and_whole_ones_too(urgency: Urgency, size: int) -> None:
     cadence = idle_after_an_upload()
     cadence.spacing_s = 0.25
     cadence.left_out(NOW_S + 0.2)
-    assert delay_s(cadence, waiting(999, urgency), NOW_S + 0.2) == pytest.approx(0.05)
-    assert delay_s(cadence, waiting(1000, urgency), NOW_S + 0.2) == 0
-    assert delay_s(cadence, waiting(999, urgency), NOW_S + 0.25) == 0
+    assert delay_s(cadence, waiting(size, urgency), NOW_S + 0.2) == pytest.approx(0.05)
+    assert delay_s(cadence, waiting(size, urgency), NOW_S + 0.25) == 0
 
 
 def test_what_logs_are_known_to_hold_counts_for_a_full_object_until_it_is_read() -> None:

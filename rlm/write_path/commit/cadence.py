@@ -11,9 +11,9 @@ for it. So, as in a database's group commit, what is appended while others wait 
   is in flight, so that a single record waits for nothing. Otherwise, or while much is appended, one interval after the
   last start, and up to two for a large object.
 
-What fills a whole object, queued or known to be in the logs, starts at once. Anything less is bounded by this agent's
-share of all agents' objects (`spacing_s`). In any case nothing starts before the back-off after a failure has ended,
-and the quota in bytes per second allows it (as KIP-956 has for KIP-405's uploads).
+What fills a whole object, queued or known to be in the logs, waits for none of these. In any case nothing starts before
+this agent's share of all agents' objects (`spacing_s`), the quota in bytes per second (as KIP-956 has for KIP-405's
+uploads) and the back-off after a failure allow it.
 """
 
 import math
@@ -100,10 +100,10 @@ class Cadence:
             return load.due_s
         if self.is_full:
             return math.inf
-        start_s = max(self._retry_at_s, self._quota.free_s)
+        start_s = max(self._retry_at_s, self._quota.free_s, self._last_upload_s + self.spacing_s)
         if load.queued_bytes + sum(self._unread_bytes.values()) >= self._limits.upload_bytes:  # it is whole
             return start_s
-        return max(start_s, self._last_upload_s + self.spacing_s, self._gathered_s(load))
+        return max(start_s, self._gathered_s(load))
 
     def _gathered_s(self, load: Load) -> float:
         """Return when enough is gathered for those who want the upload."""

@@ -154,7 +154,7 @@ class LinkDecider:
             self.price.uploading(size, now_s)
 
     def space_uploads(self, spacing_s: float) -> None:
-        """Keep uploads so far apart at least, unless an object is whole."""
+        """Keep uploads so far apart at least."""
         self.price.spacing_s = self.cadence.spacing_s = spacing_s
 
     def look(self, samples: Mapping[str, Sample], now_s: float) -> Sequence[tuple[str, Finding]]:

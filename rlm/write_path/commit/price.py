@@ -74,7 +74,7 @@ class Price:
         self.upload_s = 0.0
         """How long uploads took recently; 0 before the first."""
         self.spacing_s = 0.0
-        """Least time from one upload to the next, unless an object is whole."""
+        """Least time from one upload to the next."""
 
     # What happened.
 
