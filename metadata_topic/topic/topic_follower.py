@@ -25,6 +25,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from kafka_cluster.client_config import ConfluentValue, KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
@@ -57,7 +58,7 @@ class FollowSettings:
     fetch_wait_ms: int = 1000
     fetch_min_bytes: int = 64 * 1024
     retry_pause_ms: int = 1000
-    """The longest pause; see `RetryPauses`."""
+    """The longest pause; the first ones are shorter."""
     request_timeout_ms: int = 10_000
     end_offset_timeout_ms: int = 3000
     """For questions while reading continues: a partition whose broker just died has no leader for seconds, and no other
@@ -156,35 +157,7 @@ class ReadBarriers:
 
 
 _FIRST_OF_LONGEST: Final = 0.1
-_FORGOTTEN_AFTER: Final = 2.0
-
-
-class RetryPauses:
-    """The pauses before retries: short at first, because most failures end soon.
-
-    For some tenths of a second a new topic is not known to every broker, and has no leaders; a cluster that is down is
-    not asked more often than the longest pause allows.
-    """
-
-    def __init__(self, longest_s: float, clock: Callable[[], float]) -> None:
-        """`clock` is monotonic, in seconds."""
-        self._longest_s = longest_s
-        self._clock = clock
-        self._next_s = longest_s * _FIRST_OF_LONGEST
-        self._ended_s = float("-inf")
-
-    def next_s(self) -> float:
-        """Return the pause after a failure now, in seconds: a tenth of the longest, then twice the one before.
-
-        It is short again once nothing has failed for twice the longest after a pause.
-        """
-        now_s = self._clock()
-        if now_s - self._ended_s > _FORGOTTEN_AFTER * self._longest_s:
-            self._next_s = self._longest_s * _FIRST_OF_LONGEST
-        pause_s = min(self._next_s, self._longest_s)
-        self._next_s = 2 * pause_s
-        self._ended_s = now_s + pause_s
-        return pause_s
+"""Of the longest pause: for some tenths of a second a new topic is not known to every broker (guessed)."""
 
 
 class StallWatch:
@@ -253,6 +226,7 @@ class TopicFollower:
         self._is_there: bool | None = None
         self._barriers = ReadBarriers()
         self._failure: BaseException | None = None
+        self._told = "", 0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -328,20 +302,18 @@ class TopicFollower:
     def _run(self, prepare: Callable[[], Mapping[int, int]]) -> None:
         from confluent_kafka import KafkaException
 
-        pauses, told = RetryPauses(self._settings.retry_pause_ms / 1000, self._clock), ("", 0)
+        longest_s = self._settings.retry_pause_ms / 1000
+        retrying = Retrying(
+            retry=retry_if_exception_type((KafkaException, KafkaClusterError)),
+            wait=wait_exponential(longest_s * _FIRST_OF_LONGEST, longest_s),
+            stop=lambda _state: self._stop.is_set(),
+            before_sleep=self._tell_failure,
+            retry_error_callback=lambda _state: None,
+            sleep=self._pause,
+        )
         try:
             while not self._stop.is_set():
-                try:
-                    if not any(self._reading.positions.values()):
-                        self._reading.positions.update(prepare())
-                    self._follow()
-                except (KafkaException, KafkaClusterError) as error:
-                    self._reading.counters["consumer_restarts"] += 1
-                    news = str(error), self._reading.counters["records"]
-                    if news != told:  # once for each reason, however often it is retried, until something was read
-                        log.warning("metadata_topic_read_failed", topic=self._topic, error=str(error))
-                    told = news
-                    self._stop.wait(pauses.next_s())
+                retrying(self._follow, prepare)
         except BaseException as failure:
             self._failure = failure
             self._settled.set()
@@ -349,8 +321,23 @@ class TopicFollower:
         finally:
             self._barriers.give_up()
 
-    def _follow(self) -> None:
+    def _pause(self, seconds: float) -> None:
+        self._stop.wait(seconds)
+
+    def _tell_failure(self, state: RetryCallState) -> None:
+        """Log once for each reason, however often it is retried, until something was read."""
+        self._reading.counters["consumer_restarts"] += 1
+        news = str(state.outcome and state.outcome.exception()), self._reading.counters["records"]
+        if news != self._told:
+            log.warning("metadata_topic_read_failed", topic=self._topic, error=news[0])
+        self._told = news
+
+    def _follow(self, prepare: Callable[[], Mapping[int, int]]) -> None:
         """Read until stopped; an eager consumer stops once caught up."""
+        if self._stop.is_set():  # while it paused
+            return
+        if not any(self._reading.positions.values()):
+            self._reading.positions.update(prepare())
         is_eager = self._settings.fetch_min_bytes > 1 and not self._reading.is_caught_up
         consumer = self._make_consumer(is_eager=is_eager)
         try:
