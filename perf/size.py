@@ -1,4 +1,4 @@
-"""Measures what a recovery of one broker must know: many generated objects, in a real snapshot of the metadata.
+"""Measures what a recovery of one broker must know, and a stream's trigger: many generated objects, in a real snapshot.
 
 No brokers run. The snapshot is read from a directory as `recover --dry-run` reads it, the listing names each object as
 a store would, and every log of the broker is planned. A real store adds the time of its listing: a request for each
@@ -10,7 +10,8 @@ import resource
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final, cast
 
@@ -38,10 +39,12 @@ from plugin.remote_wal_storage_manager import (
 )
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.logs.log_plan import PlanRules
-from recovery.metadata.inventory import from_metadata
+from recovery.metadata.inventory import from_metadata, take_in_told
 
 _PARTITIONS: Final = 100
 """Led by each broker; each has two followers, so a broker has three times as many logs."""
+_NEW: Final = 1000
+"""Objects that are told of between two triggers."""
 _CLASS: Final = "plugin.local_directory.LocalWalStorageManager"
 _INCARNATION: Final = 1_700_000_000_000
 _FIRST_OFFSET_AT: Final = HEAD.size + 3 * COLUMN_HEAD.size
@@ -89,6 +92,11 @@ class _Generated:
         ]
 
 
+def _later(segment: PublishedSegment, behind: int) -> CombinedSegmentId:
+    broker_id, incarnation, sequence = segment.combined_segment_id
+    return CombinedSegmentId(broker_id, incarnation, behind + sequence)
+
+
 def log_of(leader: int, number: int) -> TopicIdPartition:
     """Return a log: topics have thirty partitions each."""
     topic, partition = divmod(leader * _PARTITIONS + number, 30)
@@ -103,11 +111,10 @@ class _Listed:
     def __init__(self, generated: _Generated) -> None:
         self._generated = generated
 
-    def list_log_segments(self) -> Iterator[StoredSegment]:
+    async def list_log_segments(self) -> AsyncIterator[list[StoredSegment]]:
         for broker_id in range(self._generated.brokers):
-            for sequence in range(self._generated.each):
-                segment_id = CombinedSegmentId(broker_id, _INCARNATION, sequence)
-                yield StoredSegment(segment_id, f"c/{broker_id}/{sequence:012x}.rwal", 60_064, _INCARNATION)
+            ids = (CombinedSegmentId(broker_id, _INCARNATION, sequence) for sequence in range(self._generated.each))
+            yield [StoredSegment(one, f"c/{broker_id}/{one.sequence:012x}.rwal", 60_064, _INCARNATION) for one in ids]
 
 
 def size(
@@ -162,6 +169,15 @@ def _planned(generated: _Generated, storage: RemoteWalStorageManager, directory:
     step("list, and find the logs' runs")
     plans = [inventory.log_runs(log).plan(PlanRules()) for log in logs]
     step("plan the logs")
+    told = [one._replace(combined_segment_id=_later(one, generated.each)) for one in islice(generated, _NEW)]
+    store.apply_all([(one, (0, len(generated) + at)) for at, one in enumerate(told, 1)])
+    trigger = take_in_told(inventory, store, ArchiveStore(), told)
+    if trigger is None:
+        raise LookupError("new objects alone take no look at all")
+    step(f"take in {_NEW} new objects")
+    for log in logs[:30]:
+        trigger.log_runs(log).plan(PlanRules())
+    step("plan 30 logs of them")
     figures["logs"] = len(logs)
     figures["runs planned"] = sum(len(plan.extents) for plan in plans)
     figures["whole, s of CPU"] = began[-1] - began[0]

@@ -1,13 +1,15 @@
 """Says what is stored of topics, as `Source` names it: by the metadata topic, its snapshots, or the objects alone.
 
-A living cluster is asked for topics' names and reads the metadata topic. Without one, the newest snapshot of each
+A living cluster is asked for topics' names and reads the metadata topic; whoever looks again takes in what it told
+since, without a listing. What no agent published shows then where something is missing, or cannot be read: that brings
+a whole look. Without a living cluster, the newest snapshot of each
 agent counts, and the footers of the objects that are younger; the names come from a copy of the controllers' log, or a
 topic is given by its id.
 """
 
 import random
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,11 @@ from agent.settings_file import read_settings_file
 from agent.stores import StoreSettings
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
+from metadata_topic.records.records import MetadataRecord, PublishedSegment
 from metadata_topic.store.archive.archive_recovery import record_from_object
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.fencing import Source as Place
+from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.topic_session import newest_snapshot, read_metadata
 from plugin.archive_storage import ArchiveStorage
@@ -31,7 +37,7 @@ from recovery.errors import UnknownClusterError
 from recovery.logs.log_directory_target import identity_in
 from recovery.logs.log_plan import LogRuns
 from recovery.logs.run_reader import RunReader
-from recovery.metadata.inventory import Inventory, from_metadata, from_objects, look_until_steady
+from recovery.metadata.inventory import Inventory, from_metadata, from_objects, look_until_steady, take_in_told
 from recovery.metadata.topic_rebuild import read_snapshots
 from recovery.patience import Patience
 from topic_reader.stored_log import KnownLog, StoredLog, report
@@ -113,24 +119,49 @@ class OpenTopics:
         self._archive = archive
         self._patience = Patience(threading.Event().wait, random.uniform, total_s=_PATIENCE_S)
         self._inventory: Inventory | None = None
+        self._is_listed = False
+        """Whether its look listed the store."""
+        self._told: tuple[_ToldStore, ArchiveStore] | None = None
+        """What the metadata topic told of the inventory's topics, up to the last look."""
         self._others: frozenset[TopicId] = frozenset()
         """Topics that had one of the names before."""
         self._logs: dict[tuple[TopicId, int, int | None], KnownLog] = {}
 
-    def look(self) -> Inventory:
-        """Find out what is stored now. Raises RemoteStorageError, MetadataTopicError."""
+    def look(self, *, is_whole: bool = False) -> Inventory:
+        """Find out what is stored now. Raises RemoteStorageError, MetadataTopicError.
+
+        `is_whole`: lists the store, whatever an earlier look found.
+        """
         is_asked = self.topics.client is not None  # a snapshot is always older than the listing
-        self._inventory = look_until_steady(self._taken) if is_asked else self._taken()
-        self._logs = {}
-        return self._inventory
+        found = None if is_whole else self._taken_in()
+        self._is_listed = found is None
+        if found is None:
+            found = look_until_steady(self._taken) if is_asked else self._taken()
+        self._inventory, self._logs = found, {}
+        return found
+
+    def _taken_in(self) -> Inventory | None:
+        """Return what the last look found with what was told since; None if all must be looked at."""
+        client, before, known = self.topics.client, self._inventory, self._told
+        if client is None or before is None or known is None or known[0].topic_ids != self._topic_ids:
+            return None
+        read_metadata(client, known=known)
+        return take_in_told(before, *known, known[0].take_told())
+
+    @property
+    def _topic_ids(self) -> frozenset[TopicId]:
+        return self._others | {view.topic_id for view in self.topics.topics.values()}
 
     def _taken(self) -> Inventory:
-        wanted = LogFilter({view.topic_id for view in self.topics.topics.values()} | self._others)
+        wanted = LogFilter(self._topic_ids)
         topics, storage, archive, patience = self.topics, self._storage, self._archive, self._patience
         store: RemoteWalMetadataStore
         load = newest_snapshot(storage.blobs, topics.stores.context.cluster_id)
         if topics.client is not None:
-            store, archived = read_metadata(topics.client, load)
+            store = told = _ToldStore(self._topic_ids)
+            self._told = told, (archived := ArchiveStore())
+            read_metadata(topics.client, load, known=self._told)
+            told.take_told()
         elif topics.from_objects:
             return from_objects(storage, archive, patience=patience, wanted=wanted, snapshot=load())
         else:
@@ -193,7 +224,7 @@ class OpenTopics:
 
         def known(again: bool) -> KnownLog:
             if again:
-                self.look()
+                self.look(is_whole=True)
             key = view.topic_id, partition, settled_ms
             if key not in self._logs:
                 self._logs[key] = self._known(view, partition, settled_ms)
@@ -218,10 +249,35 @@ class OpenTopics:
             is_compacted="compact" in (view.config.get("cleanup.policy") or ""),
             log_start=None if replicas is None else replicas.log_start,
         )
-        return KnownLog(f"{view.name}-{partition}", runs, rules)
+        return KnownLog(f"{view.name}-{partition}", runs, rules, self._is_listed)
 
     def _looked(self) -> Inventory:
         return self.look() if self._inventory is None else self._inventory
+
+
+class _ToldStore(SparseStore):
+    """A store that keeps which records came since a look, and of objects without records of the topics no entries."""
+
+    def __init__(self, topic_ids: frozenset[TopicId]) -> None:
+        super().__init__()
+        self.topic_ids = topic_ids
+        self._told: list[MetadataRecord | None] = []
+
+    def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Place]]) -> None:
+        """Apply a batch, and keep it for `take_told`."""
+        kept = [(self._without_others(record), source) for record, source in records]
+        self._told += [record for record, _ in kept]
+        super().apply_all(kept)
+
+    def take_told(self) -> list[MetadataRecord | None]:
+        """Return what came since the last call."""
+        told, self._told = self._told, []
+        return told
+
+    def _without_others(self, record: MetadataRecord | None) -> MetadataRecord | None:
+        if not isinstance(record, PublishedSegment) or any(record.entry_block.count(one) for one in self.topic_ids):
+            return record
+        return record._replace(entry_block=b"")
 
 
 class _RemembersFooters:

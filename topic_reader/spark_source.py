@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _SPLIT_BYTES = 64 * 1024 * 1024
+_COMMITTED_SPLITS = 8
+"""So many splits at most has a range that is read with read_committed, each with a list of all objects behind it."""
 _ARROW_BYTES = 4 * 1024 * 1024
 _ARROW_ROWS = 16_384
 _LONGEST_TRANSACTION_MS = 900_000
@@ -131,21 +133,31 @@ class _Reader:
         return begin if offset == EARLIEST else offset if offset != LATEST else end if latest is None else latest
 
     def _splits(self, log: StoredLog, name: LogName, start: int, end: int) -> list[InputPartition]:
-        """Cut a range into splits; with read_committed it stays one, as a transaction may span all of it."""
+        """Cut a range into splits.
+
+        With read_committed each is told of all that is behind it, for the markers there, so there are few. A
+        transaction may be open if nobody found out: what may hold the first such one's records stays one split.
+        """
         if start >= end:
             return []
-
-        def split(first: int, last: int, within: RangePlan, behind: RangePlan) -> InputPartition:
-            return InputPartition((name.topic, name.partition, first, last, name.topic_id, within, behind))
-
-        within = log.plan(start, end, fail_on_data_loss=self._fails)
+        extents, lost = log.plan(start, end, fail_on_data_loss=self._fails)
+        split_bytes, tail, behind = _SPLIT_BYTES, 0, RangePlan((), ())
         if self._options.is_committed:
-            return [split(start, end, within, log.plan(end, log.bounds()[1], fail_on_data_loss=False))]
-        splits = []
-        for number, group in enumerate(groups := list(_grouped(within.extents))):
+            behind = log.plan(end, log.bounds()[1], fail_on_data_loss=False)
+            split_bytes = max(split_bytes, sum(one.run.size_bytes for one in extents) // _COMMITTED_SPLITS)
+            tail = 0 if self._is_end_stable else _young(extents)
+        groups = list(_grouped(extents[: len(extents) - tail], split_bytes))
+        groups += [extents[len(extents) - tail :]] if tail else []
+        splits, done = [], 0
+        for number, group in enumerate(groups):
+            done += len(group)
             first = start if number == 0 else group[0].first_offset
-            last = end if number == len(groups) - 1 else group[-1].last_offset + 1
-            splits.append(split(first, last, RangePlan(group, ()), RangePlan((), ())))
+            last = end if number == len(groups) - 1 else groups[number + 1][0].first_offset
+            rest = RangePlan((), ())
+            if self._options.is_committed:
+                rest = RangePlan((*extents[done:], *behind.extents), (*lost, *behind.lost))
+            within = RangePlan(group, lost)
+            splits.append(InputPartition((name.topic, name.partition, first, last, name.topic_id, within, rest)))
         return splits
 
 
@@ -321,9 +333,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
     def _first_look(self, log: StoredLog, begin: int, end: int) -> int:
         """Return from where to look for open transactions, if it is not known up to where there are none."""
         extents = log.plan(begin, end, fail_on_data_loss=False).extents
-        newest_ms = max((one.run.stored_in.written_ms for one in extents), default=0)
-        young = (one for one in extents if one.run.stored_in.written_ms >= newest_ms - _LONGEST_TRANSACTION_MS)
-        return next((one.first_offset for one in young), end)
+        return extents[-young].first_offset if (young := _young(extents)) else end
 
     def _log(self, name: LogName, settled_ms: int | None = None) -> StoredLog:
         return self._opened().log(name.topic, name.partition, settled_ms, name.topic_id)
@@ -369,12 +379,19 @@ def _arrow_batch(records: RecordColumns, topic: str, partition: int, schema: "St
     yield pa.RecordBatch.from_arrays([columns[one.name]().cast(one.type) for one in types], schema=types)
 
 
-def _grouped(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
+def _young(extents: Sequence[Extent]) -> int:
+    """Return how many extents at the end may hold records of open transactions."""
+    from_ms = max((one.run.stored_in.written_ms for one in extents), default=0) - _LONGEST_TRANSACTION_MS
+    first = next((at for at, one in enumerate(extents) if one.run.stored_in.written_ms >= from_ms), len(extents))
+    return len(extents) - first
+
+
+def _grouped(extents: Iterable[Extent], split_bytes: int) -> Iterator[Sequence[Extent]]:
     """Group neighbours up to the size of a split."""
     group: list[Extent] = []
     size_bytes = 0
     for extent in extents:
-        if group and size_bytes + extent.run.size_bytes > _SPLIT_BYTES:
+        if group and size_bytes + extent.run.size_bytes > split_bytes:
             yield group
             group, size_bytes = [], 0
         group.append(extent)

@@ -82,6 +82,8 @@ class KnownLog:
     """`topic-partition`, for people."""
     runs: LogRuns
     rules: PlanRules
+    is_listed: bool = True
+    """Whether the store was listed, which has objects that nobody published."""
 
     @property
     def epochs(self) -> LeaderEpochs:
@@ -96,6 +98,13 @@ class KnownLog:
 
     def plan(self, start: int, end: int, *, fail_on_data_loss: bool) -> RangePlan:
         """Return what to read for offsets [start, end). Raises DataLossError."""
+        plan, is_inline = self.find(start, end)
+        why = _WENT_INLINE if is_inline else _NOT_THERE
+        report_loss(self.name, plan.lost, why, fail_on_data_loss=fail_on_data_loss)
+        return plan
+
+    def find(self, start: int, end: int) -> tuple[RangePlan, bool]:
+        """Return what to read for offsets [start, end), and whether all that is lost went inline."""
         plan = self.runs.plan(self._with_holes(start))
         found = [one for one in plan.extents if one.first_offset < end and one.last_offset >= start]
         epochs = self.epochs
@@ -107,9 +116,7 @@ class KnownLog:
         lost = ranges_missing(held, (start, end))
         declared = (*self.rules.declared_gaps, *self.rules.before_upload)
         inline = [(gap.from_offset, gap.end_in(epochs)) for gap in declared if gap.reason in _INLINE]
-        is_inline = not any(ranges_missing(inline, one) for one in lost)
-        report_loss(self.name, lost, _WENT_INLINE if is_inline else _NOT_THERE, fail_on_data_loss=fail_on_data_loss)
-        return RangePlan(found, lost)
+        return RangePlan(found, lost), not any(ranges_missing(inline, one) for one in lost)
 
     def _with_holes(self, start: int) -> PlanRules:
         return replace(self.rules, may_have_holes=True, start_offset=start)
@@ -158,7 +165,7 @@ class StoredLog:
         unusable: set[StoredRun] = set()
         position, known = start, None
         if planned is None:
-            planned = self._known(False).plan(start, end, fail_on_data_loss=fail_on_data_loss)
+            planned = self.plan(start, end, fail_on_data_loss=fail_on_data_loss)
         while True:
             failed = None
             for found in self._read(planned.extents):
@@ -194,7 +201,10 @@ class StoredLog:
 
     def plan(self, start: int, end: int, *, fail_on_data_loss: bool = True) -> RangePlan:
         """Return what is to be read for offsets [start, end). Raises DataLossError."""
-        return self._known(False).plan(start, end, fail_on_data_loss=fail_on_data_loss)
+        known = self._known(False)
+        if not known.is_listed and known.find(start, end)[0].lost:
+            known = self._known(True)  # an object that nobody published may have it
+        return known.plan(start, end, fail_on_data_loss=fail_on_data_loss)
 
     def read_to(self, offset: int) -> ReadTo:
         """Return the offset with the leader epoch of the record before it."""

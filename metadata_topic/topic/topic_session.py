@@ -41,12 +41,14 @@ def read_metadata(
     client: KafkaClientConfig,
     load_snapshot: Callable[[], StoreImage | None] = lambda: None,
     tell: Tell = lambda _text: None,
+    known: tuple[SparseStore, ArchiveStore] | None = None,
 ) -> tuple[SparseStore, ArchiveStore]:
     """Return all that is known by the newest snapshot and the topic. Raises MetadataTopicError when nothing comes.
 
-    What a snapshot alone tells of segments is in the store's `untold` ones.
+    What a snapshot alone tells of segments is in the store's `untold` ones. `known`: what an earlier call returned is
+    taken further by what the topic told since; or two empty stores.
     """
-    store, archive = SparseStore(), ArchiveStore()
+    store, archive = known or (SparseStore(), ArchiveStore())
     consumer = RemoteWalMetadataConsumer(client, store, ONE_LOOK, load_snapshot=load_snapshot, archive=archive)
     try:
         consumer.read_whole(tell)

@@ -16,7 +16,7 @@ What leaders declared, and no object shows, is taken from the newest snapshot.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -26,6 +26,12 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import SnapshotError
+from metadata_topic.records.records import (
+    MetadataRecord,
+    PublishedSegment,
+    RemoteWalLogSegmentMetadataUpdate,
+    RemoteWalTopicRebuilt,
+)
 from metadata_topic.records.states import FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore
@@ -91,6 +97,8 @@ class Inventory:
     """Objects that can be read, of whatever logs."""
     unpublished_objects: int = 0
     """Those of them that are not finished in the metadata."""
+    archived: frozenset[StoredObjectId] = frozenset()
+    """The archive's objects, by the metadata."""
     newest_ms: int | None = None
     """When the newest object of `objects` was written, by its writer's clock."""
     foreign_objects: int = 0
@@ -225,9 +233,7 @@ def from_metadata(
     unpublished = []
     for done, segment in enumerate(image.segments):
         if segment.state is FINISHED:
-            stored = StoredObject(
-                segment.combined_segment_id, segment.size_bytes, segment.event_timestamp_ms, segment.custom_metadata
-            )
+            stored = _stored_as(segment)
             dead_from = _named_dead(segment.combined_segment_id, dead)
             is_there = listed.pop(segment.combined_segment_id, None) is not None
             if not is_there:
@@ -245,7 +251,51 @@ def from_metadata(
     inventory.unpublished_objects = len(unpublished)
     _add_footers(inventory, storage, unpublished, progress, patience, lambda _, entry: lost_from(entry, losses))
     _add_archive(inventory, archived, archive)
-    _end_epochs(inventory, ends, frozenset(object_id for object_id, _ in archived.objects(FINISHED)))
+    inventory.archived = frozenset(object_id for object_id, _ in archived.objects(FINISHED))
+    _end_epochs(inventory, ends, inventory.archived)
+    return inventory
+
+
+def take_in_told(
+    before: Inventory, store: SparseStore, archived: ArchiveStore, told: Iterable[MetadataRecord | None]
+) -> Inventory | None:
+    """Return the inventory with what the metadata topic told since, without a listing; None if that takes one.
+
+    Objects count as there if the topic says so. Their runs are replaced; what changes other objects' runs (deaths,
+    lost records, a topic in doubt) takes a look at all.
+    """
+    image = store.declared()
+    ends = EpochEnds(image.ends, image.released)
+    touched = {one.combined_segment_id for one in told if isinstance(one, PublishedSegment)}
+    archived_now = frozenset(object_id for object_id, _ in archived.objects(FINISHED))
+    archived_new, archived_gone = archived_now - before.archived, before.archived - archived_now
+    if (
+        any(isinstance(one, RemoteWalLogSegmentMetadataUpdate | RemoteWalTopicRebuilt) for one in told)
+        or any(before.wanted is None or log in before.wanted for log in store.local_losses())
+        or tuple(store.topic.doubts.values()) != before.doubts
+        or ((archived_new or archived_gone) and any(ends.partitions()))
+    ):
+        return None
+    gone: set[StoredObjectId] = {*touched, *archived_gone}
+
+    def kept(of_state: Mapping[TopicIdPartition, list[StoredRun]]) -> dict[TopicIdPartition, list[StoredRun]]:
+        found = ((log, [run for run in runs if run.stored_in.object_id not in gone]) for log, runs in of_state.items())
+        return {log: runs for log, runs in found if runs}
+
+    inventory = replace(
+        before, runs=kept(before.runs), lost=kept(before.lost), known_starts=ends.starts(), archived=archived_now,
+        declared_gaps={}, before_upload={}, released={}, log_starts={},
+    )  # fmt: skip
+    _add_declared(inventory, image)
+    dead = _dead_tails(image)
+    for segment_id in touched:
+        if (segment := store.published_segment(segment_id)) is not None and segment.state is FINISHED:
+            dead_from = _named_dead(segment_id, dead)
+            _add_entries(inventory, _stored_as(segment), segment.metadata.entries, dead_from)
+    for object_id in archived_new:
+        if (record := archived.committed(object_id)) is not None:
+            stored = StoredObject(object_id, record.size_bytes, record.event_timestamp_ms)
+            _add_entries(inventory, stored, record.runs)
     return inventory
 
 
@@ -335,6 +385,12 @@ def _add_wanted(inventory: Inventory, portion: SegmentPortion, chosen: Bools, de
 def _stored(portion: SegmentPortion, at: int) -> StoredObject:
     written_ms, size_bytes = int(portion.written_ms[at]), int(portion.size_bytes[at])
     return StoredObject(portion.segment_id(at), size_bytes, written_ms, portion.custom_metadata(at))
+
+
+def _stored_as(segment: PublishedSegment) -> StoredObject:
+    return StoredObject(
+        segment.combined_segment_id, segment.size_bytes, segment.event_timestamp_ms, segment.custom_metadata
+    )
 
 
 def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: StoredObject) -> None:

@@ -65,7 +65,7 @@ def made(ruins: Ruins, **more: str) -> spark_source.RemoteWalDataSource:
     return spark_source.RemoteWalDataSource(given)
 
 
-def test_a_log_is_split_at_objects_and_a_transactional_one_is_not(
+def test_a_log_is_split_at_objects_but_not_where_transactions_may_be_open(
     ruins: Ruins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_source, "_SPLIT_BYTES", 1)
@@ -78,6 +78,8 @@ def test_a_log_is_split_at_objects_and_a_transactional_one_is_not(
     assert planned(ruins, **zero, startingOffsets='{"orders": {"0": 7}}') == [(0, 7, 10), (0, 10, 15)]
     assert planned(ruins, startingOffsets="latest") == []
     assert planned(ruins, **zero, **READ_COMMITTED) == [(0, 0, 15)]
+    monkeypatch.setattr(spark_source, "_LONGEST_TRANSACTION_MS", -1)
+    assert planned(ruins, **zero, **READ_COMMITTED) == both[:3]
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,10 @@ def test_filters_of_sparks_narrow_what_is_read_and_stay_sparks(
     assert [split.value[1:4] for split in reader.partitions()] == left
 
 
-def test_a_stream_with_read_committed_ends_at_the_last_stable_offset(ruins: Ruins) -> None:
+def test_a_stream_with_read_committed_ends_at_the_last_stable_offset_and_splits_what_is_below(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_source, "_SPLIT_BYTES", 1)
     for number, raw in enumerate(transactions()):
         ruins.upload(number, (ORDERS, 0, int.from_bytes(raw[:8], "big"), raw))
     source = made(ruins, **{"kafka.isolation.level": "read_committed"})
@@ -120,6 +125,7 @@ def test_a_stream_with_read_committed_ends_at_the_last_stable_offset(ruins: Ruin
     schema = StructType([StructField("value", BinaryType()), StructField("offset", LongType())])
     reader = made(ruins, **{"kafka.isolation.level": "read_committed"}).streamReader(schema)
     splits = reader.partitions(at(0), at(13))
+    assert len(splits) == 8, "one for each object would be more"
     assert [number for split in splits for rows in reader.read(split) for number in rows["offset"].to_pylist()] == (
         COMMITTED
     )

@@ -135,6 +135,11 @@ class SparseStore(RemoteWalMetadataStore):
         super().apply_all(self._tail)
         self._tail = []
 
+    def declared(self) -> StoreImage:
+        """Return all that is known but segments."""
+        with self._lock:
+            return self._state.image(())
+
 
 class _Told:
     """The segments of a snapshot to be taken in; the others become untold ones while these are read."""
