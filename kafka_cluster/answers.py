@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from kafka_cluster.errors import KafkaClusterError
@@ -29,6 +29,8 @@ class DescribedPartition:
     leader_id: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    leader_epoch: int = field(default=-1, compare=False)
+    """-1: not told."""
 
     @property
     def is_lagging(self) -> bool:

@@ -171,6 +171,18 @@ class KafkaCluster:
             "describe eligible leaders", self._settings(), lambda admin: dict(_eligible(admin, list(names)))
         )
 
+    def ends_of_epochs(self, topic: str, asked: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Return where leader epochs end in a topic's logs, by partition and epoch (OffsetForLeaderEpoch, KIP-320).
+
+        That is where the next epoch of the leader's log begins, or the log ends; 0 if the leader knows no such epoch.
+        Empty where only librdkafka logs in, which does not ask this. Raises KafkaClusterError.
+        """
+        if not asked or not self.can_ask_by_id:
+            return {}
+        return self._ask_by_kafka_python(
+            "ask where leader epochs end", self._settings(), lambda admin: _ends_of_epochs(admin, topic, asked)
+        )
+
     @property
     def can_ask_by_id(self) -> bool:
         """Whether `topics_by_id` may be asked: librdkafka asks by name alone."""
@@ -347,6 +359,36 @@ def _eligible(admin: "KafkaAdminClient", names: list[str]) -> "Iterator[tuple[tu
         names = [name for name in names if cursor is not None and name >= cursor["topic_name"]]
 
 
+def _ends_of_epochs(
+    admin: "KafkaAdminClient", topic: str, asked: Collection[tuple[int, int]]
+) -> dict[tuple[int, int], int]:
+    from kafka.errors import LeaderNotAvailableError, for_code
+    from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+
+    [described] = admin.describe_topics([topic])
+    leaders = {one["partition_index"]: one["leader_id"] for one in described["partitions"]}
+    rounds: dict[tuple[int, int], dict[int, int]] = {}  # an answer names the partition, and not the epoch asked for
+    for partition, epoch in sorted(asked):
+        turn = sum(partition in others for others in rounds.values())
+        rounds.setdefault((turn, leaders.get(partition, -1)), {})[partition] = epoch
+    found = {}
+    for (_, leader_id), epochs in rounds.items():
+        if leader_id < 0:
+            raise LeaderNotAvailableError(f"{topic}: partition {min(epochs)} has no leader")
+        make = OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition
+        wanted = [
+            make(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
+            for partition, epoch in epochs.items()
+        ]
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[(topic, wanted)])
+        response: Any = admin._manager.run(admin._manager.send, request, leader_id)
+        for one in response.to_dict()["topics"][0]["partitions"]:
+            if one["error_code"]:
+                raise for_code(one["error_code"])(f"{topic}-{one['partition']}")
+            found[one["partition"], epochs[one["partition"]]] = max(one["end_offset"], 0)
+    return found
+
+
 def _quotas(admin: "KafkaAdminClient") -> list[ClientQuota]:
     from kafka.errors import for_code
     from kafka.protocol.admin import DescribeClientQuotasRequest
@@ -388,7 +430,11 @@ def _topic(described: dict[str, Any]) -> DescribedTopic:
         topic_id,
         tuple(
             DescribedPartition(
-                one["partition_index"], one["leader_id"], tuple(one["replica_nodes"]), tuple(one["isr_nodes"])
+                one["partition_index"],
+                one["leader_id"],
+                tuple(one["replica_nodes"]),
+                tuple(one["isr_nodes"]),
+                one.get("leader_epoch", -1),
             )
             for one in described["partitions"]
         ),

@@ -21,7 +21,7 @@ Sans-IO except for `load` and `save`. The thread that reads the topic applies re
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.topic_doubt import TopicDoubt
+from metadata_topic.records.topic_doubt import NOT_ASKED, EpochEnds, TopicDoubt, end_of
 from metadata_topic.settings.settings_table import (
     AGENTS,
     FORMAT_VERSION,
@@ -68,6 +68,8 @@ class _Content:
     topic: str = _UNKNOWN_TOPIC
     end: int = 0
     rows: dict[Key, _Row] = field(default_factory=dict)
+    epoch: int | None = None
+    """The leader epoch of the last record; None: not known. Of the topic that is read see `epochs_read`."""
 
 
 class SettingsMemory:
@@ -94,6 +96,7 @@ class SettingsMemory:
         self.malformed = 0
         """How many records could not be read."""
         self.awaits_snapshot = False
+        self.epochs_read: Mapping[int, int] = {}
         if self._path is not None:
             self._load(self._path)
 
@@ -109,23 +112,30 @@ class SettingsMemory:
         """Return none that a person must end: agents restore what was lost."""
         return {}
 
-    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> bool:
+    @property
+    def remembered_epochs(self) -> Collection[tuple[int, int]]:
+        """The epoch that the remembered content ends with."""
+        return [] if self._before.epoch is None else [(0, self._before.epoch)]
+
+    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int], epoch_ends: EpochEnds = NOT_ASKED) -> bool:
         """Handle the topic's id and end, as brokers give them. Returns whether reading goes on where it is."""
-        topic, end = _UNKNOWN_TOPIC if topic_id is None else topic_id.hex(), ends.get(0, 0)
+        topic = _UNKNOWN_TOPIC if topic_id is None else topic_id.hex()
+        end = end_of(0, self.epochs_read.get(0), ends, epoch_ends)
         with self._lock:
             if _are_two(topic, self._now.topic):
                 self._lose(f"its id is {topic}, it was {self._now.topic}", topic)
                 return False
             if end < self._now.end:
-                self._lose(f"it ends at offset {end}, {self._now.end} had been read", self._now.topic, end)
+                self._lose(f"it lost all from offset {end} on, {self._now.end} had been read", self._now.topic, end)
                 return False
             self._now.topic = topic if topic != _UNKNOWN_TOPIC else self._now.topic
             before = self._before
             if before.rows and not self._is_lost:
+                end = end_of(0, before.epoch, ends, epoch_ends)
                 if _are_two(topic, before.topic):
                     self._found_lost(f"its id is {topic}, it was {before.topic}")
                 elif end < before.end:
-                    self._found_lost(f"it ends at offset {end}, {before.end} had been read", end)
+                    self._found_lost(f"it lost all from offset {end} on, {before.end} had been read", end)
             return True
 
     def doubted(self, doubt: TopicDoubt, found: str) -> None:
@@ -139,8 +149,8 @@ class SettingsMemory:
 
     def _lose(self, found: str, topic: str, cut: int | None = None) -> None:
         """Remember what counted until now, and read the topic, with this id now, from its beginning."""
-        self._before = _Content(self._now.topic, self._now.end, self._counting())
-        self._now = _Content(topic)
+        self._before = _Content(self._now.topic, self._now.end, self._counting(), self.epochs_read.get(0))
+        self._now, self.epochs_read = _Content(topic), {}
         self._superseded.clear()
         self._found_lost(found, cut)
 
@@ -307,9 +317,12 @@ class SettingsMemory:
         return min((one.offset for one in unread if one.topic == self._before.topic), default=self._before.end)
 
     def _noted(self) -> int:
-        """Return up to where agents noted that the topic has all of the lost one; -1: nobody has."""
-        noted = self._now.rows.get((RESTORED, self._before.topic))
-        return noted.value if noted is not None and isinstance(noted.value, int) else -1
+        """Return up to where agents noted that the topic has all of the lost one; -1: nobody has, since this loss."""
+        noted, cut = self._now.rows.get((RESTORED, self._before.topic)), self._cut
+        if noted is None or not isinstance(noted.value, int):
+            return -1
+        is_of_an_earlier_loss = cut is not None and (noted.is_restored or noted.place.offset < cut)
+        return -1 if is_of_an_earlier_loss else noted.value
 
     def _is_noted(self) -> bool:
         """Whether somebody who had read the lost topic as far as it is known here noted so."""
@@ -334,6 +347,7 @@ class SettingsMemory:
                 "version": FORMAT_VERSION,
                 "topic": known.topic,
                 "end": known.end,
+                "epoch": self.epochs_read.get(0),
                 "rows": [
                     [kind.key(name).decode(), kind.encode(row.value, row.place).decode()]
                     for (kind, name), row in self._counting().items()
@@ -347,7 +361,7 @@ class SettingsMemory:
             fields = json.loads(path.read_text())
             if fields["version"] != FORMAT_VERSION:
                 raise ValueError(f"it has version {fields['version']}, not {FORMAT_VERSION}")
-            before = _Content(str(fields["topic"]), int(fields["end"]))
+            before = _Content(str(fields["topic"]), int(fields["end"]), epoch=fields.get("epoch"))
             for text, record in fields["rows"]:
                 key = parse_key(text.encode())
                 try:

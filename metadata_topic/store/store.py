@@ -305,7 +305,8 @@ class RemoteWalMetadataStore(PartitionLookups):
                 if self._file is None:
                     segments = list(segments)
                 image = self._state.image(segments)
-            yield replace(image, topic_id=self.topic.topic_id, rebuilt_ms=self.topic.rebuilt_ms)
+            topic = self.topic
+            yield replace(image, topic_id=topic.topic_id, rebuilt_ms=topic.rebuilt_ms, epochs=topic.epochs_read)
 
     @contextmanager
     def _lost_if_damaged(self) -> Iterator[None]:
@@ -324,7 +325,7 @@ class RemoteWalMetadataStore(PartitionLookups):
         with self._lock:
             try:
                 self._state.restore(image)
-                remembered = RememberedTopic(image.topic_id, image.progress, image.rebuilt_ms)
+                remembered = RememberedTopic(image.topic_id, image.progress, image.rebuilt_ms, image.epochs)
                 self.topic.remember(remembered, reading_goes_on=True)
                 self._flush()
             except (MetadataTopicError, OSError):

@@ -56,6 +56,8 @@ class StoreImage:
     """The id of the topic that was read; None: not known."""
     rebuilt_ms: int = -1
     """When the newest rebuild of the topic was made; -1: never."""
+    epochs: Mapping[int, int] = field(default_factory=dict)
+    """Partition to the leader epoch of the last record below `progress`, or a later one; lacks those not known."""
     released: Sequence[ReleasedUpTo] = ()
     log_starts: Sequence[ReleasedUpTo] = ()
     """Where logs begin, as the leaders of those epochs told."""

@@ -6,7 +6,8 @@ of it (its id, and how far it reached) is compared with what the brokers say, wh
 each barrier:
 
 - another id: somebody deleted the topic, and it was recreated, perhaps automatically;
-- it ends before what was read of it: its tail was cut off, as by an unclean election;
+- it ends before what was read of it: its tail was cut off, as by an unclean election. If it has grown again since, the
+  leader epochs show it (`metadata_topic.topic.reading_positions`);
 - it begins behind what was read of it: records were removed that this agent has not read;
 - it holds records that this agent cannot read, of another release, or damaged. If that is all that speaks against it,
   the next process reads again from before them (`RemoteWalMetadataStore`), as an upgrade may be able to read them.
@@ -21,13 +22,13 @@ first record. A topic that begins at a later offset once told more, so it is dou
 """
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.records import RemoteWalTopicRebuilt
-from metadata_topic.records.topic_doubt import TopicDoubt
+from metadata_topic.records.topic_doubt import NOT_ASKED, EpochEnds, TopicDoubt, end_of
 
 NEVER_REBUILT_MS = -1
 
@@ -42,6 +43,8 @@ class RememberedTopic:
     """Partition to the offset that was to be read next."""
     rebuilt_ms: int = NEVER_REBUILT_MS
     """When the newest rebuild was made that was read."""
+    epochs: Mapping[int, int] = field(default_factory=dict)
+    """Partition to the leader epoch of the last record below that offset, or a later one; lacks those not known."""
 
 
 class TopicContinuity:
@@ -55,6 +58,7 @@ class TopicContinuity:
         self._topic_id: TopicId | None = None
         self._rebuilt_ms = NEVER_REBUILT_MS
         self._doubts: dict[TopicDoubt, str] = {}
+        self.epochs_read: Mapping[int, int] = {}
         self.awaits_snapshot = False
         """Whether a snapshot may tell what the topic does not, and object storage has not answered yet. Set on the
         reading thread, by the code that loads it."""
@@ -65,9 +69,14 @@ class TopicContinuity:
             self._remembered.append(topic)
             self._rebuilt_ms = max(self._rebuilt_ms, topic.rebuilt_ms)
             if reading_goes_on:
-                self._read_of = topic.topic_id
+                self._read_of, self.epochs_read = topic.topic_id, topic.epochs
 
-    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> bool:
+    @property
+    def remembered_epochs(self) -> Collection[tuple[int, int]]:
+        with self._lock:
+            return {pair for topic in self._remembered for pair in topic.epochs.items()}
+
+    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int], epoch_ends: EpochEnds = NOT_ASKED) -> bool:
         """Compare the topic's id (None: unknown) and ends, as brokers give them, with what is remembered; note doubts.
 
         False when it is another topic than the one where reading was to continue: then it is read from its beginning.
@@ -82,7 +91,7 @@ class TopicContinuity:
                     self._doubts[TopicDoubt.BEGAN_ANEW] = f"its id is {topic_id.hex()}, it was {was}"
             for topic in self._remembered:
                 if topic.topic_id in (None, topic_id) or topic_id is None:
-                    self._hold_against(topic, ends)
+                    self._hold_against(topic, ends, epoch_ends)
             goes_on = self._read_of in (None, topic_id) or topic_id is None
             self._topic_id = self._read_of = topic_id
             return goes_on
@@ -92,12 +101,15 @@ class TopicContinuity:
         with self._lock:
             remembered = self._remembered
             if not self._doubts:
-                remembered = [RememberedTopic(self._topic_id or self._read_of, dict(ends), self._rebuilt_ms)]
+                remembered = [self._remember(self._topic_id or self._read_of, ends)]
             return {
                 "read_of": _hex(self._topic_id or self._read_of),
                 "rebuilt_ms": self._rebuilt_ms,
                 "doubts": dict(self._doubts),
-                "remembered": [[_hex(one.topic_id), sorted(one.ends.items()), one.rebuilt_ms] for one in remembered],
+                "remembered": [
+                    [_hex(one.topic_id), sorted(one.ends.items()), one.rebuilt_ms, sorted(one.epochs.items())]
+                    for one in remembered
+                ],
             }
 
     def resume(self, kept: Mapping[str, Any]) -> None:
@@ -107,14 +119,16 @@ class TopicContinuity:
             self._rebuilt_ms = int(kept["rebuilt_ms"])
             self._doubts = {TopicDoubt(doubt): str(found) for doubt, found in kept["doubts"].items()}
             self._remembered = [
-                RememberedTopic(_topic_id(topic_id), {int(p): int(end) for p, end in known}, int(rebuilt_ms))
-                for topic_id, known, rebuilt_ms in kept["remembered"]
+                RememberedTopic(_topic_id(topic_id), _numbers(known), int(rebuilt_ms), _numbers(epochs))
+                for topic_id, known, rebuilt_ms, epochs in kept["remembered"]
             ]
+            self.epochs_read = {p: epoch for one in self._remembered for p, epoch in one.epochs.items()}
 
-    def _hold_against(self, topic: RememberedTopic, ends: Mapping[int, int]) -> None:
+    def _hold_against(self, topic: RememberedTopic, ends: Mapping[int, int], epoch_ends: EpochEnds) -> None:
         for partition, end in topic.ends.items():
-            if ends.get(partition, 0) < end:
-                found = f"partition {partition} ends at offset {ends.get(partition, 0)}, {end} had been read"
+            there = end_of(partition, topic.epochs.get(partition), ends, epoch_ends)
+            if there < end:
+                found = f"partition {partition} lost what it had from offset {there} on, {end} had been read"
                 self._doubts[TopicDoubt.SHORTER] = found
 
     def doubted(self, doubt: TopicDoubt, found: str) -> None:
@@ -154,11 +168,19 @@ class TopicContinuity:
     def to_remember(self, ends: Mapping[int, int]) -> RememberedTopic:
         """Return what to remember of the topic, read up to `ends`. Not to be called while there is a doubt."""
         with self._lock:
-            return RememberedTopic(self._topic_id, dict(ends), self._rebuilt_ms)
+            return self._remember(self._topic_id, ends)
+
+    def _remember(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> RememberedTopic:
+        epochs = {partition: epoch for partition, epoch in self.epochs_read.items() if partition in ends}
+        return RememberedTopic(topic_id, dict(ends), self._rebuilt_ms, epochs)
 
 
 def _hex(topic_id: TopicId | None) -> str | None:
     return None if topic_id is None else topic_id.hex()
+
+
+def _numbers(pairs: Iterable[tuple[Any, Any]]) -> dict[int, int]:
+    return {int(partition): int(number) for partition, number in pairs}
 
 
 def _topic_id(text: str | None) -> TopicId | None:

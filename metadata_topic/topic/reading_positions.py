@@ -1,7 +1,7 @@
 """A topic reader's positions, checked against what the brokers say of the topic. `topic_follower` has the theory."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -10,7 +10,7 @@ import structlog
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.records.topic_doubt import TopicDoubt
+from metadata_topic.records.topic_doubt import NOT_ASKED, EpochEnds, TopicDoubt, end_of
 from metadata_topic.topic.topic_consumer import ConsumerLike
 
 log = structlog.get_logger(__name__)
@@ -20,6 +20,13 @@ class Continuity(Protocol):
     """Judges whether the topic is the one that was read before, and whole (`TopicContinuity`, `SettingsMemory`)."""
 
     awaits_snapshot: bool
+    epochs_read: Mapping[int, int]
+    """The leader epoch of the last record that was read, by partition. The reading thread replaces it, and any may
+    ask: an epoch is there before its records are taken."""
+
+    @property
+    def remembered_epochs(self) -> Collection[tuple[int, int]]:
+        """The partitions and leader epochs whose ends `reads` needs, besides `epochs_read`."""
 
     @property
     def topic_id(self) -> TopicId | None: ...
@@ -27,7 +34,9 @@ class Continuity(Protocol):
     @property
     def doubts(self) -> Mapping[TopicDoubt, str]: ...
 
-    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int], /) -> bool: ...
+    def reads(
+        self, topic_id: TopicId | None, ends: Mapping[int, int], epoch_ends: EpochEnds = NOT_ASKED, /
+    ) -> bool: ...
 
     def doubted(self, doubt: TopicDoubt, found: str, /) -> None: ...
 
@@ -36,10 +45,12 @@ class SameTopic:
     """The continuity of a topic that is read from its beginning whenever it is another one."""
 
     awaits_snapshot = False
+    epochs_read: Mapping[int, int] = MappingProxyType({})
+    remembered_epochs: Collection[tuple[int, int]] = ()
     doubts: Mapping[TopicDoubt, str] = MappingProxyType({})
     topic_id: TopicId | None = None
 
-    def reads(self, topic_id: TopicId | None, _ends: Mapping[int, int]) -> bool:
+    def reads(self, topic_id: TopicId | None, _ends: Mapping[int, int], _epoch_ends: EpochEnds = NOT_ASKED) -> bool:
         """Return whether this is still the topic that was read; brokers that do not tell its id say nothing."""
         before, self.topic_id = self.topic_id, topic_id or self.topic_id
         return None in (before, topic_id) or before == topic_id
@@ -48,7 +59,13 @@ class SameTopic:
 
 
 class ReadingPositions:
-    """The next offset to read of each partition. For the reading thread."""
+    """The next offset to read of each partition. For the reading thread.
+
+    A topic that lost its end may have grown beyond it since, so offsets alone do not show the loss. The leader epoch of
+    the last record that was read does: the leader says where that epoch ends, and what was read behind it is lost
+    (KIP-320). Only an election makes a log lose its end, so it is asked when a consumer is made, when brokers tell of a
+    newer epoch, and before the first record of an epoch is taken that began since the consumer was made.
+    """
 
     def __init__(self, topic: str, timeout_s: float, end_timeout_s: float) -> None:
         """`end_timeout_s` is for questions while reading continues."""
@@ -63,6 +80,11 @@ class ReadingPositions:
         self.is_caught_up = False
         """Whether every partition has reached the end that it had at the start."""
         self._goals: dict[int, int] | None = None
+        self._epoch_ends: EpochEnds = NOT_ASKED
+        self._assigned: Mapping[int, int] = {}
+        """The leader epoch of each partition when the consumer began."""
+        self._checked: dict[int, int] = {}
+        """The leader epoch of each partition when the positions were found to be in its log."""
         self.counters: Counter[str] = Counter()
 
     def take_up(self, consumer: ConsumerLike) -> None:
@@ -83,8 +105,12 @@ class ReadingPositions:
         """Whether the topic is the one that was read so far."""
         if self.continuity is None:
             return True
-        ends = self._end_offsets(consumer, self._timeout_s)
-        goes_on = self.continuity.reads(consumer.topic_id(self._topic), ends)
+        ends, state = self._end_offsets(consumer, self._timeout_s), consumer.state(self._topic)
+        epochs = {*self.continuity.remembered_epochs, *self.continuity.epochs_read.items()}
+        asked = {(partition, epoch) for partition, epoch in epochs if partition in ends}
+        self._epoch_ends = consumer.ends_of_epochs(self._topic, asked)
+        self._assigned, self._checked = state.leader_epochs, dict(state.leader_epochs)
+        goes_on = self.continuity.reads(state.topic_id, ends, self._epoch_ends)
         if doubts := self.continuity.doubts:
             log.error("metadata_topic_in_doubt", topic=self._topic, doubts=doubts, hint="remote-wal metadata rebuild")
         return goes_on
@@ -94,6 +120,8 @@ class ReadingPositions:
         self.counters["started_over"] += 1
         self.start_over()
         self.positions = dict.fromkeys(range(count), 0)
+        if self.continuity is not None:
+            self.continuity.epochs_read = {}
         self._goals = self._end_offsets(consumer, self._timeout_s)
 
     def _check_positions(self, consumer: ConsumerLike, count: int) -> None:
@@ -102,9 +130,10 @@ class ReadingPositions:
         still_there = [partition for partition in read if partition < count]
         ends = consumer.end_offsets(self._topic, still_there, self._timeout_s)
         for partition in read:
-            position, end = self.positions[partition], ends.get(partition, 0)
+            position = self.positions[partition]
+            end = end_of(partition, self._epoch_read(partition), ends, self._epoch_ends)
             if position > end:
-                found = f"partition {partition} ends at offset {end}, it was read up to {position}"
+                found = f"partition {partition} lost what it had from offset {end} on, it was read up to {position}"
                 if self.continuity is not None:
                     self.continuity.doubted(TopicDoubt.SHORTER, found)
                 self._begin_anew(consumer, count, found)
@@ -136,14 +165,47 @@ class ReadingPositions:
         if ends is None or self.continuity is None:
             return ends
         try:
-            topic_id = consumer.topic_id(self._topic)
+            topic_id, epochs = consumer.state(self._topic)
+            newer = {partition for partition, epoch in epochs.items() if epoch > self._checked.get(partition, -1)}
+            lost = self._lost_of_epochs(consumer, newer)
         except KafkaClusterError as error:
             log.info("metadata_topic_id_not_told", topic=self._topic, error=str(error))
             return None
+        self._checked.update(epochs)
         is_shorter = any(end < self.positions.get(partition, 0) for partition, end in ends.items())
-        if is_shorter or topic_id not in (None, self.continuity.topic_id):
+        if lost is not None or is_shorter or topic_id not in (None, self.continuity.topic_id):
             raise MetadataTopicError("follow", self._topic, "it is another topic than was read so far, or lost its end")
         return ends
+
+    def is_new_epoch(self, partition: int, epoch: int) -> bool:
+        """Whether the next record is not of the leader epoch of the one before."""
+        return self.continuity is not None and epoch != self._epoch_read(partition)
+
+    def reads_epoch(self, consumer: ConsumerLike, partition: int, epoch: int) -> None:
+        """Handle the leader epoch of the next record, when all before it was taken.
+
+        Raises MetadataTopicError, so that the topic is assigned again, if what was read before it is lost.
+        """
+        if epoch > self._assigned.get(partition, -1):
+            lost = self._lost_of_epochs(consumer, [partition])
+            if lost is not None:
+                raise MetadataTopicError("follow", self._topic, lost)
+        if self.continuity is not None:
+            self.continuity.epochs_read = {**self.continuity.epochs_read, partition: epoch}
+
+    def _epoch_read(self, partition: int) -> int | None:
+        return None if self.continuity is None else self.continuity.epochs_read.get(partition)
+
+    def _lost_of_epochs(self, consumer: ConsumerLike, partitions: Collection[int]) -> str | None:
+        """Return what the topic has lost of what was read of these partitions; None: nothing.
+
+        Raises KafkaClusterError.
+        """
+        asked = {(one, epoch) for one in partitions if (epoch := self._epoch_read(one)) is not None}
+        for (partition, epoch), end in (consumer.ends_of_epochs(self._topic, asked) if asked else {}).items():
+            if end < self.positions.get(partition, 0):
+                return f"partition {partition} lost what it had of leader epoch {epoch} from offset {end} on"
+        return None
 
     def ends_if_told(self, consumer: ConsumerLike) -> dict[int, int] | None:
         from confluent_kafka import KafkaException

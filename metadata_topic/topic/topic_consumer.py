@@ -1,8 +1,8 @@
 """The consumer interface for the follower of a topic, and the real consumer, assigned by hand."""
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, cast
 
 from kafka_cluster.answers import NO_TOPIC_ID
 from kafka_cluster.client_config import ConfluentValue
@@ -25,6 +25,16 @@ class MessageLike(Protocol):
     def offset(self) -> int: ...
     def key(self) -> bytes | None: ...
     def value(self) -> bytes | None: ...
+    def leader_epoch(self) -> int | None: ...
+
+
+class TopicState(NamedTuple):
+    """What brokers say of a topic that tells it from others, and from itself before it lost records."""
+
+    topic_id: TopicId | None
+    """It changes when the topic is recreated; None if brokers know no ids."""
+    leader_epochs: Mapping[int, int]
+    """By partition; it grows with each election of a leader. Lacks those that brokers do not tell."""
 
 
 class ConsumerLike(Protocol):
@@ -33,10 +43,13 @@ class ConsumerLike(Protocol):
     def partition_count(self, topic: str, timeout_s: float) -> int:
         """Return the number of partitions; 0 only when the topic does not exist."""
 
-    def topic_id(self, topic: str) -> TopicId | None:
-        """Return the topic's id, which changes when it is recreated; None if brokers know no ids.
+    def state(self, topic: str) -> TopicState:
+        """Ask for the topic's id and leader epochs. Raises KafkaClusterError."""
 
-        Raises MetadataTopicError.
+    def ends_of_epochs(self, topic: str, asked: Collection[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
+        """Return by partition and leader epoch where that epoch ends, as `KafkaCluster.ends_of_epochs`.
+
+        What a reader has of an epoch behind its end, the topic has lost.
         """
 
     def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
@@ -68,14 +81,18 @@ class _ConfluentReader:
     def partition_count(self, topic: str, timeout_s: float) -> int:
         return partition_count(self._consumer, topic, timeout_s)
 
-    def topic_id(self, topic: str) -> TopicId | None:
-        """Ask for the topic's id separately, because librdkafka does not give it to a consumer."""
+    def state(self, topic: str) -> TopicState:
+        """Ask separately, because librdkafka does not give it to a consumer."""
         if self._descriptions is None:
-            return None
+            return TopicState(None, {})
         [described] = self._descriptions.topics([topic])
         if described.error_code:
             raise MetadataTopicError("describe", topic, f"Kafka's error {described.error_code}")
-        return None if described.topic_id == NO_TOPIC_ID else described.topic_id
+        epochs = {one.partition: one.leader_epoch for one in described.partitions if one.leader_epoch >= 0}
+        return TopicState(None if described.topic_id == NO_TOPIC_ID else described.topic_id, epochs)
+
+    def ends_of_epochs(self, topic: str, asked: Collection[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
+        return self._descriptions.ends_of_epochs(topic, asked) if self._descriptions is not None else {}
 
     def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
         return self._offsets(topic, partitions, _EARLIEST, timeout_s)

@@ -350,7 +350,7 @@ class TopicFollower:
             stall_watch = StallWatch(self._settings.stall_check_ms / 1000, self._clock())
             while not self._stop.is_set() and not (is_eager and self._reading.is_caught_up):
                 messages = consumer.consume(self._settings.batch_records, self._batch_wait_s)
-                self._hand_over(messages)
+                self._hand_over(consumer, messages)
                 self._barriers.serve(lambda: self._reading.ends_of_the_same(consumer), self._reading.positions)
                 # A full batch means that more was waiting: then a partition may have to wait for its turn.
                 if len(messages) < self._settings.batch_records and stall_watch.is_due(now_s := self._clock()):
@@ -393,8 +393,8 @@ class TopicFollower:
             self._stop.wait(self._settings.absence_check_ms / 1000)
         return False
 
-    def _hand_over(self, messages: list[MessageLike]) -> None:
-        records = []
+    def _hand_over(self, consumer: ConsumerLike, messages: list[MessageLike]) -> None:
+        records: list[TopicRecord] = []
         ends: dict[int, int] = {}
         for message in messages:
             error = message.error()
@@ -403,6 +403,11 @@ class TopicFollower:
                 # librdkafka goes back by itself if the topic was cut off or recreated.
                 raise MetadataTopicError("follow", self._topic, f"it went back to offset {message.offset()}")
             if error is None:
+                epoch = message.leader_epoch()
+                if epoch is not None and self._reading.is_new_epoch(message.partition(), epoch):
+                    self._take_in(records, ends)
+                    records, ends = [], {}
+                    self._reading.reads_epoch(consumer, message.partition(), epoch)
                 records.append(TopicRecord(message.partition(), message.offset(), message.key(), message.value()))
                 ends[message.partition()] = message.offset() + 1
             elif is_end:
@@ -412,6 +417,9 @@ class TopicFollower:
                 log.warning("metadata_topic_error", topic=self._topic, error=str(error))
                 if error.fatal():
                     raise MetadataTopicError("follow", self._topic, str(error))
+        self._take_in(records, ends)
+
+    def _take_in(self, records: list[TopicRecord], ends: Mapping[int, int]) -> None:
         if records:
             self._reading.counters["records"] += len(records)
             self._reading.counters["batches"] += 1

@@ -73,6 +73,7 @@ def test_nothing_is_asked_about_no_topics(refusing: str) -> None:
     assert descriptions.topics([]) == descriptions.topics_by_id([]) == []
     assert descriptions.topic_configurations([]).get_all() == {}
     assert descriptions.offsets([], LATEST).get_all() == {}
+    assert descriptions.ends_of_epochs("t", []) == {}
 
 
 def test_ids_can_be_asked_for_by_kafka_python_alone(refusing: str) -> None:
@@ -82,6 +83,7 @@ def test_ids_can_be_asked_for_by_kafka_python_alone(refusing: str) -> None:
         descriptions.topics_by_id([TopicId(bytes(range(16)))])
     other = KafkaCluster(KafkaClientConfig(refusing, NOT_KNOWN_TO_KAFKA_PYTHON), "test", 0.3)
     assert not other.can_ask_by_id
+    assert other.ends_of_epochs("t", [(0, 1)]) == {}
     with pytest.raises(ClientPropertyError):
         other.topics_by_id([TopicId(bytes(range(16)))])
 

@@ -20,6 +20,7 @@ _SPOKEN = {
     1: (4, 16),
     2: (1, 7),
     19: (2, 5),
+    23: (2, 4),
     32: (1, 4),
     75: (0, 0),
     60: (0, 1),
@@ -94,7 +95,17 @@ class MetadataRecorder:
             return _encoded(ApiVersionsResponse(error_code=0, api_keys=keys, version=version), correlation_id)
         if api_key == _METADATA:
             return self._metadata(frame, version, correlation_id)
-        return None
+        response = self.answer(frame, api_key, version)
+        return None if response is None else _encoded(response, correlation_id)
+
+    def answer(self, frame: bytes, api_key: int, version: int) -> Any:
+        """Return the answer to another request; None: there is none."""
+
+    def topic(self, name: str) -> Any:
+        """Return what is said of a topic."""
+        return MetadataResponse.MetadataResponseTopic(
+            error_code=UNKNOWN_TOPIC, name=name, is_internal=False, partitions=[]
+        )
 
     def _metadata(self, frame: bytes, version: int, correlation_id: int) -> bytes:
         request: Any = MetadataRequest.decode(frame, version=version, header=True)
@@ -104,12 +115,7 @@ class MetadataRecorder:
             self._changed.notify_all()
         host, port = self.address.split(":")
         brokers = [MetadataResponse.MetadataResponseBroker(node_id=1, host=host, port=int(port), rack=None)]
-        topics = [
-            MetadataResponse.MetadataResponseTopic(
-                error_code=UNKNOWN_TOPIC, name=name, is_internal=False, partitions=[]
-            )
-            for name in names or ()
-        ]
+        topics = [self.topic(name) for name in names or ()]
         response = MetadataResponse(
             brokers=brokers, cluster_id="recorder", controller_id=1, topics=topics, version=version
         )

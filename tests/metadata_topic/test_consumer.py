@@ -23,7 +23,7 @@ from metadata_topic.store.fencing import Source
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.topic.topic_consumer import confluent_reader
+from metadata_topic.topic.topic_consumer import MessageLike, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
@@ -338,6 +338,74 @@ def test_a_partition_that_comes_back_empty_under_a_reader_is_noticed_before_anyt
         wait_until(lambda: store.topic.doubts, "it is noticed", 60)
         assert set(store.topic.doubts) == {TopicDoubt.SHORTER}
         assert store.count_by_state()[FINISHED].segments == 5
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+@pytest.mark.parametrize("end", [3, 5], ids=["its end is lost", "nothing is lost"])
+def test_a_topic_that_lost_its_end_and_grew_beyond_it_since_is_noticed(end: int, restarts: bool) -> None:
+    topic, is_lost = FakeTopic(), end < 5
+
+    def write(*numbers: int) -> None:
+        for n in numbers:
+            put(topic, segment(n, entry(n, n)))
+
+    def elect_another() -> None:
+        with topic.changed:
+            topic.elect(end)
+            write(*range(10, 20))
+
+    write(0, 1)
+    topic.elect(2)
+    write(2, 3, 4)
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        if not restarts:
+            elect_another()
+            assert consumer.read_to_end(10.0)
+            assert set(store.topic.doubts) == ({TopicDoubt.SHORTER} if is_lost else set())
+        image = store.image()
+    if restarts:
+        elect_another()
+    with reading(topic, image) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert set(store.topic.doubts) == ({TopicDoubt.SHORTER} if is_lost and restarts else set())
+        assert store.count_by_state()[FINISHED].segments == 15
+        assert consumer.read_to_end(10.0)
+        asked = topic.epochs_asked
+        assert consumer.read_to_end(10.0)
+        assert topic.epochs_asked == asked, "brokers are asked once for each election"
+
+
+def test_records_that_were_read_before_the_end_was_lost_are_noticed_by_the_record_behind_them() -> None:
+    topic = FakeTopic()
+    fetched: list[MessageLike] = []
+
+    class FetchesAhead(FakeConsumer):
+        def _read(self, num_messages: int) -> list[MessageLike]:
+            if not fetched:
+                return super()._read(num_messages)
+            kept, self._positions = fetched.copy(), {0: len(fetched)}
+            fetched.clear()
+            return kept
+
+    topic.consumer = lambda config: FetchesAhead(topic)  # type: ignore[method-assign]
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        with topic.changed:
+            for n in range(5):
+                put(topic, segment(n, entry(n, n)))
+            ahead = FakeConsumer(topic)
+            ahead.assign("t", {0: 0})
+            kept = ahead.consume(10, 0)
+            topic.elect(2)
+            for n in range(10, 20):
+                put(topic, segment(n, entry(n, n)))
+            kept += ahead.consume(10, 0)
+            fetched += [one for one in kept if one.error() is None]
+        store.wait_for(5)
+        assert consumer.read_to_end(10.0)
+        assert set(store.topic.doubts) == {TopicDoubt.SHORTER}
+        assert store.count_by_state()[FINISHED].segments == 15
 
 
 @pytest.mark.parametrize("value", [b"\x09\x01newer", b"\x01\x63newer", b"\x01", None])

@@ -15,6 +15,7 @@ from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots, Topic
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
 from metadata_topic.topic.reading_positions import ReadingPositions
+from metadata_topic.topic.topic_consumer import TopicState
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from tests.metadata_topic.test_store_snapshots import MemoryStorageWithBlobs
 
@@ -36,8 +37,11 @@ class CutTopic:
     def begin_offsets(self, _topic: str, partitions: Collection[int], _timeout_s: float) -> dict[int, int]:
         return {partition: partition * self.begin for partition in partitions}
 
-    def topic_id(self, _topic: str) -> TopicId:
-        return TOPIC
+    def state(self, _topic: str) -> TopicState:
+        return TopicState(TOPIC, {})
+
+    def ends_of_epochs(self, _topic: str, _asked: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        return {}
 
     def assign(self, _topic: str, _positions: Mapping[int, int]) -> None: ...
 

@@ -27,12 +27,19 @@ Change = tuple[Kind[Any, Any], Any, Any]
 class Topic:
     def __init__(self) -> None:
         self.topic_id, self.records = TopicId(b"1" * 16), list[tuple[bytes, bytes | None]]()
+        self.epochs = [0]
+        """Where each leader epoch begins."""
 
     def put(self, kind: Kind[Any, Any], name: Any, value: Any) -> None:
         self.records.append((kind.key(name), None if value is None else kind.encode(value)))
 
     def make_again(self) -> None:
         self.topic_id, self.records = TopicId(bytes([self.topic_id[0] + 1]) * 16), []
+
+    def elect(self, end: int) -> None:
+        """Elect a replica that has no more than this."""
+        del self.records[end:]
+        self.epochs = [*(min(begin, end) for begin in self.epochs), end]
 
     def compact(self) -> None:
         """Remove all records but each key's last, and tombstones."""
@@ -52,10 +59,13 @@ class Agent:
         self.memory, self._position = SettingsMemory(self._directory), 0
 
     def read(self, topic: Topic) -> SettingsTable:
-        if not self.memory.reads(topic.topic_id, {0: len(topic.records)}):
+        ends = [*topic.epochs[1:], len(topic.records)]
+        epoch_ends = {(0, epoch): end for epoch, end in enumerate(ends)}
+        if not self.memory.reads(topic.topic_id, {0: ends[-1]}, epoch_ends):
             self._position = 0
         if self._position > len(topic.records):
             self._position = 0
+        self.memory.epochs_read = {0: len(topic.epochs) - 1}
         there = enumerate(topic.records[self._position :], self._position)
         self.memory.apply_all(TopicRecord(0, at, *record) for at, record in there if record[1] != b"compacted")
         self._position = len(topic.records)
@@ -81,10 +91,16 @@ def without_notes(table: SettingsTable) -> SettingsTable:
 
 
 def _cut(topic: Topic) -> None:
-    del topic.records[1:]
+    topic.elect(1)
 
 
-@pytest.mark.parametrize("lose", [Topic.make_again, _cut], ids=["made again", "end cut off"])
+def _cut_and_grown(topic: Topic) -> None:
+    topic.elect(1)
+    for _ in range(5):
+        topic.put(PAUSES, "broker:9", PAUSE)
+
+
+@pytest.mark.parametrize("lose", [Topic.make_again, _cut, _cut_and_grown], ids=["made again", "end cut off", "grown"])
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.prefix)
 def test_every_kind_of_value_survives_the_topics_loss(
@@ -314,6 +330,23 @@ def test_what_a_newer_release_remembered_in_one_row_hides_no_other(tmp_path: Pat
     older.restore(topic)
     assert older.table.topics["pay"].is_durable
     assert older.table.patterns["new.*"].is_durable, "the strictest stands for what nobody can read"
+
+
+def test_a_topic_that_loses_its_end_twice_is_restored_twice() -> None:
+    topic, agent = Topic(), Agent(None)
+    for number in range(30):
+        topic.put(TOPICS, f"clicks-{number % 2}", TopicSettings(enable=number > 0))
+    agent.read(topic)
+    topic.elect(1)
+    agent.restore(topic)
+    end = len(topic.records)
+    assert end < 30
+    topic.put(TOPICS, "orders", DURABLE)
+    agent.read(topic)
+    topic.elect(end)
+    agent.restore(topic)
+    assert Agent(None).read(topic) == agent.table
+    assert agent.table.topics["orders"] == DURABLE
 
 
 def test_who_remembers_a_row_that_it_cannot_read_restores_what_others_had_not_read(tmp_path: Path) -> None:

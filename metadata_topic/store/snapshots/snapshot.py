@@ -372,6 +372,7 @@ def state_fields(image: StoreImage) -> Mapping[str, Any]:
     return {
         "topic_id": None if image.topic_id is None else image.topic_id.hex(),
         "rebuilt_ms": image.rebuilt_ms,
+        "epochs": sorted(image.epochs.items()),
         "progress": sorted(image.progress.items()),
         "writers": [[w.broker_id, w.incarnation, list(w.deleted), list(w.fenced)] for w in image.writers],
         "registrations": [
@@ -429,6 +430,7 @@ def image_of(state: Mapping[str, Any], segments: Segments = ()) -> StoreImage:
         segments=segments,
         topic_id=None if state.get("topic_id") is None else TopicId(bytes.fromhex(state["topic_id"])),
         rebuilt_ms=int(state.get("rebuilt_ms", -1)),
+        epochs={int(partition): int(epoch) for partition, epoch in state.get("epochs", ())},
         released=_up_to(state.get("released", ())),
         log_starts=_up_to(state.get("log_starts", ())),
         gaps=[

@@ -61,6 +61,7 @@ class TopicMemory:
                 None if topic_id is None else TopicId(bytes.fromhex(topic_id)),
                 {int(partition): int(end) for partition, end in known["ends"].items()},
                 int(known["rebuilt_ms"]),
+                {int(partition): int(epoch) for partition, epoch in known.get("epochs", {}).items()},
             )
         except FileNotFoundError:
             return None
@@ -75,6 +76,7 @@ class TopicMemory:
             "topic_id": None if topic.topic_id is None else topic.topic_id.hex(),
             "ends": {str(partition): end for partition, end in sorted(topic.ends.items())},
             "rebuilt_ms": topic.rebuilt_ms,
+            "epochs": {str(partition): epoch for partition, epoch in sorted(topic.epochs.items())},
         }
         write_durably(self._path, json.dumps(fields))
 
