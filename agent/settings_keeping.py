@@ -1,6 +1,7 @@
 """Writes what this agent owes the settings topic, and remembers what the topic holds.
 
-- Its registration, by which others find it, as long as the topic has none of this incarnation or a newer one.
+- Its registration, by which others find it, as long as the topic has none of this incarnation or a newer one, and is
+  not lost.
 - What a lost topic held (`metadata_topic.settings.settings_memory`). The agents take turns by their brokers' ids, so
   that not all of them write the same.
 - The settings of topics without any of their own: those of a pattern, or of the broker's file. The agent that leads a
@@ -101,7 +102,12 @@ class SettingsKeeping:
                 log.warning("settings_not_remembered", error=str(error))
 
     async def _due_registration(self) -> Records:
-        if self._is_fenced() or (self._was_registered and not await self._is_unregistered()):
+        # While values are missing, a registration would let others take the topic for whole.
+        if (
+            self._reader.memory.is_lost
+            or self._is_fenced()
+            or (self._was_registered and not await self._is_unregistered())
+        ):
             return {}
         registration = await asyncio.to_thread(self._registration)
         self._was_registered = True

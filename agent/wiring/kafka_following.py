@@ -53,6 +53,8 @@ SNAPSHOT_INTERVAL_S = 600.0
 """How often a changed metadata store is saved to object storage (guessed)."""
 RETRY_S = 1.0
 _METADATA_READY_TIMEOUT_S = 30.0
+RESTORED_WITHIN_S = 60.0
+"""Agents notice a lost settings topic within 10 s, and take turns of 30 s at most to restore it."""
 
 T = TypeVar("T")
 
@@ -126,6 +128,7 @@ class KafkaFollowing:
             self._leadership_asked,
         )
         self._settings_told = SettingsTable()
+        self._are_settings_whole = False
         self._missing = {"metadata topics", "topic settings", "metadata"}
 
     @property
@@ -167,6 +170,7 @@ class KafkaFollowing:
         for reader in self._readers:
             reader.start()
         await self._until_read("topic settings", self.topic_settings.wait_until_ready)
+        self._are_settings_whole = self.topic_settings.memory.may_lack() is None
         self._look_at_settings()
         await self._in_thread(self.replicas.look)
         self._look_at_settings()
@@ -175,6 +179,7 @@ class KafkaFollowing:
             await self._until_read("metadata", self.metadata.was_read)
         else:
             self._missing.discard("metadata")
+        await self._until_restored()
         self.incarnation.look()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeping.run())
@@ -198,7 +203,7 @@ class KafkaFollowing:
         self._loop.call_soon_threadsafe(self._look_at_settings)
 
     def _look_at_settings(self) -> None:
-        if not self.topic_settings.ready:
+        if not self.topic_settings.ready or not self._are_settings_whole:
             return
         before, now = self._settings_told, self.topic_settings.table
         self._settings_told = now
@@ -212,6 +217,25 @@ class KafkaFollowing:
             log.warning("metadata_not_read", topic=what, consequence="no partition is taken on: all goes inline")
             await asyncio.sleep(RETRY_S)
         self._missing.discard(what)
+
+    async def _until_restored(self) -> None:
+        """Wait while others put back what a lost settings topic held and nobody remembers here, for a minute at most.
+
+        A topic without any agent is a new one only if no agent has ever registered in the metadata topic.
+        """
+        memory, until_s = self.topic_settings.memory, self._loop.time() + RESTORED_WITHIN_S
+        was_used = self._has_store and bool(self.metadata.store.newest_registrations())
+        why = None
+        while (was_used or self.topic_settings.agents) and (why := memory.may_lack()) and self._loop.time() < until_s:
+            if "topic settings" not in self._missing:
+                log.warning("settings_topic_lacks_values", reason=why, consequence="nothing is taken on: all inline")
+            self._missing.add("topic settings")
+            await asyncio.sleep(RETRY_S)
+        if why is not None:
+            log.error("settings_topic_not_restored", reason=why, hint="set again what topics and patterns had")
+        self._missing.discard("topic settings")
+        self._are_settings_whole = True
+        self._look_at_settings()
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

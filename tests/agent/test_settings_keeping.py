@@ -172,6 +172,18 @@ async def test_what_a_lost_topic_held_is_written_again_and_nothing_is_inherited_
         rig.restart()
 
 
+async def test_no_agent_registers_in_a_lost_topic_before_all_is_put_back(rig: Rig) -> None:
+    rig.put(AGENTS, 0, replace(REGISTERED, broker_id=0))
+    rig.put(PATTERNS, "pay.*", TopicSettings(True, durable=True))
+    rig.lose_topic()
+    rig.read()
+    await rig.look()
+    assert rig.written == 0, "it has its turn later, and readers would take the topic for whole"
+    rig.now_s += 2.0
+    await rig.look(3)
+    assert rig.reader.agents.keys() == {0, 1}
+
+
 async def test_agents_take_turns_to_restore(rig: Rig) -> None:
     rig.put(AGENTS, 0, replace(REGISTERED, broker_id=0))
     rig.put(PAUSES, "all", PAUSE)

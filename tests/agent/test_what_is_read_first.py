@@ -12,11 +12,15 @@ import pytest
 import agent.leadership as leadership
 import agent.wiring.kafka_following as kafka_following
 from agent.wiring.lifecycle import Lifecycle
+from agent.wiring.storage_system import StorageRun
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.kip405.tiered_offsets import TierFollower
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.metadata_topics import MetadataTopics
 from rlm.write_path.commit.link_policy import LinkMode
@@ -123,6 +127,35 @@ async def expect_inline(rig: AgentRig, reason: str) -> None:
     assert rig.agent.state.relaying is not None
     assert rig.agent.state.relaying.write_path.mode_of(PARTITION) is LinkMode.OFF
     assert rig.storage_run.write_path.status() == {}
+
+
+@pytest.mark.parametrize("is_restored", [True, False])
+async def test_who_remembers_nothing_waits_until_others_have_put_back_what_a_lost_settings_topic_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restored: bool
+) -> None:
+    kafka, lacks, looks = Kafka(monkeypatch), ["no agent has registered in it"], 0
+
+    def may_lack(_memory: SettingsMemory) -> str | None:
+        nonlocal looks
+        looks += 1
+        return lacks[0] if lacks else None
+
+    monkeypatch.setattr(kafka_following, "RESTORED_WITHIN_S", 3600.0 if is_restored else 0.2)
+    monkeypatch.setattr(SettingsMemory, "may_lack", may_lack)
+    registered = [RemoteWalNodeRegistration(2, 1, 2, 0)]
+    monkeypatch.setattr(RemoteWalMetadataStore, "newest_registrations", lambda _: registered)
+    told = list[SettingsTable]()
+    monkeypatch.setattr(StorageRun, "settings_read", lambda _, table: told.append(table))
+    for answer in kafka.answers.values():
+        answer.give()
+    async with running_agent(tmp_path, monkeypatch) as rig:
+        if is_restored:
+            await rig.until(lambda: looks > 3)
+            await expect_inline(rig, "topic settings not known yet")
+            assert not told, "a durable topic would not be one"
+            lacks.clear()
+        await rig.until(lambda: not any("topic settings" in one for one in rig.agent.state.not_ready()))
+        await rig.until(lambda: bool(told))
 
 
 async def test_a_partition_is_taken_on_once_settings_metadata_leadership_and_its_leader_epochs_are_known(
