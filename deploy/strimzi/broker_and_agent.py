@@ -6,7 +6,8 @@ written, and may be changed. The original lies beside it. Other brokers are to d
 advertised replication address becomes wal-<id>.<namespace>.svc:<port base + id>. `listeners` stays as it is, because
 the operator compares it with what the broker runs with.
 
-Whatever is not as expected is told on stderr, and the broker keeps its own address, as in stock Kafka.
+Whatever is not as expected is told on stderr, and the broker keeps its own address, as in stock Kafka: so also if its
+agent does not get ready.
 """
 
 import asyncio
@@ -17,7 +18,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import javaproperties
@@ -37,6 +39,8 @@ _ENCODING = "iso-8859-1"
 
 _SETTLED_S = 5.0
 """An agent that ends sooner is started again a second later; others at once."""
+_READY_S = 60.0
+"""The broker waits so long for its agent before it starts as stock Kafka; an agent is ready after some seconds."""
 _AGENT_STOP_S = 40.0
 """Above twice remote.wal.agent.shutdown.timeout.ms, as in the unit of systemd."""
 _SILENCE_S = 15.0
@@ -111,15 +115,25 @@ def prepare(file: Path) -> bool:
     return True
 
 
+def restore(file: Path, original: bytes) -> None:
+    """Give the broker its own address back, as there is no agent to lead others to it."""
+    if file.read_bytes() != original:
+        file.write_bytes(original)
+        say("the agent does not get ready: the broker keeps its address, and starts as stock Kafka")
+
+
 class Pair:
     """The broker's process and its agent's: the agent is started again whenever it ends, and ends after the broker.
 
-    An agent reports that it is alive as it does to systemd (sd_notify(3)).
+    The broker starts once the agent is ready; if it does not get ready, `without_agent` is called before. An agent
+    reports its state as it does to systemd (sd_notify(3)).
     """
 
-    def __init__(self, broker: Sequence[str], agent: Sequence[str]) -> None:
+    def __init__(self, broker: Sequence[str], agent: Sequence[str], without_agent: Callable[[], None]) -> None:
         self._broker_command = broker
         self._agent_command = agent
+        self._without_agent = without_agent
+        self._is_ready, self._is_decided = False, asyncio.Event()
         self._broker: asyncio.subprocess.Process | None = None
         self._ending = False
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -134,6 +148,11 @@ class Pair:
             asyncio.get_running_loop().add_signal_handler(number, self._end_broker)
         agent = asyncio.create_task(self._keep_agent())
         try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_READY_S):
+                    await self._is_decided.wait()
+            if not self._is_ready and not self._ending:
+                self._without_agent()
             # Sessions of their own: a signal to a whole group must not end the agent before the broker.
             self._broker = await asyncio.create_subprocess_exec(*self._broker_command, start_new_session=True)
             if self._ending:
@@ -147,6 +166,7 @@ class Pair:
 
     def _end_broker(self) -> None:
         self._ending = True
+        self._is_decided.set()
         if self._broker is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._broker.terminate()
@@ -162,6 +182,7 @@ class Pair:
                 say(f"the agent does not start: {error}")
             else:
                 say(f"the agent ended with {await self._wait(agent)}, and is started again")
+            self._is_decided.set()
             if time.monotonic() - started_s < _SETTLED_S:
                 await asyncio.sleep(1)
 
@@ -182,12 +203,15 @@ class Pair:
         while True:
             try:
                 async with asyncio.timeout(limit_s):
-                    await asyncio.get_running_loop().sock_recv(self._reports, 4096)
+                    report = await asyncio.get_running_loop().sock_recv(self._reports, 4096)
             except TimeoutError:
                 say(f"the agent has said nothing for {_SILENCE_S:g} s, and is killed")
                 agent.kill()
                 return
             limit_s = _SILENCE_S
+            if b"READY=1" in report.split(b"\n"):
+                self._is_ready = True
+                self._is_decided.set()
 
 
 async def _end(agent: asyncio.subprocess.Process) -> None:
@@ -210,8 +234,10 @@ def say(text: str) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Start what the arguments of kafka-server-start.sh ask for."""
     stock = (str(STOCK), *arguments)
-    if len(arguments) == 1 and prepare(Path(arguments[0])):
-        sys.exit(asyncio.run(Pair(stock, (*AGENT, arguments[0])).run()))
+    file = Path(arguments[-1]) if arguments else Path()
+    original = file.read_bytes() if file.is_file() else b""
+    if len(arguments) == 1 and prepare(file):
+        sys.exit(asyncio.run(Pair(stock, (*AGENT, arguments[0]), partial(restore, file, original)).run()))
     os.execv(STOCK, stock)  # noqa: S606 - it is Kafka's own script
 
 

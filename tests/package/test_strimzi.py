@@ -174,16 +174,26 @@ _DYING = 'echo agent-starts >>"$0"; exit 3'
 
 
 def run_pair(
-    broker: str, agent: str, told: Path, until: Callable[[list[str]], bool], silence_s: float = PATIENCE_S
+    broker: str,
+    agent: str,
+    told: Path,
+    until: Callable[[list[str]], bool],
+    silence_s: float = PATIENCE_S,
+    ready_s: float = 0,
 ) -> int:
     """Run both until the lines that they write fulfil the condition, then end the pair as a container's end does."""
 
     module = program()
-    module.__dict__.update(_SETTLED_S=0, _SILENCE_S=silence_s)
+    module.__dict__.update(_SETTLED_S=0, _SILENCE_S=silence_s, _READY_S=ready_s)
     told.touch()
 
     async def run() -> int:
-        pair = asyncio.create_task(module.Pair(["sh", "-c", broker, told], ["sh", "-c", agent, told]).run())
+        file = told.with_suffix(".properties")
+        file.write_text("readdressed")
+        without_agent = partial(module.restore, file, b"own")
+        pair = asyncio.create_task(
+            module.Pair(["sh", "-c", broker, told], ["sh", "-c", agent, told], without_agent).run()
+        )
         has_come = partial(
             wait_until, lambda: until(told.read_text().split()), "the lines", PATIENCE_S, interval_s=0.005
         )
@@ -205,6 +215,24 @@ def test_an_agent_that_ends_is_started_again(tmp_path: Path) -> None:
     told = tmp_path / "told"
     run_pair(_BROKER, _DYING, told, lambda lines: lines.count("agent-starts") >= 3)
     assert told.read_text().split().count("broker-starts") == 1
+
+
+@pytest.mark.parametrize(("state", "address"), [("READY=1", "readdressed"), ("WATCHDOG=1", "own")])
+def test_the_broker_has_the_agents_address_only_if_the_agent_got_ready_before_it(
+    state: str, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An agent whose file is refused would leave the broker at an address where nobody is."""
+    told, script = tmp_path / "told", tmp_path / "reports.py"
+    script.write_text(
+        "import os, signal, sys\nfrom agent.service_manager import ServiceManager\n"
+        f"ServiceManager(os.environ, os.getpid()).tell('STATUS=x', '{state}')\n"
+        + ("signal.pause()\n" if state == "READY=1" else "")
+    )
+    agent = f"PYTHONPATH={ROOT} exec {sys.executable} {script}"
+    broker = f'cat {tmp_path}/told.properties >>"$0"; {FOR_EVER}'
+    run_pair(broker, agent, told, bool, ready_s=PATIENCE_S)
+    assert told.read_text() == address
+    assert ("as stock Kafka" in capsys.readouterr().err) is (address == "own")
 
 
 def test_an_agent_that_falls_silent_is_killed_and_started_again(
