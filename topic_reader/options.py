@@ -40,6 +40,13 @@ class Bound:
     offsets: int | ByPartition | None = None
     """EARLIEST or LATEST for all partitions."""
     timestamp_ms: int | None = None
+    option: str = ""
+
+    def check_complete(self, topic: str, partitions: Iterable[int]) -> None:
+        """Raise ValueError for offsets of some of the partitions alone: the others' would be a guess."""
+        given = self.partitions_of(topic)
+        if isinstance(self.offsets, Mapping) and (missing := [str(one) for one in partitions if one not in given]):
+            raise ValueError(f"{self.option}: partition {', '.join(missing)} of {topic} is missing; -2 means earliest")
 
     def partitions_of(self, topic: str) -> list[int]:
         return [*self.offsets.get(topic, {})] if isinstance(self.offsets, Mapping) else []
@@ -65,7 +72,9 @@ class ReaderOptions:
     pushes_filters: bool
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], *, without_effect: Collection[str] = ()) -> "ReaderOptions":
+    def parse(
+        cls, given: Mapping[str, str], *, without_effect: Collection[str] = (), is_batch: bool = False
+    ) -> "ReaderOptions":
         """Raise ValueError for options that are unknown, contradict each other, or have no effect where they are."""
         values = dict(_value(key, text) for key, text in given.items())
         if ignored := [name for name in without_effect if name in values]:
@@ -81,6 +90,7 @@ class ReaderOptions:
             for topic in values.get(name, ()) if isinstance(values.get(name), dict) else ():
                 if topic not in topics:
                     raise ValueError(f"{name}: {topic} is not read{_meant(topic, topics)}")
+        _check_bounds(values, is_batch=is_batch)
         source = {field: values[name] for name, field in _OF_SOURCE.items() if name in values}
         everything = [name for name in COLUMNS if name != "headers" or values.get("includeHeaders")]
         return cls(
@@ -90,8 +100,8 @@ class ReaderOptions:
             tuple(values.get("columns", everything)),
             values.get("kafka.isolation.level") == "read_committed",
             values.get("failOnDataLoss", True),
-            Bound(values.get("startingOffsets"), values.get("startingTimestamp")),
-            Bound(values.get("endingOffsets"), values.get("endingTimestamp")),
+            Bound(values.get("startingOffsets"), values.get("startingTimestamp"), "startingOffsets"),
+            Bound(values.get("endingOffsets"), values.get("endingTimestamp"), "endingOffsets"),
             values.get("settledMs", _SETTLED_MS),
             values.get("pushFilters", False),
         )
@@ -182,7 +192,25 @@ def _offsets(text: str) -> int | ByPartition:
     for offsets in found.values():
         if not isinstance(offsets, dict) or not all(type(one) is int and one >= EARLIEST for one in offsets.values()):
             raise ValueError(f"{offsets!r} are no offsets by partition, as in {{'topic': {{'0': 23}}}}")
+        for number in offsets:
+            if not number.isdecimal() or str(int(number)) != number:
+                raise ValueError(f"{number!r} is no partition")
     return {topic: {int(number): offset for number, offset in offsets.items()} for topic, offsets in found.items()}
+
+
+def _check_bounds(values: Mapping[str, Any], *, is_batch: bool) -> None:
+    if is_batch and LATEST in _numbers(values.get("startingOffsets")):
+        raise ValueError("startingOffsets: a batch that starts at latest (-1) has no records; is endingOffsets meant?")
+    if values.get("endingTimestamp", values.get("startingTimestamp", 0)) < values.get("startingTimestamp", 0):
+        raise ValueError("endingTimestamp is before startingTimestamp")
+    if EARLIEST in _numbers(values.get("endingOffsets")):
+        raise ValueError("endingOffsets: what ends at earliest (-2) has no records; is startingOffsets meant?")
+
+
+def _numbers(offsets: int | ByPartition | None) -> set[int]:
+    if isinstance(offsets, Mapping):
+        return {offset for of_topic in offsets.values() for offset in of_topic.values()}
+    return set() if offsets is None else {offsets}
 
 
 _OF_SOURCE: Final = {

@@ -127,6 +127,8 @@ def _range(log: StoredLog, start: Position, end: Position) -> tuple[int, int]:
             if position.tzinfo is None:
                 raise ValueError(f"{position} has no time zone")
             return log.offset_at(int(position.timestamp() * 1000), is_start=is_start)
+        if position is not None and position < 0:
+            raise ValueError(f"{position} is no offset; None is where what is stored begins, or ends")
         return default if position is None else position
 
     begin, behind = log.bounds()

@@ -80,7 +80,7 @@ class RemoteWalDataSource(DataSource):
 
     @_in_one_sentence()
     def reader(self, schema: "StructType") -> DataSourceReader:
-        options = ReaderOptions.parse(self.options, without_effect=["settledMs"])
+        options = ReaderOptions.parse(self.options, without_effect=["settledMs"], is_batch=True)
         return (_FilteringReader if options.pushes_filters else _BatchReader)(options, schema)
 
     @_in_one_sentence()
@@ -94,6 +94,8 @@ class _Reader:
 
     _is_end_stable = False
     """Whether ranges to read with read_committed end where no transaction is open."""
+    _is_begun = False
+    """Whether it goes on where a stream has come to, whatever partitions there were when that began."""
 
     def __init__(self, options: ReaderOptions, schema: "StructType") -> None:
         """Raises UnknownClusterError for an unknown topic."""
@@ -121,7 +123,10 @@ class _Reader:
         for topic, view in self._topics.topics.items():
             for bound in (self._options.starting, self._options.ending):
                 topics.checked_partitions(topic, bound.partitions_of(topic))
-            for number in topics.checked_partitions(topic, self._options.assigned.get(topic, ())):
+            numbers = topics.checked_partitions(topic, self._options.assigned.get(topic, ()))
+            for bound in () if self._is_begun else (self._options.starting, self._options.ending):
+                bound.check_complete(topic, numbers)
+            for number in numbers:
                 yield LogName(topic, topic_id_to_text(view.topic_id), number)
 
     def _offset(self, log: StoredLog, name: LogName, bound: Bound, default: int, latest: int | None = None) -> int:
@@ -256,7 +261,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         begun, ends = from_json(start), from_json(end)
         if start == end:
-            self._resumed = ends
+            self._resumed, self._is_begun = ends, True
             self._latest = self._latest or ends
             return []
         splits: list[InputPartition] = []
@@ -311,7 +316,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
                 end = max(end, start[name]) if before is None else end
             ends[name] = before if before is not None and before.offset == end.offset else end
         self._latest = ends
-        self._start = start if self._start is None else self._start
+        self._start, self._is_begun = start if self._start is None else self._start, True
         return self._start
 
     def _end(self, log: StoredLog, name: LogName, before: ReadTo | None) -> int:

@@ -199,6 +199,8 @@ def test_a_range_is_named_by_times(ruins: Ruins) -> None:
     assert offsets(ruins, start=after(-5), end=after(1)) == [0]
     assert offsets(ruins, start=after(100)) == []
     assert offsets(ruins, start=after(49), end=after(1000)) == [49]
+    with pytest.raises(ValueError, match="-1 is no offset"):
+        offsets(ruins, start=-1)
     with pytest.raises(ValueError, match="no time zone"):
         offsets(ruins, start=datetime(2026, 1, 1))
 

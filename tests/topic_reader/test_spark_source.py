@@ -76,7 +76,6 @@ def test_a_log_is_split_at_objects_but_not_where_transactions_may_be_open(
     assert planned(ruins, assign='{"orders": [1]}') == both[3:]
     zero = {"assign": '{"orders": [0]}'}
     assert planned(ruins, **zero, startingOffsets='{"orders": {"0": 7}}') == [(0, 7, 10), (0, 10, 15)]
-    assert planned(ruins, startingOffsets="latest") == []
     assert planned(ruins, **zero, **READ_COMMITTED) == [(0, 0, 15)]
     monkeypatch.setattr(spark_source, "_LONGEST_TRANSACTION_MS", -1)
     assert planned(ruins, **zero, **READ_COMMITTED) == both[:3]
@@ -394,8 +393,19 @@ def test_an_option_with_a_misspelt_name_or_value_is_refused_and_says_what_is_mea
         ({"columns": "key,values"}, "there is no values; is value meant"),
         ({"startingOffsets": '{"order": {"0": 3}}'}, "order is not read; is orders meant"),
         ({"startingOffsets": '{"orders": {"7": 3}}'}, "no partition 7"),
-        ({"startingOffsets": "latest", "endingOffsets": "earliest"}, "ends before it starts"),
-        ({"startingOffsets": '{"orders": {"0": 1000}}'}, "offsets 10 to 999 are in no readable object"),
+        ({"startingOffsets": "latest"}, "startingOffsets: .*is endingOffsets meant"),
+        ({"startingOffsets": '{"orders": {"0": -1, "1": 0}}'}, "startingOffsets: .*is endingOffsets meant"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: .*is startingOffsets meant"),
+        ({"endingOffsets": '{"orders": {"0": -2, "1": 5}}'}, "endingOffsets: .*is startingOffsets meant"),
+        ({"startingOffsets": '{"orders": {"0": 3}}'}, "startingOffsets: partition 1 of orders is missing"),
+        ({"endingOffsets": '{"orders": {"1": 3}}'}, "endingOffsets: partition 0 of orders is missing"),
+        ({"startingOffsets": '{"orders": {"0": 0, "1_0": 3}}'}, "'1_0' is no partition"),
+        (
+            {"startingOffsets": '{"orders": {"0": 7, "1": 0}}', "endingOffsets": '{"orders": {"0": 5, "1": 0}}'},
+            "ends before",
+        ),
+        ({"startingTimestamp": "2", "endingTimestamp": "1"}, "endingTimestamp is before startingTimestamp"),
+        ({"startingOffsets": '{"orders": {"0": 1000, "1": 0}}'}, "offsets 10 to 999 are in no readable object"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "give one of"),
         ({"assign": '{"orders": [3]}'}, "no partition 3"),
         ({"subscribe": "order"}, "no topic of this name"),
@@ -407,7 +417,7 @@ def test_an_option_with_a_misspelt_name_or_value_is_refused_and_says_what_is_mea
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused(ruins: Ruins, more: dict[str, str], said: str) -> None:
-    ruins.upload(1, (ORDERS, 0, 0, batch(0, 10)))
+    ruins.upload(1, *((partition(each), 0, 0, batch(0, 10)) for each in (0, 1)))
     with pytest.raises((ValueError, RecoveryError), match=said):
         planned(ruins, **more)
 
@@ -415,6 +425,19 @@ def test_an_option_that_cannot_be_meant_is_refused(ruins: Ruins, more: dict[str,
 def test_a_store_without_anything_of_the_cluster_is_not_taken_for_an_empty_topic(ruins: Ruins) -> None:
     with pytest.raises(UnknownClusterError, match="the store has no records of it"):
         planned(ruins)
+
+
+def test_a_stream_starts_at_offsets_of_all_partitions_that_there_are(ruins: Ruins) -> None:
+    ruins.upload(1, *((partition(each), 0, 0, batch(0, 10)) for each in (0, 1)))
+    with pytest.raises(ValueError, match="startingOffsets: partition 1 of orders is missing"):
+        stream(ruins, startingOffsets='{"orders": {"0": 8}}').latestOffset()
+    reader = stream(ruins, startingOffsets='{"orders": {"0": 8, "1": -1}}')
+    end = reader.latestOffset()
+    reader.stop()
+    resumed = stream(ruins, startingOffsets='{"orders": {"0": 8}}')  # the other one was not there when it began
+    assert resumed.partitions(end, end) == []
+    assert resumed.latestOffset() == end
+    resumed.stop()
 
 
 def test_a_stream_refuses_options_that_end_it(ruins: Ruins) -> None:
