@@ -8,7 +8,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings.storage_spec import storage_spec
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.broker_files.meta_properties import read_meta_properties
+from kafka_cluster.cluster import KafkaCluster
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.snapshots.store_snapshots import TopicMemory
@@ -20,17 +20,19 @@ from plugin.wall_clock import wall_ms
 from plugin.zones.bucket_loading import load_storage
 from rlm.lifecycle.orphans import Comparison, MetadataBehindError, OrphanTask
 
+_TIMEOUT_S = 30.0
+
 
 class OrphanCheck:
     """Reads the metadata topic to its end when entered. Blocks."""
 
     def __init__(self, broker: BrokerProperties, settings: AgentSettings, client: KafkaClientConfig) -> None:
-        """`client` reaches the cluster. Raises RemoteStorageError when the store cannot be used."""
+        """`client` reaches the cluster. Raises KafkaClusterError, RemoteStorageError."""
         self._broker_id = broker.node_id
         store = RemoteWalMetadataStore()
         if (remembered := TopicMemory(settings.process.state_directory).load()) is not None:
             store.topic.remember(remembered)
-        cluster_id = read_meta_properties(broker.log_dirs[0]).cluster_id
+        cluster_id = KafkaCluster(client, "remote-wal-orphans", _TIMEOUT_S).listing().cluster_id
         context = StorageContext(cluster_id, broker.node_id, can_wait=True)
         self._storage = load_storage(storage_spec(settings.storage, broker), context)
         blobs = blobs_of(self._storage, "read", "metadata snapshots")

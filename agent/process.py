@@ -35,7 +35,7 @@ from agent.settings.setting_types import AgentSettingsError
 from agent.settings.shown_configuration import shown_configuration
 from agent.tls.certificates import CertificateWatch, certificate_stores
 from agent.wiring.relaying import Relaying
-from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
+from kafka_log.broker_files.meta_properties import MetaProperties, formatted_directory
 from kafka_log.broker_files.server_properties import BrokerProperties
 from kafka_log.errors import BrokerPropertiesError
 from plugin.errors import StoreError
@@ -204,25 +204,6 @@ def _import_storage_system() -> "type[StorageSystem]":
     from agent.wiring.storage_system import StorageSystem
 
     return StorageSystem
-
-
-def formatted_directory(log_dirs: Sequence[Path]) -> MetaProperties | None:
-    """Return the identity in the first formatted directory; None if none is formatted yet.
-
-    Raises MalformedFileError, and OSError when no directory can be read and none may come.
-    """
-    unreadable: OSError | None = None
-    waits = False
-    for directory in log_dirs:
-        try:
-            return read_meta_properties(directory)
-        except FileNotFoundError:
-            waits = True
-        except OSError as error:  # a failed disk: like the broker, we use its other directories
-            unreadable = error
-    if unreadable is not None and not waits:
-        raise unreadable
-    return None
 
 
 async def wait_for_format(log_dirs: Sequence[Path]) -> MetaProperties:

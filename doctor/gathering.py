@@ -35,7 +35,7 @@ from gateway.zone_proxies import ranked
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.preflight import reach
 from kafka_log.broker_files.cluster_metadata import read_leaders
-from kafka_log.broker_files.meta_properties import read_meta_properties
+from kafka_log.broker_files.meta_properties import cluster_id_of
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
@@ -156,7 +156,7 @@ def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:
 def _led_to(facts: Facts, zones: Mapping[int, str | None] | Unknown) -> dict[int, bool | Unknown | None]:
     """Return the gateway's ports on this host at which brokers of other zones are reached."""
     settings, broker = facts.settings.gateway, facts.broker
-    cluster_id = get_fact(lambda: read_meta_properties(broker.log_dirs[0]).cluster_id)
+    cluster_id = get_fact(lambda: cluster_id_of(broker.log_dirs))
     if isinstance(zones, Unknown) or isinstance(cluster_id, Unknown):
         return {}
     others = settings.reached(one for one, zone in zones.items() if zone != broker.rack and one != broker.node_id)
@@ -215,7 +215,7 @@ def _stores(
     spec = storage_spec(settings.storage, broker)
 
     def probed(of_bucket: Mapping[str, str]) -> Store | Unknown:
-        context = StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id)
+        context = StorageContext(cluster_id_of(broker.log_dirs), broker.node_id)
         return probe_store(replace(spec, settings=of_bucket), context, secrets.token_hex(8), wall_ms)
 
     if not spec.buckets:

@@ -52,6 +52,32 @@ def read_meta_properties(log_dir: Path) -> MetaProperties:
     return parse_meta_properties(path.read_bytes(), path)
 
 
+def formatted_directory(log_dirs: Iterable[Path]) -> MetaProperties | None:
+    """Return the identity in the first formatted directory; None if none is formatted yet.
+
+    Raises MalformedFileError, and OSError when no directory can be read and none may come.
+    """
+    unreadable: OSError | None = None
+    waits = False
+    for directory in log_dirs:
+        try:
+            return read_meta_properties(directory)
+        except FileNotFoundError:
+            waits = True
+        except OSError as error:  # a failed disk: like the broker, we use its other directories
+            unreadable = error
+    if unreadable is not None and not waits:
+        raise unreadable
+    return None
+
+
+def cluster_id_of(log_dirs: Iterable[Path]) -> str:
+    """Return the cluster of these log directories, of which some may be lost. Raises like `formatted_directory`."""
+    if (found := formatted_directory(log_dirs)) is None:
+        raise FileNotFoundError(f"no log directory has a {FILE_NAME}")
+    return found.cluster_id
+
+
 def directory_ids(log_dirs: Iterable[Path]) -> dict[str, str]:
     """Return the ids of those directories that have one, by path."""
     found = {}

@@ -307,7 +307,7 @@ def test_each_zones_bucket_is_probed_and_the_own_one_is_the_store(
 ) -> None:
     monkeypatch.setattr(gathering, "_KAFKA_TIMEOUT_S", 0.5)  # no Kafka is there
     raw = {
-        "node.id": "1", "log.dirs": str(tmp_path / "data"), "broker.rack": rack,
+        "node.id": "1", "log.dirs": f"{tmp_path}/lost,{tmp_path}/data", "broker.rack": rack,
         "remote.wal.agent.state.directory": str(tmp_path / "state"),
         "remote.wal.buckets": f"az1={tmp_path}/one,az2={tmp_path}/two",
     }  # fmt: skip

@@ -1,0 +1,32 @@
+"""`remote-wal orphans` on a host that has lost a disk."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from agent import orphan_check
+from agent.settings_file import read_settings_file
+from kafka_cluster.answers import ClusterListing
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+
+
+def test_the_cluster_tells_its_id_and_lost_log_directories_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"node.id=1\nlog.dirs={tmp_path}/lost\nlisteners=CLIENT://127.0.0.1:1,WAL://127.0.0.1:19901\n"
+        "advertised.listeners=CLIENT://127.0.0.1:1,WAL://127.0.0.1:19901\ninter.broker.listener.name=WAL\n"
+        f"listener.security.protocol.map=CLIENT:PLAINTEXT,WAL:PLAINTEXT\nrsm.wal.config.directory={tmp_path}/store\n"
+        "remote.log.wal.storage.manager.class.name=plugin.local_directory.LocalWalStorageManager\n"
+        f"remote.wal.agent.state.directory={tmp_path}/state\n"
+    )
+    asked: list[str] = []
+    monkeypatch.setattr(KafkaCluster, "listing", lambda _: ClusterListing("cluster-1", {}, {}))
+    monkeypatch.setattr(orphan_check, "TopicSession", lambda *_: SimpleNamespace(read_to_end=None))
+    monkeypatch.setattr(orphan_check, "newest_snapshot", lambda _blobs, cluster_id: asked.append(cluster_id))
+    broker, settings = read_settings_file(file)
+    orphan_check.OrphanCheck(broker, settings, KafkaClientConfig("nowhere:1"))
+    assert asked == ["cluster-1"]
