@@ -64,9 +64,8 @@ def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
 class LogDirectory:
     """One entry of a broker's log.dirs. One caller at a time."""
 
-    def __init__(self, path: Path, *, include_cluster_metadata: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._include_cluster_metadata = include_cluster_metadata
         self._known: dict[str, tuple[int, PartitionDirectory]] = {}
 
     @property
@@ -110,7 +109,7 @@ class LogDirectory:
         if named is None or not entry.is_dir(follow_symlinks=False):
             return None
         topic, partition = named
-        if topic == CLUSTER_METADATA_TOPIC and not self._include_cluster_metadata:
+        if topic == CLUSTER_METADATA_TOPIC:
             return None
         path = self.path / entry.name
         try:

@@ -234,14 +234,14 @@ class LocalCluster:
         for process in [*self._brokers.values(), *self._agents.values()]:
             process.kill()
 
-    def start_broker(self, broker_id: int, *, wait: bool = True, timeout_s: float = START_TIMEOUT_S) -> None:
+    def start_broker(self, broker_id: int, *, wait: bool = True) -> None:
         """Start a broker. Raises ProcessStartError, WaitTimeoutError."""
         if not self._brokers[broker_id].is_alive():
             java, kafka = self.runtime.java, self._kafka_of(broker_id)
             self._brokers[broker_id] = broker_process(self.layout, broker_id, self.settings, java, kafka)
             self._brokers[broker_id].start()
         if wait:
-            self.wait_for_brokers([broker_id], timeout_s)
+            self.wait_for_brokers([broker_id])
 
     def start_agent(self, broker_id: int, *, wait: bool = True, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start an agent. Raises ProcessStartError, WaitTimeoutError."""

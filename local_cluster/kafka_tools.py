@@ -84,11 +84,9 @@ class KafkaTools:
             arguments += ["--command-property", *(f"{key}={value}" for key, value in config.items())]
         return parse_producer_performance(self.run("org.apache.kafka.tools.ProducerPerformance", arguments))
 
-    def consume(
-        self, topic: str, *, records: int, config: Mapping[str, str] | None = None, idle_timeout_s: float = 30
-    ) -> int:
+    def consume(self, topic: str, *, records: int, config: Mapping[str, str] | None = None) -> int:
         """Read that many records from the start; return how many were read. Raises KafkaToolError."""
-        arguments = self._arguments(topic, num_records=records, timeout=int(idle_timeout_s * 1000))
+        arguments = self._arguments(topic, num_records=records, timeout=30_000)
         for key, value in (config or {}).items():
             arguments += ["--command-property", f"{key}={value}"]
         return parse_consumed_records(self.run("org.apache.kafka.tools.ConsumerPerformance", arguments))

@@ -168,13 +168,13 @@ class ManagedProcess:
         """Wait for the end. Raises WaitTimeoutError."""
         wait_until(lambda: not self.is_alive(), f"{self.spec.name} ends", timeout_s, interval_s=0.02)
 
-    def log_tail(self, lines: int = 15) -> str:
+    def log_tail(self) -> str:
         """Return the last lines that the process printed."""
         try:
             text = self.spec.log_path.read_text(errors="replace")
         except OSError:
             return ""
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join(text.splitlines()[-15:])
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from recovery.errors import RecoveryError, TargetRefusedError, UnknownClusterErr
 from recovery.logs.log_directory_target import LogDirectoryIdentity, LogDirectoryTarget, identity_in, refusal_of
 from recovery.logs.log_plan import EpochStart, Extent, Gap, LogPlan, LogRuns, PlanRules
 from recovery.logs.log_settings import LogSettings, log_settings
-from recovery.logs.restore import RestoredLog, RestoreJob, RestoreProgress, restore_logs
+from recovery.logs.restore import RestoredLog, RestoreJob, restore_logs
 from recovery.logs.run_reader import RunReader
 from recovery.metadata.inventory import Inventory
 
@@ -438,14 +438,7 @@ def tier_refusal(plans: Iterable[tuple[PlannedLog, LogPlan]]) -> TargetRefusedEr
     )
 
 
-def run_drill(
-    directory: Path,
-    planned: Sequence[PlannedLog],
-    reader: RunReader,
-    *,
-    threads: int,
-    progress: Callable[[RestoreProgress], None] = lambda _progress: None,
-) -> list[RestoredLog]:
+def run_drill(directory: Path, planned: Sequence[PlannedLog], reader: RunReader, *, threads: int) -> list[RestoredLog]:
     """Restore the logs into a scratch directory, where no broker will start. It must be empty or absent.
 
     Raises TargetRefusedError when it is not, RemoteStorageError, OSError.
@@ -457,4 +450,4 @@ def run_drill(
         for log in planned
         if log.is_restored(log.plan, log.plan.gap)
     ]
-    return restore_logs(jobs, reader, threads=threads, progress=progress)
+    return restore_logs(jobs, reader, threads=threads)

@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 OnChange = Callable[[SettingsTable], object]
 
 _CLIENT_ID = "remote-wal-settings"
+_TIMEOUT_S = 30.0
 _QUICK = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100, absence_check_ms=1000)
 
 FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1, batch_wait_ms=200, new_partitions_check_ms=10_000)
@@ -81,7 +82,7 @@ class SettingsReader(TopicFollower):
 
 def read_settings(
     client_config: KafkaClientConfig,
-    timeout_s: float = 30.0,
+    timeout_s: float = _TIMEOUT_S,
     consumer_factory: ConsumerFactory = confluent_reader,
     memory: SettingsMemory | None = None,
 ) -> SettingsTable:
@@ -117,16 +118,14 @@ def read_settings(
         reader.close()
 
 
-def read_known_settings(
-    client_config: KafkaClientConfig, timeout_s: float = 30.0, consumer_factory: ConsumerFactory = confluent_reader
-) -> SettingsTable:
+def read_known_settings(client_config: KafkaClientConfig) -> SettingsTable:
     """Return the topic's content as of now; settings of topics that are gone stand apart. Blocks.
 
     Raises MetadataTopicError when there is no such topic, or its end was not reached in time.
     """
-    table = read_settings(client_config, timeout_s, consumer_factory)
+    table = read_settings(client_config)
     bound = [name for name, settings in table.topics.items() if settings.topic_id is not None]
-    described = KafkaCluster(client_config, _CLIENT_ID, timeout_s).topics(bound)
+    described = KafkaCluster(client_config, _CLIENT_ID, _TIMEOUT_S).topics(bound)
     orphaned = orphaned_settings(table.topics, described)
     return replace(
         table,
@@ -155,12 +154,8 @@ class SettingsWriter:
     """Writes values of the settings topic. Thread-safe."""
 
     def __init__(
-        self,
-        client_config: KafkaClientConfig,
-        timeout_s: float = 30.0,
-        producer_factory: ProducerFactory = confluent_producer,
+        self, client_config: KafkaClientConfig, producer_factory: ProducerFactory = confluent_producer
     ) -> None:
-        self._timeout_s = timeout_s
         self._producer = producer_factory(
             {
                 **client_config.for_confluent(
@@ -168,7 +163,7 @@ class SettingsWriter:
                     acks="all",
                     enable_idempotence=True,
                     linger_ms=0,
-                    message_timeout_ms=int(timeout_s * 1000),
+                    message_timeout_ms=int(_TIMEOUT_S * 1000),
                 )
             }
         )
@@ -202,13 +197,13 @@ class SettingsWriter:
                 partition=0,
                 on_delivery=lambda error, _message: delivered.append(error),
             )
-        self._producer.flush(self._timeout_s)
+        self._producer.flush(_TIMEOUT_S)
         errors = [error for error in delivered if error is not None]
         if errors or len(delivered) < len(records):
             raise MetadataTopicError(
                 "write setting",
                 ", ".join(key.decode() for key in list(records)[:3]),
-                str(errors[0]) if errors else f"not acknowledged within {self._timeout_s} s",
+                str(errors[0]) if errors else f"not acknowledged within {_TIMEOUT_S} s",
                 f"does {SETTINGS_TOPIC} exist, and has it min.insync.replicas brokers in sync?",
             )
 

@@ -6,7 +6,7 @@ The publisher itself then accepts no more records, which ends the uploads; this 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
@@ -24,7 +24,6 @@ class PublicationWatch:
         stall_reason: Callable[[], str | None],
         count_fault: Callable[[str], None],
         on_well: Callable[[], None] = lambda: None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`stall_reason` is the publisher's.
 
@@ -33,7 +32,6 @@ class PublicationWatch:
         self._stall_reason = stall_reason
         self._count_fault = count_fault
         self._on_well = on_well
-        self._sleep = sleep
         self.stalled_because: str | None = None
         """None while all is well."""
 
@@ -46,7 +44,7 @@ class PublicationWatch:
         """Check every second until cancelled."""
         while True:
             self.look()
-            await self._sleep(_INTERVAL_S)
+            await asyncio.sleep(_INTERVAL_S)
 
     def look(self) -> None:
         """Check once whether metadata can be published."""

@@ -42,10 +42,10 @@ class ObjectRead:
         return self.end - self.start
 
 
-def order_reads(plans: Sequence[LogPlan], max_read_bytes: int = MAX_READ_BYTES) -> Iterator[ObjectRead]:
+def order_reads(plans: Sequence[LogPlan]) -> Iterator[ObjectRead]:
     """Yield all extents of all plans, each once; those of one plan in its order."""
     ordered = merge(*(_keyed(number, plan) for number, plan in enumerate(plans)))
-    return group_reads((LogExtent(log, extent) for _, _, log, _, extent in ordered), max_read_bytes)
+    return group_reads((LogExtent(log, extent) for _, _, log, _, extent in ordered))
 
 
 def group_reads(extents: Iterable[LogExtent], max_read_bytes: int = MAX_READ_BYTES) -> Iterator[ObjectRead]:
