@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.topic_doubt import TopicDoubt
+from metadata_topic.settings.settings_records import Balancer
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
@@ -157,6 +158,22 @@ class StateCollector(Collector):
             ),
         ):
             yield GaugeMetricFamily(f"remote_wal_{name}", meaning, value)
+
+
+class ImbalanceCollector(Collector):
+    """Reads from the settings topic what the balancer measured."""
+
+    def __init__(self, balancer: Callable[[], Balancer | None]) -> None:
+        self._balancer = balancer
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry, on the HTTP endpoint's threads."""
+        what = "How far the fullest and the emptiest broker are apart, of the mean, as `reassign balance` measured it"
+        found = GaugeMetricFamily("remote_wal_imbalance_ratio", what, labels=["load"])
+        balancer = self._balancer()
+        for load, value in zip(("in", "out", "stored"), (balancer and balancer.apart) or (), strict=False):
+            found.add_metric([load], value)
+        yield found
 
 
 def _by(name: str, meaning: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:

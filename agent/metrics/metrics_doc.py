@@ -16,7 +16,7 @@ from agent.descriptors import DescriptorWatch
 from agent.http.http_endpoint import Health, tell_health
 from agent.http.http_server import HttpMetrics
 from agent.log_stream import lost_lines
-from agent.metrics.agent_metrics import StateCollector
+from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector
 from agent.metrics.loop_times import LoopTimes
 from agent.metrics.paused_reads import PausedLinks, PausedReads
 from agent.metrics.savings import Dollars, SavingsCollector
@@ -122,6 +122,7 @@ def _collectors() -> list[Collector]:
         PausedReads(None),
         PausedLinks(None),
         TopicCollector(dict, dict, dict, 0),
+        ImbalanceCollector(lambda: None),
         StateCollector(
             GuardedStorageManager(),
             NoLedPartitions(),

@@ -20,7 +20,7 @@ from agent.configuration import Configuration
 from agent.defects import STARTING, Supervisor, root_cause
 from agent.http.object_summary import object_summary
 from agent.identity import AgentIdentity
-from agent.metrics.agent_metrics import StateCollector
+from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector
 from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
 from agent.metrics.loop_times import WITHOUT_STORE, Loop
 from agent.metrics.topic_metrics import TopicCollector
@@ -33,7 +33,7 @@ from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import Lifecycle
 from agent.wiring.relaying import Relaying
 from agent.wiring.write_path import WritePath
-from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.settings_table import CLUSTER, SettingsTable
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import StoreFile
 from metadata_topic.topic.followed_metadata import FollowedMetadata
@@ -324,6 +324,7 @@ class StorageSystem:
                 lambda: run.led_gaps.held_offsets,
             ),
             TopicCollector(run.write_path.status, lambda: traffic.by_partition, run.write_path.held_back_s),
+            ImbalanceCollector(lambda: kafka.topic_settings.table.balancer.get(CLUSTER)),
         )
         for one in collectors:
             registry.register(one)

@@ -52,9 +52,12 @@ def status(
         _add_replicas(rows, cluster.listing())
     code = exit_code(rows)
     if json:
-        tell_json({"brokers": rows, "pauses": _pauses(known)}, code)
+        tell_json({"brokers": rows, "pauses": _pauses(known), "apart": _apart(known)}, code)
     else:
         _print(rows, _pauses(known), is_verbose=verbose)
+        if apart := _apart(known):
+            told = ", ".join(f"{part} {value:.0%}" for part, value in apart.items())
+            show(f"The fullest and the emptiest broker are apart by so much of the mean, when balanced last: {told}")
     raise typer.Exit(code)
 
 
@@ -123,6 +126,14 @@ def _is_bad(row: Mapping[str, Any]) -> bool:
 
 def _pauses(known: "SettingsTable") -> list[str]:
     return [pause.describe(scope) for scope, pause in sorted(known.pauses.items())]
+
+
+def _apart(known: "SettingsTable") -> dict[str, float]:
+    """Return how far brokers' loads are apart, as the balancer measured it last."""
+    from metadata_topic.settings.settings_table import CLUSTER
+
+    balancer = known.balancer.get(CLUSTER)
+    return dict(zip(("in", "out", "stored"), balancer.apart or (), strict=False)) if balancer is not None else {}
 
 
 def _print(rows: list[dict[str, Any]], pauses: list[str], *, is_verbose: bool) -> None:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
     from metadata_topic.settings.wal_retention import AgentsRetention
     from recovery.reassignment.admin import ReassignmentAdmin
+    from recovery.reassignment.balance_turn import BalanceTurn
     from recovery.reassignment.moves import Reassignment, ReassignmentLimits
     from recovery.reassignment.plan import ClusterReplicas, Loads, ReassignmentPlan, TopicPartition, TopicStorage
     from recovery.reassignment.tail_requests import NoTails, TailRequests
@@ -103,25 +104,53 @@ def balance(
     moving: Moving,
     seconds: Seconds = 30.0,
     limit: Limit = 100,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Go on, until Ctrl-C. Of several one works, and another when that one is dead."),
+    ] = False,
     every: Annotated[float, typer.Option(min=1.0, help="Seconds between two rounds of --watch.")] = 600.0,
     json: Json = False,
 ) -> None:
     """Bring all brokers within a fifth of each other in what they take in, give out and store, as measured now."""
     from recovery.reassignment.balance import plan_balance
+    from recovery.reassignment.balance_turn import BEAT_S
+    from recovery.reassignment.plan import apart, broker_loads
 
-    def round_of(loads: "Loads") -> None:
-        _reassign(connection, lambda cluster, _: plan_balance(cluster, loads, limit), moving, loads, json=json)
+    def round_of(loads: "Loads", turn: "BalanceTurn | None") -> None:
+        def plan(cluster: "ClusterReplicas", _: "ReassignmentAdmin") -> "ReassignmentPlan":
+            if turn is not None:
+                turn.tell(apart(broker_loads(cluster, loads)))
+            return plan_balance(cluster, loads, limit)
 
-    while True:
-        try:
-            round_of(measured_loads(connection, seconds))
-        except typer.Exit as ended:
-            if not watch or ended.exit_code != ExitCode.FINDINGS:  # the next round tries again what was not done
-                raise
-        if not watch:
+        _reassign(connection, plan, moving, loads, json=json)
+
+    with _turn(connection) if watch and not moving.dry_run else nullcontext() as turn:
+        while True:
+            is_mine = turn is None or turn.take()
+            try:
+                if is_mine:
+                    round_of(measured_loads(connection, seconds), turn)
+            except typer.Exit as ended:
+                if not watch or ended.exit_code != ExitCode.FINDINGS:  # the next round tries again what was not done
+                    raise
+            if not watch:
+                return
+            threading.Event().wait(every if is_mine else BEAT_S)
+
+
+@contextmanager
+def _turn(connection: Connection) -> "Iterator[BalanceTurn | None]":
+    """Yield what says when it is this process's turn; None where no agent ever started, and nothing can."""
+    import secrets
+
+    from recovery.reassignment.balance_turn import BalanceTurn, RowOfSettings
+
+    with RowOfSettings(connection.client_config()) as row:
+        if not row.is_there():
+            yield None
             return
-        threading.Event().wait(every)
+        with BalanceTurn(row, secrets.token_hex(8), time.monotonic) as turn:
+            yield turn
 
 
 @app.command()
@@ -389,7 +418,8 @@ def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client:
             fitted("topic", ">part", "before", "after", "new on", ">local log", rows=rows, drop=("before", "new on")),
             f"{len(planned.moves)} moves. At most {decimal(total)} of local logs are copied;",
             "less where new replicas begin at the last tiered offset.",
-            f"About {decimal(inline)} of that are in no object any more, at a steady rate of writing, and go inline.",
+            f"About {decimal(total - inline)} of that go by links, and {decimal(inline)}, which are in no object any",
+            "more, inline, at a steady rate of writing. What is stored now is kept until its move has ended.",
         )
     elif not planned.left:
         show("Nothing is to be moved.")

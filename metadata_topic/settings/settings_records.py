@@ -1,4 +1,4 @@
-"""Values of the settings topic beside those of topics and agents: requests for tails, leases, pauses of links.
+"""Values of the settings topic beside those of topics and agents: requests for tails, leases, pauses, the balancer.
 
 Whoever asks for a tail removes the request and the answer afterwards. A request whose sender could not is ignored from
 its deadline on, and the next request for the partition takes its place. A broker's leases have the last two numbers, so
@@ -55,6 +55,19 @@ Leases = tuple[LeaseValue, ...]
 def with_lease(known: Leases, lease: LeaseValue) -> Leases:
     """Return the leases to record next: this one, behind the known ones from the number before it on."""
     return (*(one for one in known if one.number >= lease.number - 1), lease)
+
+
+@with_config(AS_READ)
+@dataclass(frozen=True, slots=True)
+class Balancer:
+    """The one process of several that balances the cluster (`recovery.reassignment.balance_turn`)."""
+
+    holder: str
+    """Random, of one process."""
+    beat: int
+    """Another number with each sign of life."""
+    apart: tuple[float, float, float] | None = None
+    """How far brokers' loads are apart (`recovery.reassignment.plan.apart`); None: not measured yet."""
 
 
 ALL: Final = "all"

@@ -13,6 +13,7 @@ key                                   value
 ``lease:<broker id>``                 `Leases`
 ``tail:<topic>:<partition>``          `TailRequest`
 ``tail-stored:<topic>:<partition>``   `TailStored`
+``balancer:cluster``                  `Balancer`
 ``restored:<topic id>``               up to which offset another settings topic was put into this one
 ====================================  ================================================================
 
@@ -37,6 +38,7 @@ from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.settings.patterns import is_match
 from metadata_topic.settings.settings_records import (
     ALL,
+    Balancer,
     Leases,
     Pause,
     Pauses,
@@ -192,10 +194,12 @@ PAUSES: Final = Kind(
 LEASES: Final = Kind("leases", "lease", _broker_id, TypeAdapter(_Record[Leases]))
 TAIL_REQUESTS: Final = Kind("tail_requests", "tail", _partition, TypeAdapter(_Record[TailRequest]), _partition_text)
 TAILS_STORED: Final = Kind("tails_stored", "tail-stored", _partition, TypeAdapter(_Record[TailStored]), _partition_text)
+BALANCER: Final = Kind("balancer", "balancer", str, TypeAdapter(_Record[Balancer]))
+CLUSTER: Final = "cluster"
 RESTORED: Final = Kind("restored", "restored", str, TypeAdapter(_Record[int]))
 
 KINDS: Final[tuple[Kind[Any, Any], ...]] = (
-    TOPICS, PATTERNS, AGENTS, PAUSES, LEASES, TAIL_REQUESTS, TAILS_STORED, RESTORED,
+    TOPICS, PATTERNS, AGENTS, PAUSES, LEASES, TAIL_REQUESTS, TAILS_STORED, BALANCER, RESTORED,
 )  # fmt: skip
 _BY_PREFIX: Final = {kind.prefix: kind for kind in KINDS}
 
@@ -227,6 +231,8 @@ class SettingsTable:
     leases: Mapping[int, Leases] = field(default_factory=dict)
     tail_requests: Mapping[TopicPartitionName, TailRequest] = field(default_factory=dict)
     tails_stored: Mapping[TopicPartitionName, TailStored] = field(default_factory=dict)
+    balancer: Mapping[str, Balancer] = field(default_factory=dict)
+    """One, under `CLUSTER`, if any balances."""
     restored: Mapping[str, int] = field(default_factory=dict)
     orphaned: Mapping[str, TopicSettings] = field(default_factory=dict)
     """Own settings of deleted topics, which `topics` lacks; another topic may have the name now (`read_known_settings`

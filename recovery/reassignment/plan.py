@@ -132,6 +132,13 @@ def broker_loads(cluster: ClusterReplicas, loads: Loads, plan: ReassignmentPlan 
     return {broker: Load(*parts) for broker, parts in sums.items()}
 
 
+def apart(carried: Mapping[int, Load]) -> tuple[float, float, float]:
+    """Return for each part of the load how far the fullest and the emptiest broker are apart, as a part of the mean."""
+    parts = list(zip(*carried.values(), strict=True)) or [(0.0,)] * 3
+    found = [(max(part) - min(part)) * len(part) / whole if (whole := sum(part)) else 0.0 for part in parts]
+    return found[0], found[1], found[2]
+
+
 def _shares(load: Load, replicas: Sequence[int]) -> Iterator[tuple[int, int, float]]:
     """Yield which part of which broker's load a partition makes, and how much."""
     for broker in replicas:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from cli.recovery import reassign
 from cli.recovery.reassign import app
 from recovery.errors import ReassignmentError
+from recovery.reassignment import balance_turn
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import ClusterReplicas, Load, PartitionReplicas, TopicPartition
 
@@ -114,3 +115,38 @@ def test_a_partition_that_is_being_moved_is_planned_when_that_has_ended(monkeypa
     assert done.exit_code == 1, done.output
     assert json.loads(done.stdout)["moves"] == []
     assert "being moved" in json.loads(done.stdout)["left"]["t-0"]
+
+
+def test_a_balancer_that_watches_measures_when_it_is_its_turn_and_tells_what_it_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[object] = []
+
+    class Turn:
+        def take(self) -> bool:
+            told.append("asked")
+            if len(told) == 5:
+                raise KeyboardInterrupt
+            return len(told) > 1
+
+        def tell(self, apart: object) -> None:
+            told.append(apart)
+
+    def measured(_connection: object, _seconds: float) -> dict[TopicPartition, Load]:
+        told.append("measured")
+        return {T0: Load(10, 10, 10), T1: Load(10, 10, 10)}
+
+    monkeypatch.setattr(balance_turn, "BEAT_S", 0.0)
+    monkeypatch.setattr(reassign, "_turn", lambda _: nullcontext(Turn()))
+    monkeypatch.setattr(reassign, "_admin", lambda _: nullcontext(Balanced({})))
+    monkeypatch.setattr(reassign, "measured_loads", measured)
+    CliRunner().invoke(app, ["balance", "--watch", "--every", "1", *HERE])
+    assert told == ["asked", "asked", "measured", (0.0, 2.0, 0.0), "asked"]
+
+
+class Balanced(PlayedAdmin):
+    def cluster(self) -> ClusterReplicas:
+        return ClusterReplicas({1: "a", 2: "a"}, (PartitionReplicas(T0, 1, (1, 2), frozenset({1, 2})),))
+
+    def ongoing(self) -> list[TopicPartition]:
+        return [T0]

@@ -38,6 +38,7 @@ ALL = values(
     rollout="az2",
     drainOnScaleIn=True,
     joinOnScaleOut=True,
+    balance={"enabled": True},
     terminationGracePeriodSeconds=3600,
     certificates={"issuer": {"name": "agents", "kind": "ClusterIssuer"}},
     podMonitor={"enabled": True, "labels": {"release": "prometheus"}},
@@ -183,6 +184,8 @@ def test_every_command_exists_with_its_options() -> None:
     agent = containers(sets()["kafka-az1"])["agent"]
     assert agent["args"][0] == "agent"
     assert is_command("", agent["args"])
+    [balance] = of_kind(rendered(ALL), "Deployment")["kafka-balance"]["spec"]["template"]["spec"]["containers"]
+    assert is_command("", balance["args"])
 
 
 def test_a_pod_is_ready_when_its_broker_is() -> None:
@@ -377,3 +380,5 @@ def test_services_and_the_budget_choose_the_pods_of_all_zones() -> None:
     for one in of_kind(made, "StatefulSet").values():
         assert chosen.items() <= one["spec"]["template"]["metadata"]["labels"].items()
         assert one["spec"]["serviceName"] == "kafka"
+    balancing = of_kind(rendered(ALL), "Deployment")["kafka-balance"]["spec"]["template"]["metadata"]["labels"]
+    assert not chosen.items() <= balancing.items(), "no client is led there"

@@ -26,7 +26,7 @@ def _values(file: Path, key: str) -> list[str]:
 
 def test_every_command_exists_with_its_options() -> None:
     commands = [one for file in FILES for key in ("ExecStart", "ExecStartPre") for one in _values(file, key)]
-    assert {words.split()[1] for words in commands} == {"agent", "gateway", "recover", "report", "verify"}
+    assert {words.split()[1] for words in commands} == {"agent", "gateway", "reassign", "recover", "report", "verify"}
     assert all(words.split()[0] == PROGRAM and is_command("", words.split()[1:]) for words in commands)
 
 

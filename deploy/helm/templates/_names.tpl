@@ -4,6 +4,12 @@ app.kubernetes.io/name: kafka
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Pods that balance are none of the brokers', to which services lead. */}}
+{{- define "balanceSelector" -}}
+app.kubernetes.io/name: kafka-balance
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "labels" -}}
 {{ include "selector" . }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
