@@ -46,6 +46,9 @@ def _allows(table: SettingsTable, names: Mapping[TopicId, str], topic: Hashable)
         name = names.get(topic_id)
     if name is not None:
         found = settings_of(topics, name, topic_id) if topic_id is not None else topics.get(name)
+        if found is not None and topic_id is None and found.topic_id is not None:
+            is_other = names.get(found.topic_id) != name  # an earlier topic of the name, as far as is known
+            found = None if is_other and found.pack else found
         return found.pack if found is not None else not any(is_match(one, name) for one in off_patterns)
     off = [one for one in topics.values() if not one.pack and one.is_of(topic_id)]
     return not off and not off_patterns

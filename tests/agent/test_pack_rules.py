@@ -22,6 +22,8 @@ OFF, ON = TopicSettings(pack=False), TopicSettings()
         ({"gone": TopicSettings(pack=False, topic_id=NEW)}, {}, {NEW}),
         ({}, {"o.*e": OFF, "one": ON}, {"one", ONE, NEW}),
         ({"one": ON}, {"o.*e": OFF}, {NEW}),
+        ({"one": TopicSettings(topic_id=ONE)}, {"o.*e": OFF}, {NEW}),
+        ({"one": TopicSettings(topic_id=NEW)}, {"o.*e": OFF}, {"one", ONE, NEW}),
     ],
 )
 def test_a_topic_is_packed_unless_it_may_be_off(
