@@ -46,6 +46,7 @@ from metadata_topic.records.records import (
     RemoteWalTopicRebuilt,
 )
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store.archive.archive_recovery import record_from_object
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.dead_tails import PartitionAndEpoch
@@ -477,4 +478,6 @@ def read_snapshots(
             remembered.archive.apply(record)
         remembered.snapshots += 1
         progress("snapshots", remembered.snapshots)
+    if remembered.refused and not remembered.snapshots:
+        remembered.store.topic.doubted(TopicDoubt.UNREADABLE, "no snapshot of the metadata can be read")
     return remembered

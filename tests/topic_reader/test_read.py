@@ -175,6 +175,11 @@ def test_a_snapshot_tells_what_objects_do_not(ruins: Ruins) -> None:
         DataLossError, match=r"offsets 13 to 14 went inline and were never stored; .*--wal-retention-ms"
     ):
         offsets(ruins)
+    for part in ruins.directory.rglob("*-of-*"):
+        part.write_bytes(b"?")
+    with pytest.raises(DataLossError, match="no snapshot of the metadata can be read"):
+        offsets(ruins, end=5)
+    assert offsets(ruins, end=5, fail_on_data_loss=False) == [0, 1, 2, 3, 4]
 
 
 def test_a_topic_is_known_by_its_id_where_no_controllers_log_is_left(ruins: Ruins) -> None:
