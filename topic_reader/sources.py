@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 
+from agent.own_metadata import own_metadata
 from agent.settings_file import read_settings_file
 from agent.stores import StoreSettings
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
@@ -79,6 +80,8 @@ class StoredTopics:
     topics: Mapping[str, TopicView]
     client: KafkaClientConfig | None
     from_objects: bool
+    state_directory: Path
+    """Of this host's agent."""
 
     @classmethod
     def find(cls, source: Source, names: Collection[str]) -> Self:
@@ -100,7 +103,8 @@ class StoredTopics:
             cluster_id, view = _without_brokers(source, broker.metadata_log_dir)
         by_name = {topic.name: topic for topic in view.topics.values()}
         topics = {name: by_name.get(name) or _by_id(name) for name in names}
-        return cls(StoreSettings.of(broker, settings, cluster_id), topics, client, source.from_objects)
+        stores, state_directory = StoreSettings.of(broker, settings, cluster_id), settings.process.state_directory
+        return cls(stores, topics, client, source.from_objects, state_directory)
 
     @contextmanager
     def opened(self) -> Iterator["OpenTopics"]:
@@ -164,6 +168,8 @@ class OpenTopics:
             told.take_told()
         elif topics.from_objects:
             return from_objects(storage, archive, patience=patience, wanted=wanted, snapshot=load())
+        elif (own := own_metadata(topics.state_directory, topics.stores.context.cluster_id)) is not None:
+            store, archived = own
         else:
             remembered = read_snapshots(storage, topics.stores.context.cluster_id)
             store, archived = remembered.store, remembered.archive

@@ -52,7 +52,7 @@ class StoredLogs(BrokersCluster):
         Path | None,
         typer.Option(
             help="A metadata.log.dir (or a copy of its __cluster_metadata-0) to take topics and replicas from, for "
-            "when no broker is left to ask. Objects are then read by their footers.",
+            "when no broker is left to ask. What is in objects then says this host's agent if it lives, else they do.",
             exists=True,
             file_okay=False,
         ),
@@ -100,6 +100,7 @@ class Sources:
 @contextmanager
 def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     """Open all inputs; the stores are open inside the block. Raises errors of our rooms."""
+    from agent.own_metadata import own_metadata
     from agent.settings_file import read_settings_file
     from agent.stores import StoreSettings
     from metadata_topic.topic.consumer import STALLED_S
@@ -109,7 +110,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     from plugin.wall_clock import wall_ms
     from recovery.cluster_view import read_tier
     from recovery.logs.run_reader import RunReader
-    from recovery.metadata.inventory import from_objects, look_until_steady
+    from recovery.metadata.inventory import from_metadata, from_objects, look_until_steady
 
     broker, settings = read_settings_file(where.broker_config)
     tell("asking for topics and replicas")
@@ -126,7 +127,12 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
             tell("listing objects")
             load = newest_snapshot(storage.blobs, cluster_id)
             if where.from_objects or where.cluster_metadata is not None:
-                snapshot, progress, patience = load(), progress_to(tell), patience_of(tell)
+                progress, patience = progress_to(tell), patience_of(tell)
+                own = None if where.from_objects else own_metadata(settings.process.state_directory, cluster_id)
+                if own is not None:
+                    tell("taking what this host's agent knows")
+                    return from_metadata(*own, storage, archive, progress, patience, wanted)
+                snapshot = load()
                 if snapshot is None:
                     tell("no snapshot of the metadata was read: what leaders declared is not known")
                 return look_until_steady(lambda: from_objects(storage, archive, progress, patience, wanted, snapshot))

@@ -176,10 +176,17 @@ class SegmentStates:
 class SegmentTable:
     """The segments, their blocks of entries and all other facts, in one SQLite database."""
 
-    def __init__(self, path: Path | None = None, cache_bytes: int = 2 << 20) -> None:
-        """Open the file, or make it; without a path in memory. Raises sqlite3.Error and DamagedRowError."""
-        self.path = path
-        self.connection = sqlite3.connect(path or ":memory:", check_same_thread=False)
+    def __init__(self, path: Path | None = None, cache_bytes: int = 2 << 20, *, is_read_only: bool = False) -> None:
+        """Open the file, or make it; without a path in memory. Raises sqlite3.Error and DamagedRowError.
+
+        `is_read_only`: stay with what the file holds now, while its agent goes on.
+        """
+        self.path, self._is_read_only = path, is_read_only
+        if path is not None and is_read_only:
+            self.connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+            self.connection.execute("BEGIN")
+        else:
+            self.connection = sqlite3.connect(path or ":memory:", check_same_thread=False)
         weakref.finalize(self, self.connection.close)
         self.states = SegmentStates()
         self.segments_in: Counter[RemoteLogSegmentState] = Counter()
@@ -216,7 +223,7 @@ class SegmentTable:
             )
         elif (version, application) != (FORMAT_VERSION, _APPLICATION_ID):
             raise DamagedRowError(f"it has format version {version}, this reader knows {FORMAT_VERSION}")
-        if path is not None:
+        if path is not None and not is_read_only:
             [[mode]] = run("PRAGMA journal_mode = WAL")
             if mode != "wal":  # otherwise a snapshot would block the writer until it fails
                 raise sqlite3.OperationalError(f"its file system does not allow a WAL, but mode {mode}")
@@ -403,7 +410,7 @@ class SegmentTable:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection that sees everything as it is now, without a lock if there is a file."""
-        if self.path is None:
+        if self.path is None or self._is_read_only:
             yield self.connection
             return
         with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as connection:

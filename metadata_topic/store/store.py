@@ -88,6 +88,8 @@ class StoreFile:
     cluster_id: str
     cache_bytes: int = 64 * 1024 * 1024
     """How much of the file's pages may be in memory (guessed)."""
+    is_read_only: bool = False
+    """Whether it is another process's: it is only read, as it is when it is opened."""
 
     @property
     def path(self) -> Path:
@@ -165,7 +167,10 @@ class RemoteWalMetadataStore(PartitionLookups):
     """Answers what is where. See the module's theory."""
 
     def __init__(self, file: StoreFile | None = None) -> None:
-        """Continue with what is in the file; without one all that is known is in memory."""
+        """Continue with what is in the file; without one all that is known is in memory.
+
+        Raises StoreLostError for a file of another process that cannot be read.
+        """
         self._file = file
         self.topic = TopicContinuity()
         """Whether the topic that is read is the one that was read before, and whole."""
@@ -177,7 +182,7 @@ class RemoteWalMetadataStore(PartitionLookups):
         unreadable = 0
         for _ in range(0 if file.refused.exists() else 2):
             try:
-                state = StoreState(file.path, file.cache_bytes)
+                state = StoreState(file.path, file.cache_bytes, is_read_only=file.is_read_only)
                 known = state.other_facts.get("cluster", {}).get("", file.cluster_id)
                 if known != file.cluster_id:
                     raise DamagedRowError(f"it is of cluster {known!r}, this is {file.cluster_id!r}")
@@ -186,6 +191,8 @@ class RemoteWalMetadataStore(PartitionLookups):
                 if list(self.topic.doubts) == [TopicDoubt.UNREADABLE]:
                     raise DamagedRowError(f"it lacks records: {self.topic.doubts[TopicDoubt.UNREADABLE]}")
             except _UNREADABLE as error:
+                if file.is_read_only:
+                    raise StoreLostError(f"{file.path} cannot be read: {error}") from error
                 consequence = "it is removed, and rebuilt from snapshot and topic"
                 log.error("metadata_store_unreadable", file=str(file.path), error=str(error), consequence=consequence)
                 self.topic = TopicContinuity()
@@ -195,6 +202,8 @@ class RemoteWalMetadataStore(PartitionLookups):
                 log.info("metadata_store_opened", file=str(file.path), progress=state.progress)
                 state.counters += Counter(files_unreadable=unreadable)
                 return state
+        if file.is_read_only:
+            raise StoreLostError(f"{file.path} is not in use")
         log.error("metadata_store_in_memory", directory=str(file.directory), consequence="it takes more memory")
         file.remove()
         self._file = None
@@ -206,8 +215,10 @@ class RemoteWalMetadataStore(PartitionLookups):
         )
         if self._file is None:
             return
-        self._file.remove()
         self._state.table.connection.close()
+        if self._file.is_read_only:
+            return
+        self._file.remove()
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK_REFUSES:
             try:
                 self._file.refused.touch()

@@ -87,9 +87,9 @@ class Writer:
 class StoreState:
     """All that a store knows, and the changes by records."""
 
-    def __init__(self, path: Path | None = None, cache_bytes: int = 0) -> None:
+    def __init__(self, path: Path | None = None, cache_bytes: int = 0, *, is_read_only: bool = False) -> None:
         """Continue with what the file holds. Raises sqlite3.Error, DamagedRowError, and what `json` and `int` raise."""
-        self.table = SegmentTable(path, cache_bytes)
+        self.table = SegmentTable(path, cache_bytes, is_read_only=is_read_only)
         self.counters: Counter[str] = Counter()
         self.untold_gaps = DeclaredGaps()
         """Gaps that this process declared, whether or not the topic has told of them. They are in no image: if a

@@ -1,0 +1,57 @@
+"""What the living agent of this host knows of the metadata topic, for commands that no broker answers.
+
+Its file is read as it is at that moment, and never written, while the agent goes on. An agent that does not live may
+have missed much: then the file does not count.
+"""
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agent.identity import LOCK_FILE
+from metadata_topic.records.errors import SnapshotError
+from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.segment_table import StoreLostError
+from metadata_topic.store.snapshots.archive_snapshot import keep_archive, with_archive
+from metadata_topic.store.snapshots.snapshot import SpooledSnapshot, read_image, snapshot_chunks
+from metadata_topic.store.snapshots.sparse_store import SparseStore
+from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
+
+log = structlog.get_logger(__name__)
+
+_LOCKS: Final = Path("/proc/locks")
+
+
+def own_metadata(state_directory: Path, cluster_id: str) -> tuple[SparseStore, ArchiveStore] | None:
+    """Return what the agent with this state directory knows; None if none lives, or if it doubts the topic."""
+    try:
+        if not _is_locked(state_directory / LOCK_FILE):
+            return None
+        with closing(RemoteWalMetadataStore(StoreFile(state_directory, cluster_id, is_read_only=True))) as known:
+            archived = ArchiveStore()
+            keep_archive(known, archived)
+            if known.topic.doubts:
+                return None
+            with known.streamed_image() as image:
+                chunks = snapshot_chunks(with_archive(image, archived), cluster_id)
+                spooled = SpooledSnapshot(chunks, None)
+        store = SparseStore()
+        store.restore(read_image(spooled, cluster_id))
+        store.settle()
+    except (OSError, SnapshotError, StoreLostError) as error:
+        log.warning("own_metadata_not_read", error=str(error), consequence="objects are read in its place")
+        return None
+    return store, archived
+
+
+def _is_locked(file: Path) -> bool:
+    """Whether a process that is seen here holds the file's lock; to try it would keep an agent from starting."""
+    try:
+        known = file.stat()
+    except OSError:
+        return False
+    place = f" {os.major(known.st_dev):02x}:{os.minor(known.st_dev):02x}:{known.st_ino} "
+    return any("FLOCK" in line and place in line for line in _LOCKS.read_text().splitlines())
