@@ -343,8 +343,10 @@ def test_strangers_reach_the_clients_port_alone() -> None:
     own, clients = policy["spec"]["ingress"]
     assert own == {"from": [{"podSelector": policy["spec"]["podSelector"]}]}
     assert clients == {"ports": [{"port": 9092}]}
-    assert [rule.get("from") for rule in of_kind(rendered(ALL), "NetworkPolicy")["kafka"]["spec"]["ingress"][1:]] == [
-        [{"namespaceSelector": {}}],
+    made = rendered(ALL)
+    balancing = {"podSelector": of_kind(made, "Deployment")["kafka-balance"]["spec"]["selector"]}
+    assert [rule.get("from") for rule in of_kind(made, "NetworkPolicy")["kafka"]["spec"]["ingress"][1:]] == [
+        [{"namespaceSelector": {}}, balancing],
         [{"podSelector": {}}],
     ]
 
