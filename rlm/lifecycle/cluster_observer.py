@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
@@ -34,6 +35,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.wal_retention import (
@@ -247,13 +249,13 @@ def topics_of(partitions: Iterable[TopicIdPartition]) -> set[TopicId]:
     return {partition.topic_id for partition in partitions}
 
 
-def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int) -> int | None:
+def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, state_directory: Path) -> int | None:
     """Return the longest retention of the enabled topics' logs now; None if unknown. Blocks.
 
-    Raises MetadataTopicError.
+    What the agent remembers in its state directory of a lost settings topic counts, too. Raises MetadataTopicError.
     """
     try:
-        known = read_settings(client, _SETTINGS_TIMEOUT_S)
+        known = read_settings(client, _SETTINGS_TIMEOUT_S, memory=SettingsMemory(state_directory))
         enabled = [name for name, topic in known.topics.items() if topic.enable]
         observer = ClusterObserver(client, broker_id, TopicWatch(0))
         return longest_retention_ms(observer.log_retentions_ms(enabled).values())

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -22,14 +23,21 @@ from kafka_cluster.answers import (
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_log.topic_partition import TopicId, topic_id_to_text
+from metadata_topic.settings.settings_memory import SettingsMemory
+from metadata_topic.settings.settings_table import AGENTS, TOPICS
+from metadata_topic.settings.settings_topic import SettingsReader, read_settings
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC
+from rlm.lifecycle import cluster_observer
 from rlm.lifecycle.cluster_observer import (
     ClusterObserver,
     ClusterUnknownError,
     Replication,
+    longest_enabled_retention_ms,
     longest_retention_ms,
 )
 from rlm.lifecycle.release import NEVER, TopicWatch
+from tests.metadata_topic.fake_topic import FakeTopic
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -303,3 +311,21 @@ def test_names_of_topics_that_are_gone_and_not_wanted_are_not_asked_for_for_ever
 @pytest.mark.parametrize(("retentions", "expected"), [([], None), ([5, 9, 7], 9), ([5, NEVER, 9], NEVER), ([0], 0)])
 def test_the_longest_retention(retentions: list[int], expected: int | None) -> None:
     assert longest_retention_ms(retentions) == expected
+
+
+def test_topics_that_the_settings_topic_has_lost_count_for_the_longest_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = FakeTopic()
+    kept = SettingsMemory(tmp_path)
+    reader = SettingsReader(KafkaClientConfig("nowhere:1"), consumer_factory=topic.consumer, memory=kept)
+    topic.append(AGENTS.key(1), AGENTS.encode(AgentRegistration(1, 5, "", "", "1", 0)))
+    topic.append(TOPICS.key("orders"), TOPICS.encode(TopicSettings(enable=True)))
+    reader.start()
+    assert reader.wait_until_ready(60.0)
+    kept.save()
+    reader.close()
+    topic.elect(1)
+    monkeypatch.setattr(cluster_observer, "read_settings", partial(read_settings, consumer_factory=topic.consumer))
+    monkeypatch.setattr(ClusterObserver, "log_retentions_ms", lambda _, names: dict.fromkeys(names, 7))
+    assert longest_enabled_retention_ms(KafkaClientConfig("nowhere:1"), 1, tmp_path) == 7
