@@ -41,7 +41,7 @@ _NOBODY: Final = -1
 """Stands after the replicas of a partition that has fewer than others; the last row of arrays by broker."""
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.int32]
 
 
 class _Step(NamedTuple):
@@ -84,10 +84,11 @@ class _Balance:
         widest = max((len(one.replicas) for one in self._partitions), default=0)
         rows = [[row[broker] for broker in one.replicas] for one in self._partitions]
         padded = [[*brokers, *[_NOBODY] * (widest - len(brokers))] for brokers in rows]
-        self._replicas = np.array(padded, dtype=np.int64).reshape(len(rows), widest)
+        self._replicas = np.array(padded, dtype=np.int32).reshape(len(rows), widest)
         racks = {rack: at for at, rack in enumerate(set(cluster.racks.values()))}
         alone = range(len(racks), len(racks) + len(dead) + 1)  # nobody knows the racks of the dead
-        self._rack = np.array([*(racks[cluster.racks[one]] for one in self._ids[: self._living]), *alone])
+        of_living = (racks[cluster.racks[one]] for one in self._ids[: self._living])
+        self._rack = np.array([*of_living, *alone], dtype=np.int32)
 
         carried = broker_loads(cluster, loads)
         load = np.array([carried[one] for one in self._ids[: self._living]])
@@ -150,21 +151,23 @@ class _Balance:
         """
         rows = self._of_broker[giver]
         replicas, gap = self._replicas[rows], self._load - self._load[giver]
-        taken_in, out, stored = self._amounts[rows].T[:, :, np.newaxis]
-        leads = replicas[:, :1] == giver
-        racks = np.where(replicas == giver, _NOBODY, self._rack[replicas])[:, :, np.newaxis]
-        loses_a_rack = ~(racks == self._rack[giver]).any(axis=1) & (racks == self._rack[takers]).any(axis=1)
-        is_there = (replicas[:, :, np.newaxis] == takers).any(axis=1)
-        added = taken_in * (gap[takers, _IN] + taken_in) + stored * (gap[takers, _STORED] + stored)
-        added += leads * out * (gap[takers, _OUT] + out)
-        heirs = replicas[:, 1:]
-        led = np.where(leads & self._may_take[heirs], out * (gap[heirs, _OUT] + out), np.inf)
+        leads = replicas[:, 0] == giver
+        amounts = self._amounts[rows]
+        amounts[:, _OUT] *= leads
+        added = amounts @ gap[takers].T + (amounts**2).sum(axis=1)[:, np.newaxis]
+        racks = np.where(replicas == giver, _NOBODY, self._rack[replicas])
+        loses_a_rack = _any_is(racks, self._rack[takers]) & ~_any_is(racks, self._rack[[giver]])
+        copied = np.where(_any_is(replicas, takers) | loses_a_rack, np.inf, added)
+        heirs, out = replicas[leads, 1:], amounts[leads, _OUT, np.newaxis]
+        led = np.where(self._may_take[heirs], out * (gap[heirs, _OUT] + out), np.inf)
         found = []
-        copied = np.where(is_there | loses_a_rack, np.inf, added)
-        for copies, sums, of in (False, led, heirs), (True, copied, np.broadcast_to(takers, copied.shape)):
+        for copies, sums, of, whose in (
+            (False, led, heirs, rows[leads]),
+            (True, copied, np.broadcast_to(takers, copied.shape), rows),
+        ):
             if sums.size:
                 at = int(np.argmin(sums))
-                found.append((2 * float(sums.flat[at]), copies, int(rows[at // sums.shape[1]]), int(of.flat[at])))
+                found.append((2 * float(sums.flat[at]), copies, int(whose[at // sums.shape[1]]), int(of.flat[at])))
         if not found:
             return None
         least, _, partition, taker = min(found)
@@ -186,3 +189,11 @@ class _Balance:
             self._of_broker[step.taker] = np.insert(taken, np.searchsorted(taken, step.partition), step.partition)
         self._load[step.giver] -= moved
         self._load[step.taker] += moved
+
+
+def _any_is(rows: Ints, wanted: Ints) -> NDArray[np.bool_]:
+    """Return for each row and each wanted number whether the row has it; rows are short."""
+    found = np.zeros((len(rows), len(wanted)), dtype=np.bool_)
+    for column in rows.T:
+        found |= column[:, np.newaxis] == wanted
+    return found
