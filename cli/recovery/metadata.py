@@ -1,6 +1,7 @@
 """`remote-wal metadata`: writes the metadata topic again after it was lost."""
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,7 +70,8 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
         tell("reading the metadata topic")
         broker = stores.broker
         with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, tell=tell) as session:
-            judges = agents_judges(stores.client, broker.node_id, wall_ms, lambda: read_tier(stores.client, STALLED_S))
+            tier = partial(read_tier, stores.client, STALLED_S)
+            judges = agents_judges(stores.client, broker.node_id, wall_ms, tier, stores.state_directory)
             run = Rebuild(storage, archive, remembered, wall_ms, judges, progress_to(tell), patience_of(tell))
             tell("listing objects")
             plan = run.plan(Known(session.store, session.archive))

@@ -171,6 +171,7 @@ def _cluster(
     broker: "BrokerProperties", settings: "AgentSettings", where: StoredLogs
 ) -> "tuple[str, ClusterView, dict[Path, str]]":
     from kafka_cluster.errors import KafkaClusterError
+    from metadata_topic.settings.settings_memory import SettingsMemory
     from metadata_topic.settings.settings_topic import read_settings
     from recovery.cluster_view import ask_cluster, read_kraft_view, with_directories, with_hidden, with_wal_retention
 
@@ -183,7 +184,7 @@ def _cluster(
         raise typer.BadParameter(f"the cluster there is {cluster_id}, not {where.cluster_id}")
     ids: dict[Path, str] = {}
     try:
-        known = read_settings(client)
+        known = read_settings(client, memory=SettingsMemory(settings.process.state_directory))
         view = with_hidden(view, client, known.topics)
         view = with_wal_retention(view, known.topics, known.agents.values())
         if broker.node_id in known.agents:
@@ -283,6 +284,8 @@ class OpenStores:
     cluster_id: str
     storage: "RemoteWalStorageManager"
     archive: "ObjectArchiveStorage | None"
+    state_directory: Path
+    """The agent's."""
 
 
 @contextmanager
@@ -296,7 +299,7 @@ def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
     client = client_of(broker, settings, where)
     cluster_id = KafkaCluster(client, "remote-wal-stores", _TIMEOUT_S).listing().cluster_id
     with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
-        yield OpenStores(broker, client, cluster_id, storage, archive)
+        yield OpenStores(broker, client, cluster_id, storage, archive, settings.process.state_directory)
 
 
 @contextmanager

@@ -6,12 +6,14 @@ a log start that no agent has told.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.tiered_offsets import TieredOffsets
+from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, AgentsRetention
@@ -36,17 +38,18 @@ def agents_judges(
     broker_id: int,
     wall_ms: Callable[[], int],
     read_tier: Callable[[], TieredOffsets | None],
+    state_directory: Path,
 ) -> Judges:
     """Return judges who ask the cluster: one for each retention that agents have.
 
-    `read_tier` returns what KIP-405's tier holds, None if that is unknown. They raise ClusterUnknownError and
-    KafkaClusterError.
+    `read_tier` returns what KIP-405's tier holds, None if that is unknown. What an agent remembers in its
+    `state_directory` of a lost settings topic counts, too. They raise ClusterUnknownError and KafkaClusterError.
     """
 
     def judges(
         topics: Collection[TopicId], known: Sequence[RemoteWalMetadataStore], archive: ArchiveStore
     ) -> list[ReleaseJudge]:
-        table = _settings(client)
+        table = _settings(client, state_directory)
         names = () if table is None else tuple(table.topics)
         observation = ClusterObserver(client, broker_id, TopicWatch(0)).observe(topics, names, wall_ms)
         held = {partition: losses for store in known for partition, losses in store.local_losses().items()}
@@ -66,9 +69,9 @@ def agents_judges(
     return judges
 
 
-def _settings(client: KafkaClientConfig) -> SettingsTable | None:
+def _settings(client: KafkaClientConfig, state_directory: Path) -> SettingsTable | None:
     try:
-        return read_settings(client)
+        return read_settings(client, memory=SettingsMemory(state_directory))
     except KafkaClusterError:
         return None
 

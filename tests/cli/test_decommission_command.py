@@ -128,7 +128,7 @@ def cluster(storage: RemoteWalStorageManager, tmp_path: Path, monkeypatch: pytes
 
     @contextmanager
     def opened(_where: BrokersCluster) -> Iterator[OpenStores]:
-        yield OpenStores(broker, KafkaClientConfig("nobody:1"), CLUSTER, storage, None)
+        yield OpenStores(broker, KafkaClientConfig("nobody:1"), CLUSTER, storage, None, tmp_path)
 
     class Writer:
         def __init__(self, _client: object) -> None: ...

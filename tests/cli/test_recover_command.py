@@ -203,7 +203,7 @@ def test_a_topic_that_the_cluster_hides_is_named_and_the_others_are_restored(
     hiding = replace(view, left_out={"secret": "denied"})
     monkeypatch.setattr(cluster_view, "ask_cluster", lambda _client: (cluster_id, hiding))
     monkeypatch.setattr(cluster_view, "with_hidden", lambda view, *_: view)
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable())
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client, memory: SettingsTable())
 
     def run(command: str, *options: str) -> Result:
         config = str(ruins.directory / "server.properties")
@@ -246,7 +246,7 @@ def test_a_log_is_refused_where_a_living_cluster_cannot_say_which_leader_epochs_
     living = cluster_view.read_kraft_view(ruins.directory / "controller", None)
     monkeypatch.setattr(cluster_view, "ask_cluster", lambda _client: living)
     monkeypatch.setattr(cluster_view, "with_hidden", lambda view, *_: view)
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable())
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client, memory: SettingsTable())
     monkeypatch.setattr(cluster_view, "read_tier", lambda *_arguments: None)
     config = str(ruins.directory / "server.properties")
 

@@ -1,5 +1,7 @@
 """An absent object counts as deleted by agents only if they would delete it by what is known of the cluster."""
 
+from pathlib import Path
+
 import pytest
 
 from kafka_cluster.answers import DescribedPartition
@@ -8,13 +10,16 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
-from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings import settings_topic
+from metadata_topic.settings.settings_memory import SettingsMemory
+from metadata_topic.settings.settings_table import AGENTS, TOPICS, SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from recovery.metadata.absent_objects import agents_judges
+from tests.metadata_topic.fake_topic import FakeTopic
 from tests.rlm.test_cluster_observer import FakeAdmin, id_of
 
 ORDERS = TopicIdPartition(id_of("orders"), 0)
@@ -27,9 +32,16 @@ OF_THREE: dict[str, tuple[DescribedPartition, ...]] = {"orders": (DescribedParti
 
 
 def is_released(
-    admin: FakeAdmin, table: SettingsTable | None, monkeypatch: pytest.MonkeyPatch, age_ms: int, told_start: int = 0
+    admin: FakeAdmin,
+    table: SettingsTable | FakeTopic | None,
+    monkeypatch: pytest.MonkeyPatch,
+    age_ms: int,
+    told_start: int = 0,
+    state: Path = Path("nowhere"),
 ) -> bool:
-    def read_settings(_: KafkaClientConfig) -> SettingsTable:
+    def read_settings(client: KafkaClientConfig, memory: SettingsMemory) -> SettingsTable:
+        if isinstance(table, FakeTopic):
+            return settings_topic.read_settings(client, consumer_factory=table.consumer, memory=memory)
         if table is None:
             raise MetadataTopicError("read", "settings", "lost")
         return table
@@ -39,7 +51,7 @@ def is_released(
     store = RemoteWalMetadataStore()
     begin = DeclaredGap(ORDERS, 0, told_start, 0, GapReason.LOG_START)
     store.apply(RemoteWalGapDeclaration(1, 1, 0, (begin,), 0), (0, 0))
-    judges = agents_judges(KafkaClientConfig("127.0.0.1:1"), 1, lambda: 0, lambda: None)
+    judges = agents_judges(KafkaClientConfig("127.0.0.1:1"), 1, lambda: 0, lambda: None, state)
     known = (RemoteWalMetadataStore(), store)
     return all(judge.releases([ENTRY], age_ms, {}) for judge in judges([ORDERS.topic_id], known, ArchiveStore()))
 
@@ -76,3 +88,17 @@ def test_a_topic_or_its_begin_that_is_gone_releases_only_if_somebody_says_so(
     admin: FakeAdmin, told_start: int, *, released: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert is_released(admin, SettingsTable(), monkeypatch, 0, told_start) is released
+
+
+def test_what_an_agent_remembers_of_a_lost_settings_topic_releases_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, memory = FakeTopic(), SettingsMemory(tmp_path)
+    topic.append(AGENTS.key(1), AGENTS.encode(ONE_AGENT[1]))
+    for settings in (ENABLED["orders"], TopicSettings(enable=True, archive=True)):
+        topic.append(TOPICS.key("orders"), TOPICS.encode(settings))
+    settings_topic.read_settings(KafkaClientConfig("nowhere:1"), consumer_factory=topic.consumer, memory=memory)
+    memory.save()
+    topic.elect(2)
+    admin = FakeAdmin(partitions=OF_THREE, config={"retention.ms": str(100 * HOUR_MS)})
+    assert not is_released(admin, topic, monkeypatch, HOUR_MS, state=tmp_path)
