@@ -150,7 +150,9 @@ class OpenTopics:
         if client is None or before is None or known is None or known[0].topic_ids != self._topic_ids:
             return None
         read_metadata(client, known=known)
-        return take_in_told(before, *known, known[0].take_told())
+        found = take_in_told(before, *known, known[0].told)
+        known[0].told.clear()
+        return found
 
     @property
     def _topic_ids(self) -> frozenset[TopicId]:
@@ -165,7 +167,7 @@ class OpenTopics:
             store = told = _ToldStore(self._topic_ids)
             self._told = told, (archived := ArchiveStore())
             read_metadata(topics.client, load, known=self._told)
-            told.take_told()
+            told.told.clear()
         elif topics.from_objects:
             return from_objects(storage, archive, patience=patience, wanted=wanted, snapshot=load())
         elif (own := own_metadata(topics.state_directory, topics.stores.context.cluster_id)) is not None:
@@ -267,18 +269,13 @@ class _ToldStore(SparseStore):
     def __init__(self, topic_ids: frozenset[TopicId]) -> None:
         super().__init__()
         self.topic_ids = topic_ids
-        self._told: list[MetadataRecord | None] = []
+        self.told: list[MetadataRecord | None] = []
 
     def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Place]]) -> None:
-        """Apply a batch, and keep it for `take_told`."""
+        """Apply a batch, and keep it in `told`."""
         kept = [(self._without_others(record), source) for record, source in records]
-        self._told += [record for record, _ in kept]
+        self.told += [record for record, _ in kept]
         super().apply_all(kept)
-
-    def take_told(self) -> list[MetadataRecord | None]:
-        """Return what came since the last call."""
-        told, self._told = self._told, []
-        return told
 
     def _without_others(self, record: MetadataRecord | None) -> MetadataRecord | None:
         if not isinstance(record, PublishedSegment) or any(record.entry_block.count(one) for one in self.topic_ids):

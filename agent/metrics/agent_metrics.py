@@ -25,6 +25,7 @@ _METADATA_COUNTERS = {
     "files_unreadable": "Files with what is known of objects that could not be used and were removed",
     "fenced": "Records of agents that a newer incarnation had taken the place of, refused",
 }
+_FRESH_MS = 3_600_000
 _SNAPSHOT_OUTCOMES = ("saved", "loaded", "refused", "load_failures", "removed")
 
 
@@ -163,16 +164,21 @@ class StateCollector(Collector):
 class ImbalanceCollector(Collector):
     """Reads from the settings topic what the balancer measured."""
 
-    def __init__(self, balancer: Callable[[], Balancer | None]) -> None:
-        self._balancer = balancer
+    def __init__(self, balancer: Callable[[], Balancer | None], wall_ms: Callable[[], int]) -> None:
+        self._balancer, self._wall_ms = balancer, wall_ms
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry, on the HTTP endpoint's threads."""
-        what = "How far the fullest and the emptiest broker are apart, of the mean, as `reassign balance` measured it"
-        found = GaugeMetricFamily("remote_wal_imbalance_ratio", what, labels=["load"])
+        found = GaugeMetricFamily(
+            "remote_wal_imbalance_ratio",
+            "How far the fullest and the emptiest broker are apart, of the mean, as `reassign balance` measured it in "
+            "the last hour",
+            labels=["load"],
+        )
         balancer = self._balancer()
-        for load, value in zip(("in", "out", "stored"), (balancer and balancer.apart) or (), strict=False):
-            found.add_metric([load], value)
+        if balancer is not None and self._wall_ms() - balancer.measured_ms < _FRESH_MS:
+            for load, value in zip(("in", "out", "stored"), balancer.apart or (), strict=False):
+                found.add_metric([load], value)
         yield found
 
 

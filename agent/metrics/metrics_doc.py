@@ -122,7 +122,7 @@ def _collectors() -> list[Collector]:
         PausedReads(None),
         PausedLinks(None),
         TopicCollector(dict, dict, dict, 0),
-        ImbalanceCollector(lambda: None),
+        ImbalanceCollector(lambda: None, wall_ms),
         StateCollector(
             GuardedStorageManager(),
             NoLedPartitions(),

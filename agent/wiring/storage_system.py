@@ -324,7 +324,7 @@ class StorageSystem:
                 lambda: run.led_gaps.held_offsets,
             ),
             TopicCollector(run.write_path.status, lambda: traffic.by_partition, run.write_path.held_back_s),
-            ImbalanceCollector(lambda: kafka.topic_settings.table.balancer.get(CLUSTER)),
+            ImbalanceCollector(lambda: kafka.topic_settings.table.balancer.get(CLUSTER), self._around.clocks.wall_ms),
         )
         for one in collectors:
             registry.register(one)

@@ -39,8 +39,10 @@ def status(
 
     All agents are asked at once. Exits with 3 if one does not answer, else with 1 if something is not well, else 0.
     """
+    from agent.http.status_page import duration
     from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.settings.settings_topic import read_known_settings
+    from plugin.wall_clock import wall_ms
 
     asking, client = http_settings(broker_config), connection.client_config()
     known = read_known_settings(client)
@@ -52,12 +54,13 @@ def status(
         _add_replicas(rows, cluster.listing())
     code = exit_code(rows)
     if json:
-        tell_json({"brokers": rows, "pauses": _pauses(known), "apart": _apart(known)}, code)
+        tell_json({"brokers": rows, "pauses": _pauses(known), "balance": _balance(known)}, code)
     else:
         _print(rows, _pauses(known), is_verbose=verbose)
-        if apart := _apart(known):
-            told = ", ".join(f"{part} {value:.0%}" for part, value in apart.items())
-            show(f"The fullest and the emptiest broker are apart by so much of the mean, when balanced last: {told}")
+        if balance := _balance(known):
+            ago = duration(wall_ms() / 1000 - balance.pop("measured_ms") / 1000)
+            told = ", ".join(f"{part} {value:.0%}" for part, value in balance.items())
+            show(f"The fullest and the emptiest broker were apart by so much of the mean, {ago} ago: {told}")
     raise typer.Exit(code)
 
 
@@ -128,12 +131,14 @@ def _pauses(known: "SettingsTable") -> list[str]:
     return [pause.describe(scope) for scope, pause in sorted(known.pauses.items())]
 
 
-def _apart(known: "SettingsTable") -> dict[str, float]:
-    """Return how far brokers' loads are apart, as the balancer measured it last."""
+def _balance(known: "SettingsTable") -> dict[str, float]:
+    """Return how far brokers' loads are apart, and when that was measured; nothing if nobody did."""
     from metadata_topic.settings.settings_table import CLUSTER
 
     balancer = known.balancer.get(CLUSTER)
-    return dict(zip(("in", "out", "stored"), balancer.apart or (), strict=False)) if balancer is not None else {}
+    if balancer is None or balancer.apart is None:
+        return {}
+    return {**dict(zip(("in", "out", "stored"), balancer.apart, strict=True)), "measured_ms": balancer.measured_ms}
 
 
 def _print(rows: list[dict[str, Any]], pauses: list[str], *, is_verbose: bool) -> None:

@@ -112,6 +112,7 @@ def balance(
     json: Json = False,
 ) -> None:
     """Bring all brokers within a fifth of each other in what they take in, give out and store, as measured now."""
+    from plugin.wall_clock import wall_ms
     from recovery.reassignment.balance import plan_balance
     from recovery.reassignment.balance_turn import BEAT_S
     from recovery.reassignment.plan import apart, broker_loads
@@ -119,7 +120,7 @@ def balance(
     def round_of(loads: "Loads", turn: "BalanceTurn | None") -> None:
         def plan(cluster: "ClusterReplicas", _: "ReassignmentAdmin") -> "ReassignmentPlan":
             if turn is not None:
-                turn.tell(apart(broker_loads(cluster, loads)))
+                turn.tell(apart(broker_loads(cluster, loads)), wall_ms())
             return plan_balance(cluster, loads, limit)
 
         _reassign(connection, plan, moving, loads, json=json)

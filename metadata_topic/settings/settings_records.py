@@ -68,6 +68,8 @@ class Balancer:
     """Another number with each sign of life."""
     apart: tuple[float, float, float] | None = None
     """How far brokers' loads are apart (`recovery.reassignment.plan.apart`); None: not measured yet."""
+    measured_ms: Annotated[int, Field(ge=0)] = 0
+    """When that was, wall clock, milliseconds since 1970."""
 
 
 ALL: Final = "all"

@@ -262,8 +262,10 @@ def take_in_told(
     """Return the inventory with what the metadata topic told since, without a listing; None if that takes one.
 
     Objects count as there if the topic says so. Their runs are replaced; what changes other objects' runs (deaths,
-    lost records, a topic in doubt) takes a look at all.
+    lost records, a topic in doubt) takes a look at all, and so does what could not be read before.
     """
+    if before.unanswered or before.unreachable or before.unreadable:
+        return None
     image = store.declared()
     ends = EpochEnds(image.ends, image.released)
     touched = {one.combined_segment_id for one in told if isinstance(one, PublishedSegment)}

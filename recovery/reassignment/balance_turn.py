@@ -9,6 +9,7 @@ partition that is being moved.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol, Self
 
@@ -93,7 +94,8 @@ class BalanceTurn:
         self._is_over.set()
         self._thread.join()
         if self._is_mine:
-            self._row.write(None)
+            with suppress(KafkaClusterError):  # then others wait until they miss its signs of life
+                self._row.write(None)
 
     def take(self) -> bool:
         """Return whether this process may work now. Raises KafkaClusterError."""
@@ -107,10 +109,10 @@ class BalanceTurn:
                 self._is_mine = False
             return self._is_mine
 
-    def tell(self, apart: tuple[float, float, float]) -> None:
+    def tell(self, apart: tuple[float, float, float], now_ms: int) -> None:
         """Record how far loads are apart, for who looks at the cluster; the next sign of life has it."""
         with self._lock:
-            self._own = replace(self._own, apart=apart)
+            self._own = replace(self._own, apart=apart, measured_ms=now_ms)
 
     def _beat(self) -> None:
         self._own = replace(self._own, beat=self._own.beat + 1)

@@ -5,12 +5,14 @@ import time
 from collections import Counter
 
 import pytest
+from prometheus_client.registry import Collector
 
-from agent.metrics.agent_metrics import StateCollector
+from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector
 from agent.metrics.metrics_doc import NoLedPartitions
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
+from metadata_topic.settings.settings_records import Balancer
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
@@ -18,6 +20,15 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from plugin.wrappers.guarded_storage import GuardedStorageManager
+
+
+def test_how_far_loads_are_apart_is_a_metric_for_an_hour() -> None:
+    now_ms = 5_000_000
+    collector = ImbalanceCollector(lambda: Balancer("a", 1, (0.1, 0.2, 0.3), 5_000_000), lambda: now_ms)
+    assert _value(collector, "remote_wal_imbalance_ratio", {"load": "out"}) == 0.2
+    now_ms += 3_600_000
+    [metric] = collector.collect()
+    assert metric.samples == []
 
 
 @pytest.mark.parametrize(
@@ -72,7 +83,7 @@ def _collector(counters: Counter[str], archive: ArchiveStore, led: NoLedPartitio
     )
 
 
-def _value(collector: StateCollector, sample: str, labels: dict[str, str]) -> float:
+def _value(collector: Collector, sample: str, labels: dict[str, str]) -> float:
     samples = [found for metric in collector.collect() for found in metric.samples]
     return next(found.value for found in samples if found.name == sample and found.labels == labels)
 

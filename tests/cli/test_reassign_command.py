@@ -129,7 +129,7 @@ def test_a_balancer_that_watches_measures_when_it_is_its_turn_and_tells_what_it_
                 raise KeyboardInterrupt
             return len(told) > 1
 
-        def tell(self, apart: object) -> None:
+        def tell(self, apart: object, _now_ms: int) -> None:
             told.append(apart)
 
     def measured(_connection: object, _seconds: float) -> dict[TopicPartition, Load]:

@@ -18,10 +18,11 @@ from cli.main import build_app
 from kafka_cluster.answers import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
 from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.settings_records import Pause
+from metadata_topic.settings.settings_records import Balancer, Pause
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration
 from plugin.inline_reason import InlineReason
+from plugin.wall_clock import wall_ms
 
 PAUSE = Pause("anna@ops-1", 1_600_000_000_000)
 KEYS = {
@@ -55,9 +56,10 @@ def shown(
     columns: int = 250,
     brokers: tuple[int, ...] = (1, 2, 3),
     pauses: Mapping[str, Pause] | None = None,
+    balancer: Mapping[str, Balancer] | None = None,
 ) -> Result:
     agents = {one: agent(one) for one in pages} | {9: agent(9, is_gone=True)}
-    known = SettingsTable(agents=agents, pauses=pauses or {})
+    known = SettingsTable(agents=agents, pauses=pauses or {}, balancer=balancer or {})
 
     def answer(endpoint: str, *_: object) -> dict[str, Any]:
         told = pages[int(endpoint.removeprefix("kafka-").partition(":")[0])]
@@ -120,6 +122,14 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_none(
     assert "does not answer" in rows[1]
     head = next(line for line in told if "broker" in line and "agent" in line and "1 h" in line)
     assert ("release" in head) is is_whole
+
+
+def test_how_far_loads_are_apart_is_shown_as_the_balancer_measured_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    balancer = {"cluster": Balancer("a", 1, (0.1, 0.25, 2), wall_ms() - 120_000)}
+    assert "2 min ago: in 10%, out 25%, stored 200%" in shown(monkeypatch, WELL, balancer=balancer).stdout
+    told = json.loads(shown(monkeypatch, WELL, "--json", balancer=balancer).stdout)["balance"]
+    assert (told["out"], told.keys()) == (0.25, {"in", "out", "stored", "measured_ms"})
+    assert json.loads(shown(monkeypatch, WELL, "--json").stdout)["balance"] == {}
 
 
 def test_programs_are_told_the_same_with_what_nobody_told_as_null(monkeypatch: pytest.MonkeyPatch) -> None:

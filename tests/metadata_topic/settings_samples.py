@@ -38,7 +38,7 @@ BY_KIND: Final[Mapping[Kind[Any, Any], tuple[Any, Any, Any]]] = {
     LEASES: (3, (LeaseValue(1, "a"), LeaseValue(2, "b")), (LeaseValue(2, "b"),)),
     TAIL_REQUESTS: (("orders", 4), TailRequest("r", 10, 20), TailRequest("s", 11, 21)),
     TAILS_STORED: (("orders", 4), TailStored("r", 3, 10), TailStored("s", 4, 11)),
-    BALANCER: ("cluster", Balancer("a", 1), Balancer("b", 7, (0.1, 0.2, 0.3))),
+    BALANCER: ("cluster", Balancer("a", 1), Balancer("b", 7, (0.1, 0.2, 0.3), 50)),
     RESTORED: ("0f" * 16, 70, 80),
 }  # fmt: skip
 assert BY_KIND.keys() == set(KINDS), "each kind has values to test with"

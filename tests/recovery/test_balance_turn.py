@@ -66,10 +66,10 @@ def test_what_was_measured_is_told_with_the_next_sign_of_life() -> None:
     hosts = Hosts()
     one = hosts.turn("one")
     assert one.take()
-    one.tell(apart({1: Load(10, 1, 3), 2: Load(30, 1, 0)}))
+    one.tell(apart({1: Load(10, 1, 3), 2: Load(30, 1, 0)}), 70)
     assert one.take()
     assert hosts.row.value is not None
-    assert hosts.row.value.apart == (1.0, 0.0, 2.0)
+    assert (hosts.row.value.apart, hosts.row.value.measured_ms) == ((1.0, 0.0, 2.0), 70)
     assert apart({}) == apart({1: Load(0, 0, 0)}) == (0, 0, 0)
 
 

@@ -100,6 +100,12 @@ def test_a_later_look_takes_in_what_was_told_and_lists_nothing(world: World, ope
     assert world.listings == listings
 
 
+def test_what_could_not_be_read_is_looked_for_again(world: World, opened: OpenTopics) -> None:
+    world.finish(0)
+    opened.look().unanswered = frozenset({"a-bucket"})
+    assert not opened.look().unanswered
+
+
 def test_what_nobody_published_is_found_where_it_is_missed(world: World, opened: OpenTopics) -> None:
     world.finish(0)
     opened.look()
