@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "doctor": "cli.fleet",
     "verify": "cli.recovery",
     "recover": "cli.recovery",
+    "takeover": "cli.takeover",
     "reassign": "cli.recovery",
     "report": "cli.costs",
     "scenario": "cli.costs",

@@ -42,8 +42,8 @@ _POLICY = (
 )
 _WHAT_DURABLE_KEEPS = (
     "durable: use a regional store (S3 Standard, Google Cloud Storage, Azure). What is in a store of one zone, such as "
-    "S3 Express One Zone, is lost with that zone. With several replicas, an election may lose what was acknowledged to "
-    "acks=1 and no follower had yet; acks=all waits for those in sync, too."
+    "S3 Express One Zone, is lost with that zone. A change of leaders may lose what was acknowledged to acks=1 and the "
+    "next leader did not have; acks=all waits for those in sync, too."
 )
 _TIMEOUT_S = 10.0
 Durable = Annotated[

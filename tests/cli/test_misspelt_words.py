@@ -30,6 +30,7 @@ FREE = {
     "report --archive-inventory", "report --inventory-prefix", "report --master", "estimate --bytes-in",
     "estimate --bytes-out", "estimate --page", "cluster up --directory", "cluster up --bucket",
     "deploy write directory", "deploy spark-zip file", "gateway plan --gateway-name", "demo --keep",
+    "takeover --directory", "takeover --recover-option",
 }  # fmt: skip
 """Texts, queries and places to write to, of which any may be meant."""
 OWN_CODE = {"cluster down --directory", "cluster status --directory", "kafka --directory"}
@@ -78,7 +79,7 @@ def test_no_option_takes_a_word_that_it_does_not_know(
     valid = {
         "--broker-config": str(file), "--bootstrap-server": "127.0.0.1:1", "--plan": str(plan), "--heir": "2",
         "topics": "orders", "topic": "orders", "broker": "1", "partition": "0", "directory": str(tmp_path / "out"),
-        "tool": "topics",
+        "tool": "topics", "--host-config": str(file), "--kafka": str(file), "--directory": str(tmp_path / "place"),
     }  # fmt: skip
     monkeypatch.setattr(preflight, "ask", _refuses)
     command, seen, wrong = get_command(main.build_app()), set(), {}

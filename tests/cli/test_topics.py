@@ -261,7 +261,7 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
     words = ["topics", *command, "--durable", "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), words)
     assert result.stdout == "", "programs read it, and `_set` is played"
-    for consequence in ("use a regional store", "an election may lose"):
+    for consequence in ("use a regional store", "change of leaders may lose"):
         assert (consequence in result.stderr) is (told is None)
     assert bool(written) is (told is None), result.output
     assert (result.exit_code == 0) is (told is None)

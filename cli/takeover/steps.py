@@ -1,0 +1,116 @@
+"""The steps of a takeover, and which of them are done.
+
+What is done is kept in the directory of the takeover, so that a run that was killed, or whose host has restarted, is
+continued by the same command. A step is written down when it is done; each may be done again.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Protocol
+
+from plugin.durable_files import write_durably
+from plugin.errors import OperationError
+
+STATE_FILE: Final = "takeover.json"
+LOCK_FILE: Final = "takeover.lock"
+
+
+class TakeoverError(OperationError):
+    """A step was not done; run again, the command continues with it."""
+
+
+class IncompleteRecoveryError(TakeoverError):
+    """A log that was recovered is not whole. Said once; run again, the command goes on with what there is."""
+
+
+class TakeoverRefusedError(OperationError):
+    """It would not be safe, or something is missing on this host: nothing was done."""
+
+
+class Step(StrEnum):
+    """The steps in their order; the values are what is shown."""
+
+    RECOVER = "recover the logs"
+    START = "start the agent and the broker"
+    LEAD = "wait until its partitions have leaders, and it is in sync"
+    DRAIN = "drain it"
+    STOP = "stop the broker and the agent"
+    HAND_OVER = "hand its objects over"
+
+
+WHILE_IT_RUNS: Final = frozenset({Step.LEAD, Step.DRAIN})
+
+
+class Place(Protocol):
+    """This host, as used here; see `cli.takeover.place.HostPlace`. What was not done raises TakeoverError."""
+
+    def check(self) -> None:
+        """Raise TakeoverRefusedError if the dead broker, or its agent, is alive elsewhere."""
+
+    def recover(self) -> None: ...
+    def start(self) -> None: ...
+    def wait_until_led(self) -> None: ...
+    def drain(self) -> None: ...
+    def stop(self) -> None: ...
+    def hand_over(self) -> None: ...
+
+
+def run_steps(directory: Path, broker_id: int, place: Place, tell: Callable[[str], object]) -> None:
+    """Do all steps that are not done. Raises TakeoverError, TakeoverRefusedError."""
+    acts: dict[Step, Callable[[], None]] = {
+        Step.RECOVER: place.recover,
+        Step.START: place.start,
+        Step.LEAD: place.wait_until_led,
+        Step.DRAIN: place.drain,
+        Step.STOP: place.stop,
+        Step.HAND_OVER: place.hand_over,
+    }
+    with _held(directory):
+        done = done_steps(directory, broker_id)
+        for number, (step, act) in enumerate(acts.items(), 1):
+            if step in done:
+                continue
+            if step not in (Step.STOP, Step.HAND_OVER):
+                place.check()
+            if step in WHILE_IT_RUNS:
+                place.start()  # the host may have restarted since
+            tell(f"{number} of {len(acts)}: {step}")
+            act()
+            done.append(step)
+            document = {"broker_id": broker_id, "done": [one.name for one in done]}
+            write_durably(directory / STATE_FILE, json.dumps(document) + "\n")
+
+
+def done_steps(directory: Path, broker_id: int) -> list[Step]:
+    """Return what is done of this broker's takeover in this directory. Raises TakeoverRefusedError for another's."""
+    path = directory / STATE_FILE
+    try:
+        document = json.loads(path.read_text())
+        if document["broker_id"] != broker_id:
+            reason = f"broker {document['broker_id']} is taken over there"
+            raise TakeoverRefusedError("take over into", str(directory), reason, "name another --directory")
+        return [Step[name] for name in document["done"]]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise TakeoverRefusedError("read", str(path), f"it was not written by this command: {error!r}") from error
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """Let no second run into the directory."""
+    descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise TakeoverRefusedError("take over into", str(directory), "another run is at work there") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
