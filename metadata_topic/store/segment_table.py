@@ -49,6 +49,7 @@ _FREE_SHARE: Final = 4
 """If more than a fourth of the file's pages are free, some are given back at each eighth flush."""
 _VACUUM_FLUSHES: Final = 8
 _VACUUM_PAGES: Final = 1024
+_ASKED_TOGETHER: Final = 500
 BEFORE_ALL: Final = CombinedSegmentId(-1, -1, -1)
 
 _SCHEMA: Final = """
@@ -349,16 +350,25 @@ class SegmentTable:
             return []
         numbers = np.array(sorted(self._released), dtype=np.int64)
         gone = numbers[~self.states.are_living(numbers)]
-        blocks = [self._block(number) for number in numbers.tolist()]
+        blocks = self._blocks(numbers.tolist())
         self._blocks_gone += [(number,) for number in gone.tolist()]
         self._released, self._newly_released, self._are_released_taken = set(), [], True
         return blocks
 
-    def _block(self, number: int) -> bytes:
-        row = self.connection.execute("SELECT block, checksum FROM blocks WHERE number = ?", (number,)).fetchone()
-        if row is None:
-            raise DamagedRowError(f"block {number} is missing")
-        return checked_block(number, *row)
+    def _blocks(self, numbers: Sequence[int]) -> list[bytes]:
+        """Return these blocks, in no particular order. Raises DamagedRowError."""
+        found: list[bytes] = []
+        for begin in range(0, len(numbers), _ASKED_TOGETHER):
+            some = numbers[begin : begin + _ASKED_TOGETHER]
+            places = ", ".join("?" * len(some))
+            rows = self.connection.execute(
+                f"SELECT number, block, checksum FROM blocks WHERE number IN ({places})",  # noqa: S608
+                some,
+            )
+            found += [checked_block(*row) for row in rows]
+        if len(found) != len(numbers):
+            raise DamagedRowError(f"{len(numbers) - len(found)} blocks are missing")
+        return found
 
     def list_unindexed(self, begin: int) -> Iterator[tuple[int, bytes]]:
         """Yield the segments' blocks from that number on, with their numbers. Raises DamagedRowError."""
@@ -376,7 +386,8 @@ class SegmentTable:
         """Return a segment's entries as a block; empty without any."""
         if segment.waiting_block or not segment.number:
             return segment.waiting_block
-        return self._block(segment.number)
+        [block] = self._blocks([segment.number])
+        return block
 
     def published(self, segment: Segment) -> PublishedSegment:
         """Return a segment as a record, with the entries left as bytes."""
