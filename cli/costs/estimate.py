@@ -53,8 +53,6 @@ class Prometheus:
         from cli.costs.prometheus_rates import is_address, read_rates
 
         if not self.prometheus:
-            if self.bytes_in or self.bytes_out:
-                raise typer.BadParameter("is for --prometheus, which is missing", param_hint="--bytes-in, --bytes-out")
             return None
         if not is_address(self.prometheus):
             raise typer.BadParameter("expected http://HOST:PORT or https://HOST:PORT", param_hint="--prometheus")

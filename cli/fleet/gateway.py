@@ -127,8 +127,6 @@ def plan(sites: Sites, rules: Rules, front: Front, json: Json = False) -> None:
     if front.front:
         _print_front(sites, rules, front.listener, as_json=json)
         return
-    if front.listener:
-        raise PlanError("--listener goes with --front")
 
     from gateway.planning.plan import plan as plan_of
     from gateway.planning.plan import proxies
@@ -233,10 +231,8 @@ def _print_front(sites: Sites, rules: Rules, listener: str, *, as_json: bool) ->
     from gateway.planning.front import FrontRules, front_plans
     from kafka_log.broker_files.server_properties import Endpoint
 
-    if sites.sites is not None or not sites.bootstrap_server:
+    if not sites.bootstrap_server:
         raise PlanError("--front needs a running cluster: --bootstrap-server")
-    if sites.gateway_name or rules.durable or rules.pipelined or rules.bootstrap:
-        raise PlanError("--front has no zones and holds all answers: leave out --gateway-name, --durable, --pipelined")
     brokers, properties = _asked(sites)
     asked = {one.broker_id: Endpoint(one.host, one.port) for one in brokers}
     agents = {"agents_listener": rules.agents_listener} if rules.agents_listener else {}

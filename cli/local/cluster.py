@@ -50,7 +50,7 @@ def up(
     store: Annotated[StoreKind, typer.Option(help="The agents' object store.")] = StoreKind.LOCAL,
     endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = "",
     bucket: Annotated[str, typer.Option(help="Of all stores but the local one.")] = "remote-wal",
-    brokers: Annotated[int, typer.Option(min=1, max=9, help="For a new cluster.")] = 3,
+    brokers: Annotated[int | None, typer.Option(min=1, max=9, help="For a new cluster; by default 3.")] = None,
     protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     held_answers: Annotated[
         bool,
@@ -77,12 +77,12 @@ def up(
     needs_address = agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS)
     if needs_address != bool(endpoint_url):
         raise StoreOptionError(f"--store {store} {'needs' if needs_address else 'takes no'} --endpoint-url")
-    if held_answers and not agents:
-        raise StoreOptionError("--held-answers needs agents")
     console = Console(stderr=True)
     with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
         if not (directory / LAYOUT_FILE).exists():
-            LocalCluster.create(directory, brokers=brokers)
+            LocalCluster.create(directory, brokers=brokers or 3)
+        elif brokers is not None:
+            raise StoreOptionError(f"--brokers is for a new cluster, and {directory} has one")
         mode = _agents(directory, store, endpoint_url, bucket) if agents else None
         if mode is not None and held_answers:
             mode = replace(mode, front=True, bypass=True)

@@ -1,0 +1,91 @@
+"""Options that count only beside another one, or not beside another one: an option without effect is an error."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+_Table = Mapping[str, Mapping[str, tuple[str, ...]]]
+
+_OF_CLUSTER: Final = {"--command-config": ("--bootstrap-server",)}
+_INVENTORY: Final = ("--inventory", "--archive-inventory")
+_STORES: Final = ("--store=s3", "--store=s3express", "--store=s3-native")
+
+NEEDS: Final[_Table] = {
+    **dict.fromkeys(
+        (
+            "decommission", "verify", "recover", "held list", "held restore", "held give-up", "lease take",
+            "metadata rebuild", "pause", "resume",
+        ),
+        _OF_CLUSTER,
+    ),
+    "describe": {"--verbose": ("--why",)},
+    "orphans": {"--confirm": ("--heal",)},
+    "doctor": {"--agent": ("--before-restart",), "--wait": ("--before-restart",)},
+    "recover": {**_OF_CLUSTER, "--require-mount": ("--if-empty",)},
+    "report": {"--inventory-format": _INVENTORY, "--inventory-prefix": _INVENTORY},
+    "estimate": dict.fromkeys(("--weeks", "--bytes-in", "--bytes-out"), ("--prometheus",)),
+    "cluster up": {"--bucket": _STORES},
+    "gateway plan": {
+        **_OF_CLUSTER,
+        "--gateway-name": ("--bootstrap-server",),
+        "--pipelined": ("--durable",),
+        "--listener": ("--front",),
+    },
+    "reassign balance": {"--every": ("--watch",)},
+}  # fmt: skip
+"""By command and option: the options of which one must be given, too, or given with a value."""
+
+_OF_OBJECTS: Final = {"--cluster-metadata": ("--bootstrap-server",)}
+_OF_TAILS: Final = {"--no-upload-tail": ("--upload-timeout",)}
+_OF_FILES: Final = {"--local": ("--bootstrap-server",), "--bootstrap-server": ("--broker-config",)}
+
+EXCLUDES: Final[_Table] = {
+    "verify": _OF_OBJECTS,
+    "recover": _OF_OBJECTS,
+    **{f"reassign {one}": _OF_TAILS for one in ("drain", "join", "balance", "execute")},
+    "pause": _OF_FILES,
+    "resume": _OF_FILES,
+    "describe": {"--objects": ("--topic", "--why")},
+    "cluster up": {"--no-agents": ("--store", "--held-answers")},
+    "topics enable": {"--link-policy=always": ("--latency-bound-ms", "--upload-wait-max-ms")},
+    "gateway plan": {
+        "--sites": ("--bootstrap-server",),
+        "--front": (
+            "--sites", "--gateway-name", "--security-protocol", "--agents-security-protocol", "--zone-port",
+            "--gateway-port-base", "--loopback-port-step", "--replica-port-base", "--listener-prefix", "--durable",
+            "--pipelined", "--bootstrap",
+        ),
+    },
+}  # fmt: skip
+"""By command and option: options that would have no effect beside it."""
+
+
+class CheckedCommand(TyperCommand):
+    """A command that refuses options without effect before it does anything."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Raise BadParameter if an option needs another one, or is excluded by one."""
+        name = " ".join(ctx.command_path.split()[1:])
+        given = self._given(ctx)
+        for option, needed in NEEDS.get(name, {}).items():
+            if option in given and not given.intersection(needed):
+                raise typer.BadParameter(f"has an effect only with {' or '.join(needed)}", param_hint=option)
+        for option, excluded in EXCLUDES.get(name, {}).items():
+            if option in given and (idle := sorted(given.intersection(excluded))):
+                raise typer.BadParameter(f"has no effect with {option}", param_hint=", ".join(idle))
+        return super().invoke(ctx)
+
+    def _given(self, ctx: Any) -> set[str]:
+        """Return the options of the command line, each also with its value."""
+        found = set[str]()
+        for parameter in self.params:
+            source = ctx.get_parameter_source(parameter.name)
+            if source is None or source.name != "COMMANDLINE":
+                continue
+            value = ctx.params.get(parameter.name)
+            is_off = value is False and parameter.secondary_opts
+            option = max(parameter.secondary_opts if is_off else parameter.opts, key=len)
+            found |= {option, f"{option}={getattr(value, 'value', value)}"}
+        return found
