@@ -131,17 +131,24 @@ class _Planter:
             self.expect(kind, None, segment_id)
 
     def early_deletion(self) -> None:
-        where = self.new_partition()
-        segment_id = self.upload(self.ago(3 * DAY_MS), self.entry(where, 0, 9), stored_bytes=None)
-        self.upload(self.ago(3 * DAY_MS), self.entry(where, 10, 19))
-        self.state(segment_id, DELETING, self.ago(2 * DAY_MS))
-        self.state(segment_id, DELETED, self.ago(2 * DAY_MS - 1000))
-        self.expect("deleted_too_early", where, segment_id)
-        gone = self.new_partition()
-        self.planted.log_starts[gone] = 10  # nobody wants what was before
-        released = self.upload(self.ago(3 * DAY_MS), self.entry(gone, 0, 9), stored_bytes=None)
-        self.state(released, DELETING, self.ago(2 * DAY_MS))
-        self.state(released, DELETED, self.ago(2 * DAY_MS - 1000))
+        """Of what is wanted, and of what is not: before the log's start, beyond its epoch's end, declared dead."""
+        for why_unwanted in ("", "start", "epoch", "dead"):
+            where, uploaded_ms = self.new_partition(), self.ago(3 * DAY_MS)
+            gone = self.new_partition()
+            self.planted.log_starts[gone] = 10
+            entries = self.entry(where, 0, 9), self.entry(gone, 0, 9)
+            segment_id = self.upload(uploaded_ms, *entries, stored_bytes=None)
+            newer = self.entry(where, 0, 19, epoch=1) if why_unwanted == "epoch" else self.entry(where, 10, 19)
+            self.upload(uploaded_ms, newer)
+            if why_unwanted == "start":
+                self.planted.log_starts[where] = 10
+            elif why_unwanted == "dead":
+                dead = (self.entry(where, 0, 9),)
+                self.publish(RemoteWalLogSegmentMetadataUpdate(segment_id, dead, 2, 1, uploaded_ms))
+            self.state(segment_id, DELETING, self.ago(2 * DAY_MS))
+            self.state(segment_id, DELETED, self.ago(2 * DAY_MS - 1000))
+            if not why_unwanted:
+                self.expect("deleted_too_early", where, segment_id)
 
     def store(self, index: int) -> None:
         unknown = CombinedSegmentId(1, _UNKNOWN_INCARNATION, index)
@@ -224,7 +231,7 @@ class _Planter:
 
     def archived_log(self) -> None:
         """Archived whole, archived in part, and archives with holes: of what local retention kept, and of the rest."""
-        for archived_to, is_whole in ((19, True), (9, False)):
+        for archived_to, is_whole in ((19, True), (14, False)):
             where = self.new_partition(ARCHIVED)
             sources = [
                 self.upload(self.ago(3 * DAY_MS), self.entry(where, first, first + 9), stored_bytes=None)
