@@ -4,7 +4,7 @@ from agent.configuration import Configuration, delete_grace_ms
 from agent.settings.setting_types import milliseconds
 from doctor.facts import AgentAnswer, ClockReading, Facts, StoredObjects, Unknown, UnknownFactError, known
 from doctor.findings import Level, Verdict, some_of
-from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from metadata_topic.topic.topic_requirements import (
     UNLIMITED,
     TopicProblem,
@@ -12,6 +12,7 @@ from metadata_topic.topic.topic_requirements import (
     message_problems,
     retention_needed_ms,
     retention_problems,
+    settings_cleanup_problems,
 )
 from plugin.loading import IMPL_PREFIX
 from plugin.prices import NEVER_PAYS
@@ -73,6 +74,13 @@ def metadata_topic_cleanup(facts: Facts) -> Verdict:
     if problems:
         return _refused(problems)
     return Verdict(Level.WARNING, f"{METADATA_TOPIC}: cleanup.policy is {policy!r}", "set it to delete")
+
+
+def settings_topic_cleanup(facts: Facts) -> Verdict:
+    """Check whether age removes settings, which nobody would notice before agents have forgotten them, too."""
+    config = known(known(facts.cluster).settings_config)
+    problems = settings_cleanup_problems(SETTINGS_TOPIC, config, _servers(facts))
+    return _refused(problems) if problems else Verdict(Level.OK, "cleanup.policy is compact")
 
 
 def metadata_topic_message_size(facts: Facts) -> Verdict:

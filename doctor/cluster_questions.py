@@ -21,7 +21,7 @@ from metadata_topic.settings.wal_retention import (
     log_retention_ms,
     why_not_as_local,
 )
-from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from recovery.errors import ReassignmentError
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import TopicPartition
@@ -38,7 +38,8 @@ def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
     """Return the living brokers and the metadata topic. Blocks. Raises KafkaClusterError."""
     cluster = cluster_of(client, timeout_s)
     listing = cluster.listing()
-    return Cluster(frozenset(listing.brokers), _metadata_topic(cluster, listing.topics.get(METADATA_TOPIC)))
+    metadata, settings = (listing.topics.get(one) for one in (METADATA_TOPIC, SETTINGS_TOPIC))
+    return Cluster(frozenset(listing.brokers), _metadata_topic(cluster, metadata), _config(cluster, settings))
 
 
 def ask_properties(
@@ -71,13 +72,19 @@ def ask_way(client: KafkaClientConfig, server: str, timeout_s: float) -> dict[in
 
 
 def _metadata_topic(cluster: KafkaCluster, listed: DescribedTopic | None) -> MetadataTopic | Unknown:
+    config = _config(cluster, listed)
+    if isinstance(config, Unknown):
+        return config
+    return MetadataTopic(config, listed.replication_factor if listed is not None else 0)
+
+
+def _config(cluster: KafkaCluster, listed: DescribedTopic | None) -> Mapping[str, str] | Unknown:
     if listed is None:
-        return Unknown(f"{METADATA_TOPIC} is not there: no agent has made it, or this client may not describe it")
+        return Unknown("an agents' topic is not there: no agent has made it, or this client may not describe it")
     try:
-        config = cluster.topic_configurations([METADATA_TOPIC]).get_all()[METADATA_TOPIC]
+        return cluster.topic_configurations([listed.name]).get_all()[listed.name]
     except KafkaClusterError as error:
         return Unknown(str(error))
-    return MetadataTopic(config, listed.replication_factor)
 
 
 def ask_topics(

@@ -36,6 +36,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "topics-visible": cluster_checks.topics_visible,
     "metadata-topic-retention": cluster_checks.metadata_topic_retention,
     "metadata-topic-cleanup": cluster_checks.metadata_topic_cleanup,
+    "settings-topic-cleanup": cluster_checks.settings_topic_cleanup,
     "metadata-topic-message-size": cluster_checks.metadata_topic_message_size,
     "metadata-topic-replication": cluster_checks.metadata_topic_replication,
     "long-term-tier": cluster_checks.long_term_tier,

@@ -101,6 +101,8 @@ class Cluster:
 
     broker_ids: frozenset[int]
     metadata_topic: MetadataTopic | Unknown
+    settings_config: Mapping[str, str] | Unknown = Unknown("it was not asked for")
+    """The configuration of `__remote_wal_topic_settings`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,18 @@ def settings_problems(
     topic: str, config: Mapping[str, str], replicas: int, needs: TopicNeeds, servers: str
 ) -> list[TopicProblem]:
     """Return all problems of the settings topic, the worst first: what retention removes never comes back."""
-    problems = []
-    if (policy := config.get("cleanup.policy")) != "compact":
-        found = f"{topic}: cleanup.policy is {policy}, not compact: settings that count are removed by age"
-        problems.append(TopicProblem("cleanup.policy", found, _alter(topic, servers, "cleanup.policy=compact")))
-    return problems + replication_problems(topic, config, replicas, needs, servers)
+    return [
+        *settings_cleanup_problems(topic, config, servers),
+        *replication_problems(topic, config, replicas, needs, servers),
+    ]
+
+
+def settings_cleanup_problems(topic: str, config: Mapping[str, str], servers: str) -> list[TopicProblem]:
+    """Check whether age removes settings that count."""
+    if (policy := config.get("cleanup.policy")) == "compact":
+        return []
+    found = f"{topic}: cleanup.policy is {policy}, not compact: settings that count are removed by age"
+    return [TopicProblem("cleanup.policy", found, _alter(topic, servers, "cleanup.policy=compact"))]
 
 
 def cleanup_problems(topic: str, config: Mapping[str, str], servers: str) -> list[TopicProblem]:

@@ -83,6 +83,7 @@ async def test_a_pause_is_shown_on_every_page(tmp_path: Path, monkeypatch: pytes
         write_local(tmp_path / "state", PAUSE)
         state = rig.agent.state
         await rig.until(lambda: PAUSE.describe("local") in state.degraded())
+        assert not state.describe()["links_never_pay"], "nothing is led yet"
         assert state.describe()["paused"] == [
             {"scope": "local", "by": "anna@ops-1", "since_ms": 1_700_000_000_000, "reason": ""}
         ]

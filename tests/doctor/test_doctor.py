@@ -86,6 +86,9 @@ def protocols(bypass: str) -> dict[str, str]:
     return {"listener_security_protocol_map": f"CLIENT:PLAINTEXT,WAL:PLAINTEXT,BYPASS:{bypass}"}
 
 
+COMPACTED = {"cleanup.policy": "compact"}
+
+
 def facts_of(**properties: str) -> Facts:
     """A cluster in which all is well, but for these properties, in Python's spelling."""
     raw = PROPERTIES | {key.replace("_", "."): value for key, value in properties.items()}
@@ -94,7 +97,7 @@ def facts_of(**properties: str) -> Facts:
     return Facts(
         broker=broker,
         settings=agent_settings(broker, FILE),
-        cluster=Cluster(frozenset({1, 2, 3}), MetadataTopic(config, 3)),
+        cluster=Cluster(frozenset({1, 2, 3}), MetadataTopic(config, 3), COMPACTED),
         topics={"orders": kept_all(HOUR_MS)},
         store=Store({}, True, AGREEING, frozenset()),
         peers={2: None, 3: None},
@@ -111,7 +114,7 @@ def judged(facts: Facts) -> dict[str, Finding]:
 def topic(replicas: int = 3, **config: str) -> Cluster:
     changes = {key.replace("_", "."): value for key, value in config.items()}
     metadata_topic = MetadataTopic(MetadataTopicSettings().metadata_topic_config() | changes, replicas)
-    return Cluster(frozenset({1, 2, 3}), metadata_topic)
+    return Cluster(frozenset({1, 2, 3}), metadata_topic, COMPACTED)
 
 
 def store(failures: Mapping[str, StepFailure] | None = None, **changes: Any) -> Store:
@@ -144,6 +147,12 @@ FAULTS = [
         Level.ERROR,
         {"cluster": topic(max_message_bytes="500000")},
         "max.message.bytes is 500000",
+    ),
+    (
+        "settings-topic-cleanup",
+        Level.ERROR,
+        {"cluster": replace(topic(), settings_config={"cleanup.policy": "compact,delete"})},
+        "settings that count are removed by age",
     ),
     ("metadata-topic-cleanup", Level.ERROR, {"cluster": topic(cleanup_policy="compact,delete")}, "compact,delete"),
     ("metadata-topic-replication", Level.WARNING, {"cluster": topic(2)}, "replication factor 2"),
