@@ -70,7 +70,7 @@ def drain(connection: Connection, broker: Broker, moving: Moving, json: Json = F
     from recovery.reassignment.plan import plan_drain
 
     def plan(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "ReassignmentPlan":
-        return plan_drain(cluster, stored_loads(cluster, admin), broker)
+        return plan_drain(cluster, stored_loads(cluster, admin), broker, hidden_replicas(cluster, admin, broker))
 
     _reassign(connection, plan, moving, json=json)
 
@@ -194,6 +194,23 @@ def stored_loads(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "Loa
     for (where, _), size in sizes.items():
         largest[where] = max(size, largest.get(where, 1))
     return {where: Load(stored_bytes=size) for where, size in largest.items()}
+
+
+def hidden_replicas(cluster: "ClusterReplicas", admin: "ReassignmentAdmin", broker: int) -> "list[TopicPartition]":
+    """Return what a broker has of topics that Kafka hides from this client; says so where that is not known."""
+    from recovery.errors import ReassignmentError
+
+    shown = [one.topic_partition for one in cluster.partitions if broker in one.replicas]
+    try:
+        if broker in cluster.racks:
+            return admin.not_shown(broker, shown)
+        why = "it does not live"
+    except ReassignmentError as error:
+        why = str(error)
+    typer.echo(
+        f"whether broker {broker} has replicas of topics that this client may not see is not known: {why}", err=True
+    )
+    return []
 
 
 def _has_replica(connection: Connection, broker: int) -> bool:

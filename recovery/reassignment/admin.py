@@ -138,6 +138,22 @@ class ReassignmentAdmin:
             if not one["is_future_key"]
         }
 
+    def not_shown(self, broker: int, shown: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return what a living broker has of topics that Kafka's metadata do not show. Raises ReassignmentError.
+
+        Metadata leave out topics that the client may not describe; log directories are told whole or not at all.
+        """
+        answer = _call("describe log directories", "", lambda: self._client.describe_log_dirs(None, [broker]))
+        found = {
+            TopicPartition(topic["name"], one["partition_index"])
+            for of_broker in answer
+            for directory in of_broker["log_dirs"]
+            for topic in directory["topics"]
+            for one in topic["partitions"]
+            if not one["is_future_key"]
+        }
+        return sorted(found - set(shown))
+
     # What is to be done.
 
     def submit(self, moves: Iterable[Move]) -> dict[TopicPartition, str | None]:

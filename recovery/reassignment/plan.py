@@ -94,12 +94,16 @@ class Load(NamedTuple):
 Loads = Mapping[TopicPartition, Load]
 UNKNOWN_LOAD: Final = Load()
 LEADERLESS: Final = "it has no leader, from which a replica could be made"
+HIDDEN: Final = "Kafka does not show its topic to this client: may it describe it?"
 MOVING: Final = "it is being moved; plan again when that has ended"
 
 
-def plan_drain(cluster: ClusterReplicas, loads: Loads, broker: int) -> ReassignmentPlan:
+def plan_drain(
+    cluster: ClusterReplicas, loads: Loads, broker: int, hidden: Collection[TopicPartition] = ()
+) -> ReassignmentPlan:
     """Take every replica off a broker, which need not be alive; others stay where they are.
 
+    `hidden` is what it has of topics that are not among the cluster's.
     Raises ReassignmentPlanError.
     """
     scope = [partition for partition in cluster.partitions if broker in partition.replicas]
@@ -109,7 +113,8 @@ def plan_drain(cluster: ClusterReplicas, loads: Loads, broker: int) -> Reassignm
         )
     draft = _Draft(cluster, loads, scope, set(cluster.racks) - {broker})
     draft.replace()
-    return draft.plan()
+    plan = draft.plan()
+    return ReassignmentPlan(plan.moves, plan.left | dict.fromkeys(hidden, HIDDEN))
 
 
 def without_moving(plan: ReassignmentPlan, moving: Collection[TopicPartition]) -> ReassignmentPlan:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from cli.recovery.reassign import app
 from recovery.errors import ReassignmentError
 from recovery.reassignment import balance_turn
 from recovery.reassignment.admin import ReassignmentAdmin
-from recovery.reassignment.plan import ClusterReplicas, Load, PartitionReplicas, TopicPartition
+from recovery.reassignment.plan import HIDDEN, ClusterReplicas, Load, PartitionReplicas, TopicPartition
 
 HERE = ["--bootstrap-server", "127.0.0.1:1"]
 
@@ -46,6 +47,9 @@ class PlayedAdmin(ReassignmentAdmin):
 
     def ongoing(self) -> list[TopicPartition]:
         return [T0]
+
+    def not_shown(self, broker: int, shown: Collection[TopicPartition]) -> list[TopicPartition]:
+        return []
 
     def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
         assert list(partitions) == [T0, T1]
@@ -115,6 +119,31 @@ def test_a_partition_that_is_being_moved_is_planned_when_that_has_ended(monkeypa
     assert done.exit_code == 1, done.output
     assert json.loads(done.stdout)["moves"] == []
     assert "being moved" in json.loads(done.stdout)["left"]["t-0"]
+
+
+def test_a_broker_with_replicas_of_a_hidden_topic_is_not_called_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def log_dirs(_topics: None, brokers: list[int]) -> list[dict[str, object]]:
+        partitions = [{"partition_index": one, "is_future_key": one == 2} for one in range(3)]
+        return [{"broker": brokers[0], "log_dirs": [{"topics": [{"name": "secret", "partitions": partitions}]}]}]
+
+    class Hides(PlayedAdmin):
+        not_shown = ReassignmentAdmin.not_shown
+
+        def __init__(self) -> None:
+            self._client = SimpleNamespace(describe_log_dirs=log_dirs)
+
+        def cluster(self) -> ClusterReplicas:
+            return ClusterReplicas({1: "a", 2: "b"}, ())
+
+        def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
+            return {}
+
+    admin = Hides()
+    assert admin.not_shown(1, [TopicPartition("secret", 0)]) == [TopicPartition("secret", 1)]
+    monkeypatch.setattr(reassign, "_admin", lambda _: nullcontext(admin))
+    done = CliRunner().invoke(app, ["drain", *HERE, "1", "--json"])
+    left = json.loads(done.stdout)["left"]
+    assert (done.exit_code, left) == (1, dict.fromkeys(("secret-0", "secret-1"), HIDDEN))
 
 
 def test_a_balancer_that_watches_measures_when_it_is_its_turn_and_tells_what_it_found(
