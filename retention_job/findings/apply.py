@@ -9,7 +9,8 @@ What may be handed over:
 - `expired_not_deleted`: the agent's own guard checks again, so a mistake here deletes nothing.
 - `upload_unfinished` and `object_without_metadata`: nothing is known of their records, so the guard cannot help. Hence
   the topic is read to its present end right before, and a segment that any record has named meanwhile is taken off the
-  list. If most objects have no metadata, none is handed over, because then the metadata seems to be lost. Nor is one
+  list. If most objects have no metadata, none is handed over, because then the metadata seems to be lost; nor while
+  there are records that cannot be read, as they may tell of these objects. Nor is one
   whose writer's incarnation is not registered in the topic: the registration stands before all that it published, so
   the records of its objects may be lost, too (`rlm.lifecycle.orphans` has the same rule).
 
@@ -36,7 +37,7 @@ from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteW
 from retention_job.errors import RetentionJobError
 from retention_job.findings.find import metadata_is_doubtful
 from retention_job.findings.kinds import Kind
-from retention_job.settings import Sources
+from retention_job.settings import LifeTimes, Sources
 from retention_job.sources.kafka import Kafka
 from retention_job.tables.fences import REGISTRATIONS, known_writers, registrations_of
 from retention_job.tables.history import History
@@ -61,8 +62,8 @@ class Handover:
     size_bytes: int
     is_dry: bool
     withheld: int
-    """Not handed over: objects without metadata if most objects have none, or of unknown writers, and objects that new
-    records name."""
+    """Not handed over: objects without metadata if most objects have none, if records cannot be read, or of unknown
+    writers, and objects that new records name."""
 
 
 class Publisher(MetadataPublisher[PublishableRecord], Protocol):
@@ -84,7 +85,7 @@ def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms:
     )
     found = deletable.count()
     known = known_writers(registrations_of(history.table("registrations", REGISTRATIONS).collect()))
-    if not known or metadata_is_doubtful(history, sources.life_times) is not None:
+    if not known or is_doubtful(history, sources.life_times):
         deletable = deletable.filter("NOT is_unguarded")
     else:
         is_known = fn.substring_index("segment", "-", 2).isin(known)
@@ -104,6 +105,11 @@ def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms:
             publisher.close()
         log.info("deletions_handed_over", segments=handover.segments, size_bytes=handover.size_bytes)
     return handover
+
+
+def is_doubtful(history: History, life_times: LifeTimes) -> bool:
+    """Whether records that tell of objects without metadata may be missing, or were not understood."""
+    return metadata_is_doubtful(history, life_times) is not None or not history.is_wholly_read
 
 
 def _told_since(history: History, kafka: Kafka) -> "DataFrame":

@@ -68,7 +68,7 @@ _ARROW: Final = pa.schema(
         "record_type": pa.int32(),
         "key": pa.binary(),
         "value": pa.binary(),
-        "reason": pa.string(),  # of a quarantined record or, as a `GapReason`'s name, of a declared gap
+        "reason": pa.string(),  # of a record that was not understood or, as a `GapReason`'s name, of a declared gap
         "detail": pa.string(),
         "key_bytes": pa.int32(),
         "value_bytes": pa.int32(),
@@ -258,7 +258,8 @@ def _rows_of(
     elif isinstance(record, PublishedSegment) or (isinstance(record, UnknownRecord) and record.reason not in newer):
         yield QUARANTINE_ROW, place | _quarantine_row(record, key, value)
     else:  # good, and of a type that is not read here
-        yield OTHER_ROW, place | {"record_type": (value or b"\0\0")[1], "key": key, "value": value}
+        reason = record.reason if isinstance(record, UnknownRecord) else None
+        yield OTHER_ROW, place | {"record_type": (value or b"\0\0")[1], "key": key, "value": value, "reason": reason}
 
 
 def _archive_row(record: ArchiveRecord) -> Columns:

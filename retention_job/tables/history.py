@@ -215,6 +215,15 @@ class History:
         archived = {topic.topic_id for topic in self.cluster.topics if topic.settings.archive}
         return {key: up_to for key, up_to in tier.tiered_up_to(self.tiered).items() if key[0] not in archived}
 
+    @property
+    def is_wholly_read(self) -> bool:
+        """Whether all records that still count were understood: one that was not may tell of any object."""
+        return all(
+            self.staged(row, run_id).filter(unread).isEmpty()
+            for run_id in (self.run_id, *self._entry_runs)
+            for row, unread in ((QUARANTINE_ROW, "true"), (OTHER_ROW, "reason = 'record_type'"))
+        )
+
     @cached_property
     def quarantine(self) -> "DataFrame":
         """The table QUARANTINE, of this run's records."""

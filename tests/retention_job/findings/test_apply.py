@@ -1,6 +1,8 @@
 """What is handed over is published once each, and told when it is not."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -9,7 +11,11 @@ from metadata_topic.records.records import PublishableRecord
 from metadata_topic.records.states import DELETING
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from retention_job.errors import RetentionJobError
-from retention_job.findings.apply import publish_deletions
+from retention_job.findings import apply
+from retention_job.findings.apply import is_doubtful, publish_deletions
+from retention_job.settings import LifeTimes
+from retention_job.sources.decoding import OTHER_ROW, QUARANTINE_ROW
+from retention_job.tables.history import History
 
 IDS = [CombinedSegmentId(1, 2, number) for number in range(5)]
 
@@ -48,3 +54,23 @@ def test_each_segments_deletion_is_started_however_little_may_wait() -> None:
 def test_records_that_the_topic_did_not_take_are_told() -> None:
     with pytest.raises(RetentionJobError, match="run it again"):
         publish_deletions(segments(), Topic(is_reachable=False), 7)
+
+
+@pytest.mark.parametrize("unread", [None, ("run-2", QUARANTINE_ROW), ("run-1", QUARANTINE_ROW), ("run-1", OTHER_ROW)])
+def test_records_that_were_not_understood_may_tell_of_any_object(
+    unread: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Staged(SimpleNamespace):
+        def filter(self, condition: str) -> "Staged":
+            assert condition in ("true", "reason = 'record_type'")
+            return self
+
+        def isEmpty(self) -> bool:
+            return bool(self.place != unread)
+
+    monkeypatch.setattr(apply, "metadata_is_doubtful", lambda *_: None)
+    history = SimpleNamespace(
+        run_id="run-2", _entry_runs={"run-1": 1}, staged=lambda row, run: Staged(place=(run, row))
+    )
+    history.is_wholly_read = cast(property, History.is_wholly_read).fget(history)  # type: ignore[misc]
+    assert is_doubtful(cast(History, history), LifeTimes()) == (unread is not None)

@@ -75,6 +75,11 @@ def test_a_declared_gap_among_uploads_is_a_good_record_and_hides_none_of_them() 
 def test_a_gap_for_a_reason_of_a_newer_agent_is_no_fault_and_a_damaged_one_is() -> None:
     key, value = serde.key_of(GAP), serde.encode(GAP)
     assert decoded((key, value[:-1] + b"\x63"), (key, value[:-1])) == [
-        ("other", 0, GAPS, None),
+        ("other", 0, GAPS, "gap_reason"),
         ("quarantine", 1, None, "truncated"),
     ]
+
+
+def test_a_record_of_a_type_of_a_newer_release_is_no_fault_and_not_understood() -> None:
+    key, value = serde.key_of(GAP), serde.encode(GAP)
+    assert decoded((key, value[:1] + b"\x63" + value[2:])) == [("other", 0, 0x63, "record_type")]
