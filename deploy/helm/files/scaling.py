@@ -9,6 +9,7 @@ when the broker is gone, too.
 """
 
 import contextlib
+import http.client
 import http.server
 import json
 import os
@@ -22,6 +23,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from agent.http.http_asking import open_directly, read_whole
 
 PROGRAM: Final = str(Path(sys.executable).with_name("remote-wal"))
 RIGHTS: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -73,11 +76,6 @@ def comes_back(stateful_set: Mapping[str, Any], ordinal: int) -> bool:
     return ordinal < first + replicas
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_args: object) -> None:  # type: ignore[override]
-        """Raise the redirect as an error: the pod's token goes to the API server alone."""
-
-
 def stateful_set_of(pod: Pod, rights: Path = RIGHTS) -> Mapping[str, Any]:
     """Ask the API server. Raises NotKnownError."""
     host, port = (pod.environment.get(f"KUBERNETES_SERVICE_{one}", "") for one in ("HOST", "PORT"))
@@ -87,10 +85,9 @@ def stateful_set_of(pod: Pod, rights: Path = RIGHTS) -> Mapping[str, Any]:
         url = f"https://{f'[{host}]' if ':' in host else host}:{port}{where}"
         trust = ssl.create_default_context(cafile=str(rights / "ca.crt"))
         request = urllib.request.Request(url, headers=headers)
-        direct = urllib.request.ProxyHandler({}), _NoRedirects(), urllib.request.HTTPSHandler(context=trust)
-        with urllib.request.build_opener(*direct).open(request, timeout=_ASK_S) as answer:
-            told = json.load(answer)
-    except (OSError, ValueError) as error:
+        with open_directly(request, _ASK_S, trust) as answer:
+            told = json.loads(read_whole(answer, _ASK_S))
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise NotKnownError(f"the API server does not tell of {where}: {error}") from error
     if not isinstance(told, dict):
         raise NotKnownError("the answer is not a StatefulSet")
