@@ -212,7 +212,10 @@ def test_the_place_of_a_dead_broker_is_taken_on_another_host(cluster: LocalClust
             for name in (one, durable):
                 [state] = cluster.admin.partitions(name)
                 assert (state.leader, state.replicas) == (DEAD, (DEAD,))
-            place.kill_at(Step.DRAIN)  # its moves go on
+            place.kill_at(Step.DRAIN)  # its moves go on, until the new host restarts
+            for name in ("drain", "broker", "agent"):
+                place.kill_started(name)
+            wait_until(lambda: DEAD not in cluster.admin.registered_brokers(), "it is fenced again", PATIENCE_S)
             place.kill_at(Step.STOP)
             place.kill_at(Step.HAND_OVER)
             place.run()
