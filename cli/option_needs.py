@@ -1,5 +1,6 @@
-"""Options that count only beside another one, or not beside another one: an option without effect is an error."""
+"""Options that have no effect, as another one is missing, excludes them, or is given after them, are errors."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -64,6 +65,24 @@ EXCLUDES: Final[_Table] = {
 
 class CheckedCommand(TyperCommand):
     """A command that refuses options without effect before it does anything."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raise BadParameter for an option that is given again, as only the last one would count, and for no number."""
+        given = self.make_parser(ctx).parse_args(args=[*args])[2]
+        for one in given:
+            takes_one = not getattr(one, "multiple", False) and (
+                not getattr(one, "is_flag", False) or one.secondary_opts
+            )
+            if one.param_type_name == "option" and takes_one and given.count(one) > 1:
+                raise typer.BadParameter(
+                    "is given more than once", param_hint=" / ".join([*one.opts, *one.secondary_opts])
+                )
+        left = super().parse_args(ctx, args)
+        for one in self.params:
+            value = ctx.params.get(one.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise typer.BadParameter(f"{value} is no number to go by", param_hint=one.opts[0])
+        return left
 
     def invoke(self, ctx: Any) -> Any:
         """Raise BadParameter if an option needs another one, or is excluded by one."""

@@ -84,6 +84,22 @@ def test_an_option_that_another_one_leaves_without_effect_is_refused(name: str, 
     assert "has no effect with" in done.output, done.output
 
 
+@pytest.mark.parametrize(("name", "command"), [one for one in COMMANDS.items() if one[0] != "kafka"])
+def test_no_option_is_given_twice_and_no_number_is_nan(name: str, command: Any) -> None:
+    """The last one would count in silence: `--dry-run --heal` heals; and any comparison with NaN is false."""
+    for option, parameter in _options(command).items():
+        is_plain_flag = parameter.is_flag and not parameter.secondary_opts
+        if not parameter.multiple and not is_plain_flag and option.startswith("--"):
+            again = option if not parameter.secondary_opts else parameter.secondary_opts[0]
+            done = CliRunner().invoke(build_app(), _line(name, option, again))
+            assert (done.exit_code, "is given more than once" in done.output) == (2, True), done.output
+        if parameter.type_descriptor.annotation is float or float in get_args(parameter.type_descriptor.annotation):
+            needed = [one for needs in (NEEDS.get(name, {}).get(option, ()),) for one in needs]
+            for odd in ("nan", "inf"):
+                done = CliRunner().invoke(build_app(), _line(name, f"{option}={odd}", *needed[:1]))
+                assert done.exit_code == 2, (option, done.output)
+
+
 def test_an_option_whose_help_names_another_one_needs_it() -> None:
     """A new option that says with which other one it counts has its line in the table."""
     missing = set()
