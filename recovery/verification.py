@@ -58,6 +58,8 @@ class FindingKind(Enum):
     """Records are on the brokers and not in object storage: the WAL kept them shorter, or did not want them."""
     REPLICA_DIFFERS = "replica_differs"
     """A living replica has another batch, or none, at the place of this one."""
+    NOTHING_COMPARED = "nothing_compared"
+    """The log directories to compare with have none of the logs."""
     UNDECLARED_DEAD = "undeclared_dead"
     """Records that a newer leader overwrote, and that nobody has declared dead yet."""
     UNKNOWN_TOPIC = "unknown_topic"
@@ -210,7 +212,8 @@ class ObjectVerifier:
         """`replica_dirs` are log directories of a living broker."""
         self._planned = planned
         self._runs = [inventory.runs.get(log.partition, []) for log in planned]
-        self._replicas = _replica_directories(planned, replica_dirs)
+        self._replica_dirs = tuple(replica_dirs)
+        self._replicas = _replica_directories(planned, self._replica_dirs)
         self._overlapping = [set(_overlapping(runs)) for runs in self._runs]
         self._seen: dict[tuple[int, int, int], tuple[int, str]] = {}
         self._batches_compared = 0
@@ -245,6 +248,9 @@ class ObjectVerifier:
         told = "it was listed, and is not there"
         findings += [Finding(FindingKind.LOST_OBJECT, str(stored.object_id), told) for stored in lost]
         deleted = len(self._gone) - len(lost)
+        if self._replica_dirs and not self._replicas:
+            told = "none of these logs is there: is it a log directory of another broker?"
+            findings.append(Finding(FindingKind.NOTHING_COMPARED, ", ".join(map(str, self._replica_dirs)), told))
         return Verification(tuple(findings), len(chosen), runs, size, self._batches_compared, deleted)
 
     def _by_object(self) -> dict[StoredObject, list[LogExtent]]:

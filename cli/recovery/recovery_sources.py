@@ -120,6 +120,10 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     names = {*view.left_out, *(one.name for one in view.topics.values())}
     for topic in sorted({*(where.topic or ())} - names):
         raise typer.BadParameter(f"there is no topic {topic}{meant(topic, names)}", param_hint="--topic")
+    chosen = [one for one in view.topics.values() if not where.topic or one.name in where.topic]
+    for number in where.partition or ():
+        if not view.left_out and not any(number in one.partitions for one in chosen):
+            raise typer.BadParameter(f"no topic has a partition {number}", param_hint="--partition")
     with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
         wanted = LogFilter(view.replicas_of(broker.node_id))
 

@@ -547,3 +547,14 @@ def test_verify_tells_a_monitor_that_all_is_well_and_when_it_is_not(ruins: Ruins
         "unreadable_object": True,
         "foreign_objects": False,
     }
+
+
+def test_what_is_not_there_is_not_taken_for_compared_or_selected(ruins: Ruins, tmp_path: Path) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+    ruins.log_dir.mkdir()
+    told = _told(ruins.run("verify", "--json", "--replica-log-dir", str(ruins.log_dir)), exit_code=1)
+    assert [one["kind"] for one in told["findings"]] == ["nothing_compared"]
+    for command in ("verify", "recover"):
+        refused = ruins.run(command, "--partition", "0", "--partition", "99")
+        assert refused.exit_code == 2
+        assert "no topic has a partition 99" in refused.output
