@@ -15,6 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, Self
 
+from plugin.errors import meant
+
 EXPRESS: Final = "s3_express"
 STANDARD: Final = "s3_standard"
 GCS: Final = "gcs_standard"
@@ -135,6 +137,16 @@ class PriceTable:
         return self.usd(self.network, key)
 
 
+_KEYS: Final = frozenset(
+    {
+        "storage_gb_month", "put_per_1000", "get_per_1000", "upload_gb", "retrieval_gb", "free_bytes_per_request",
+        "zone_transfer_gb_per_side", "paying_sides", "express_cross_zone_read_gb", "cross_zone_read_gb",
+        "instance_hour", "disk_gb_month",
+    }
+)  # fmt: skip
+"""What a price file may say in any section: a misspelt one would count as its default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """The price table: one storage class for the WAL, one for archives, and cross-zone traffic."""
@@ -207,9 +219,14 @@ def _read(file: Path | None) -> tuple[Mapping[str, object], str]:
     chosen = file or resources.files("plugin") / DEFAULT_PRICES_FILE.name
     file = file or DEFAULT_PRICES_FILE
     try:
-        return tomllib.loads(chosen.read_text(encoding="utf-8")), str(file)
+        table = tomllib.loads(chosen.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PriceError(f"{file}: {error}") from error
+    for name, section in _sections(table).items():
+        for key in section:
+            if key not in _KEYS:
+                raise PriceError(f"{file}: {name}.{key}: there is no such price{meant(key, _KEYS)}")
+    return table, str(file)
 
 
 def _sections(table: Mapping[str, object]) -> Mapping[str, Mapping[str, object]]:

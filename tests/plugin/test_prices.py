@@ -111,3 +111,12 @@ def test_a_network_that_says_no_price_is_told(tmp_path: Path, given: str, change
     file.write_text(DEFAULT_PRICES_FILE.read_text().replace(given, changed))
     with pytest.raises(PriceError, match="network_gcp"):
         Prices.load(file, "network_gcp")
+
+
+def test_a_misspelt_price_is_an_error_and_not_its_default(tmp_path: Path) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(DEFAULT_PRICES_FILE.read_text().replace("paying_sides", "payin_sides"))
+    with pytest.raises(PriceError, match=r"network_gcp\.payin_sides: .*paying_sides"):
+        PriceTable.load(file)
+    with pytest.raises(PriceError, match="payin_sides"):
+        Prices.load(file)
