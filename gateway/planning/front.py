@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.planning.plan import without_tls
-from gateway.planning.planned_ports import LOOPBACK, MAX_PORT, PlanError, Socket, clash
+from gateway.planning.planned_ports import LOOPBACK, PlanError, Socket, check_sockets
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
 
 _OTHER_SERVERS = 2
@@ -136,12 +136,7 @@ def front_plan(broker: BrokerProperties, known: Mapping[int, Endpoint], rules: F
 
 def _check_ports(broker_id: int, clients: Endpoint, listeners: Mapping[str, Endpoint]) -> None:
     sockets = [Socket(where.host, where.port, is_brokers=True) for where in listeners.values()]
-    port = clash([*sockets, Socket(clients.host, clients.port)])
-    if port is not None:
-        raise PlanError(f"port {port} would be used twice on the host of broker {broker_id}: choose another")
-    highest = max(one.port for one in sockets)
-    if highest > MAX_PORT:
-        raise PlanError(f"port {highest} on the host of broker {broker_id} is above {MAX_PORT}")
+    check_sockets(broker_id, [*sockets, Socket(clients.host, clients.port)])
 
 
 def listener_lines(

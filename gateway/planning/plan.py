@@ -17,12 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.planning.planned_ports import (
     LOOPBACK,
-    MAX_PORT,
     BrokerSite,
     PlanError,
     PlanRules,
     Socket,
-    clash,
+    check_sockets,
     loopback_bases,
 )
 from gateway.zone_proxies import ranked
@@ -117,14 +116,7 @@ def _check(brokers: Sequence[BrokerSite], zones: Mapping[str, str], rules: PlanR
 
 def _check_ports(broker: BrokerSite, brokers: Sequence[BrokerSite], bases: Mapping[str, int], rules: PlanRules) -> None:
     """Check the ports of the broker and its agent on one host. Kafka needs a different port for each listener."""
-    sockets = [*_of_broker(broker, bases, rules), *_of_agent(broker, brokers, rules)]
-    port = clash(sockets)
-    if port is not None:
-        told = f"port {port} would be used twice on the host of broker {broker.broker_id}"
-        raise PlanError(f"{told}: choose other bases")
-    highest = max(one.port for one in sockets)
-    if highest > MAX_PORT:
-        raise PlanError(f"port {highest} on the host of broker {broker.broker_id} is above {MAX_PORT}")
+    check_sockets(broker.broker_id, [*_of_broker(broker, bases, rules), *_of_agent(broker, brokers, rules)])
 
 
 def _of_broker(broker: BrokerSite, bases: Mapping[str, int], rules: PlanRules) -> Iterator[Socket]:

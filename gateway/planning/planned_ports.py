@@ -95,6 +95,16 @@ class Socket(NamedTuple):
     """Whether it belongs to the broker, not to its agent."""
 
 
+def check_sockets(broker_id: int, sockets: Sequence[Socket]) -> None:
+    """Raise PlanError for a port that two need on the broker's host, or that is none."""
+    if (port := clash(sockets)) is not None:
+        raise PlanError(f"port {port} would be used twice on the host of broker {broker_id}: choose others")
+    for one in sockets:
+        if not 0 < one.port <= MAX_PORT:
+            bound = f"above {MAX_PORT}" if one.port > 0 else "below 1"
+            raise PlanError(f"port {one.port} on the host of broker {broker_id} is {bound}")
+
+
 def clash(sockets: Sequence[Socket]) -> int | None:
     """Return the lowest port that is used twice; Kafka needs different ports for its own listeners on all hosts."""
 

@@ -172,6 +172,8 @@ def test_a_zones_name_becomes_a_listeners_name_that_kafka_takes() -> None:
         ),
         ([*BROKERS, BrokerSite(105, "az1", "h")], GATEWAYS, PlanRules(), "raise the step"),
         (BROKERS, GATEWAYS, PlanRules(gateway_port_base=9190), "port 9192 would be used twice"),
+        (BROKERS, GATEWAYS, PlanRules(agents_port=0), "is below 1"),
+        (BROKERS, GATEWAYS, PlanRules(gateway_port_base=-500), "is below 1"),
         (BROKERS, GATEWAYS, PlanRules(gateway_port_base=65533), "is above 65535"),
         (BROKERS, GATEWAYS, PlanRules(security_protocol="TLS"), "'TLS' is not one of"),
     ],
