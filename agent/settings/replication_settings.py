@@ -12,7 +12,7 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
     """When followers get links, and how long responses wait for them."""
 
     latency_bound_s: Seconds = Field(
-        250,
+        500,
         ge=1,
         description="By how much links may hold records back at producers, for topics with the policy cost and no "
         "bound of their own.",

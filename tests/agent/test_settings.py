@@ -138,7 +138,7 @@ def test_each_wrong_key_is_named_with_its_file(key: str, value: str) -> None:
 def test_times_are_milliseconds_in_the_file_and_seconds_inside() -> None:
     found = parsed(remote_wal_log_manager_combiner_task_interval_ms="100", remote_wal_uncommitted_ttl_ms="1500")
     assert (found.log_manager.combiner_task_interval_s, found.lifecycle.uncommitted_ttl_s) == (0.1, 1.5)
-    assert (AgentSettings().link.latency_bound_s, AgentSettings().lifecycle.retention_s) == (0.25, 3600.0)
+    assert (AgentSettings().link.latency_bound_s, AgentSettings().lifecycle.retention_s) == (0.5, 3600.0)
 
 
 def test_how_long_the_wal_keeps_objects_is_told_as_kafka_tells_it() -> None:

@@ -88,6 +88,14 @@ def test_of_two_topics_the_one_that_is_held_up_goes_inline_and_the_other_stays()
     assert produced.linked_share("b") >= 0.9
 
 
+def test_looks_at_one_topic_that_go_on_take_links_from_no_topic_where_all_is_well() -> None:
+    produced = Produced([Fleet(INF, topics=("held",)), Fleet(2e6, link_s=0, topics=("well",))])
+    while produced.trials.of("held").state is not State.INLINE:
+        produced.run(0.1)
+    looks = Counter(topic for topic, _ in produced.found)
+    assert looks == {"held": 3, "well": 2}, "one more, as its uploads wait for larger objects since the first"
+
+
 def test_a_load_that_ends_inline_forgets_the_verdict_and_looks_are_rare_while_all_is_well() -> None:
     produced = Produced([Fleet(INF, is_active=lambda now_s: now_s < 1080)])
     assert produced.run(60).trials.of("t").state is State.INLINE

@@ -21,7 +21,7 @@ comes in bursts is not held up: by links as much came in the same time.
 
 Producers write to several topics, so a look at one may show nothing. `Trials` therefore has one round of looks at a
 time for the whole broker, in which all topics take part that are due, or half-way to it. Each is judged by its own
-bytes. All times are monotonic seconds.
+bytes, and only topics whose looks told something are looked at again. All times are monotonic seconds.
 """
 
 import math
@@ -313,14 +313,17 @@ class Trials:
             return []
         found = [(topic, one.end_look()) for topic, one in looking.items()]
         held = tuple(topic for topic, one in looking.items() if one.state is State.INLINE)
-        for topic in held:
-            one = self._members.pop(topic)
-            if (what := one.found) is not None:
+        for topic, one in list(self._members.items()):
+            if topic in held and (what := one.found) is not None:
                 one.found = replace(what, topics=held)
                 seconds = round(what.held_back_s, 2)
                 log.info("links_hold_records_back", topic=topic, seconds=seconds, allowed=what.limit_s, topics=held)
-        if any(one.is_open for one in self._members.values()):
+            elif not one.is_open:  # it is not looked at again because others are
+                one.end_round(now_s)
+            else:
+                continue
+            del self._members[topic]
+        if self._members:
             self._go_by_links(now_s)
-        else:
-            self.abandon(now_s)
+        self.is_looking = False
         return found
