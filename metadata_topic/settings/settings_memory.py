@@ -363,7 +363,11 @@ class SettingsMemory:
                 raise ValueError(f"it has version {fields['version']}, not {FORMAT_VERSION}")
             before = _Content(str(fields["topic"]), int(fields["end"]), epoch=fields.get("epoch"))
             for text, record in fields["rows"]:
-                key = parse_key(text.encode())
+                try:
+                    key = parse_key(text.encode())
+                except MalformedSettingError as error:  # of a newer release, as is such a record of the topic
+                    log.warning("settings_memory_row_skipped", file=str(path), key=text, error=str(error))
+                    continue
                 try:
                     value, place = key[0].decode(record.encode())
                 except MalformedSettingError as error:  # of another release: what loses nothing counts

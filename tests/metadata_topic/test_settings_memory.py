@@ -324,6 +324,7 @@ def test_what_a_newer_release_remembered_in_one_row_hides_no_other(tmp_path: Pat
     for row in fields["rows"]:
         if row[0].startswith(PATTERNS.prefix):
             row[1] = row[1].replace('"value":', '"of_the_next_release": 1, "value":')
+    fields["rows"].insert(0, ["kind_of_the_next_release:one", "{}"])
     file.write_text(json.dumps(fields))
     topic.make_again()
     older = Agent(tmp_path)
