@@ -1,10 +1,11 @@
 """What the living agent of this host knows of the metadata topic, for commands that no broker answers.
 
 Its file is read as it is at that moment, and never written, while the agent goes on. An agent that does not live may
-have missed much: then the file does not count.
+have missed much, as may one that was restarted when no broker answered any more: then the file does not count.
 """
 
 import os
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -19,14 +20,20 @@ from metadata_topic.store.snapshots.archive_snapshot import keep_archive, with_a
 from metadata_topic.store.snapshots.snapshot import SpooledSnapshot, read_image, snapshot_chunks
 from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
+from metadata_topic.store.store_image import StoreImage
 
 log = structlog.get_logger(__name__)
 
 _LOCKS: Final = Path("/proc/locks")
 
 
-def own_metadata(state_directory: Path, cluster_id: str) -> tuple[SparseStore, ArchiveStore] | None:
-    """Return what the agent with this state directory knows; None if none lives, or if it doubts the topic."""
+def own_metadata(
+    state_directory: Path, cluster_id: str, newest: Callable[[], StoreImage | None]
+) -> tuple[SparseStore, ArchiveStore] | None:
+    """Return what the agent with this state directory knows.
+
+    None if none lives, if it doubts the topic, or has read less of it than the newest snapshot, which `newest` loads.
+    """
     try:
         if not _is_locked(state_directory / LOCK_FILE):
             return None
@@ -38,13 +45,21 @@ def own_metadata(state_directory: Path, cluster_id: str) -> tuple[SparseStore, A
             with known.streamed_image() as image:
                 chunks = snapshot_chunks(with_archive(image, archived), cluster_id)
                 spooled = SpooledSnapshot(chunks, None)
-        store = SparseStore()
-        store.restore(read_image(spooled, cluster_id))
+        own, snapshot, store = read_image(spooled, cluster_id), newest(), SparseStore()
+        if snapshot is not None and _is_behind(own, snapshot):
+            log.warning("own_metadata_behind", progress=own.progress, snapshot=snapshot.progress)
+            return None
+        store.restore(own)
         store.settle()
     except (OSError, SnapshotError, StoreLostError) as error:
         log.warning("own_metadata_not_read", error=str(error), consequence="objects are read in its place")
         return None
     return store, archived
+
+
+def _is_behind(own: StoreImage, snapshot: StoreImage) -> bool:
+    is_other = None not in (own.topic_id, snapshot.topic_id) and own.topic_id != snapshot.topic_id
+    return is_other or any(own.progress.get(one, 0) < offset for one, offset in snapshot.progress.items())
 
 
 def _is_locked(file: Path) -> bool:

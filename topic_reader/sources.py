@@ -170,7 +170,7 @@ class OpenTopics:
             told.told.clear()
         elif topics.from_objects:
             return from_objects(storage, archive, patience=patience, wanted=wanted, snapshot=load())
-        elif (own := own_metadata(topics.state_directory, topics.stores.context.cluster_id)) is not None:
+        elif (own := own_metadata(topics.state_directory, topics.stores.context.cluster_id, load)) is not None:
             store, archived = own
         else:
             remembered = read_snapshots(storage, topics.stores.context.cluster_id)

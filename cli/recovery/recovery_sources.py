@@ -132,7 +132,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
             load = newest_snapshot(storage.blobs, cluster_id)
             if where.from_objects or where.cluster_metadata is not None:
                 progress, patience = progress_to(tell), patience_of(tell)
-                own = None if where.from_objects else own_metadata(settings.process.state_directory, cluster_id)
+                own = None if where.from_objects else own_metadata(settings.process.state_directory, cluster_id, load)
                 if own is not None:
                     tell("taking what this host's agent knows")
                     return from_metadata(*own, storage, archive, progress, patience, wanted)

@@ -40,7 +40,7 @@ def agent(tmp_path: Path) -> Iterator[RemoteWalMetadataStore]:
 
 
 def test_what_a_living_agent_knows_is_read_while_it_goes_on(agent: RemoteWalMetadataStore, tmp_path: Path) -> None:
-    own = own_metadata(tmp_path, "c")
+    own = own_metadata(tmp_path, "c", lambda: None)
     assert own is not None
     store, archive = own
     assert len(store.untold) == 19
@@ -56,13 +56,23 @@ def test_only_the_file_of_a_living_agent_of_this_cluster_counts_and_none_is_remo
 ) -> None:
     (tmp_path / "other").mkdir()
     with closing(RemoteWalMetadataStore(StoreFile(tmp_path / "other", "c"))):
-        assert own_metadata(tmp_path / "other", "c") is None, "no agent lives there"
-    assert own_metadata(tmp_path / "missing", "c") is None
-    assert own_metadata(tmp_path, "another") is None
+        assert own_metadata(tmp_path / "other", "c", lambda: None) is None, "no agent lives there"
+    assert own_metadata(tmp_path / "missing", "c", lambda: None) is None
+    assert own_metadata(tmp_path, "another", lambda: None) is None
     assert agent.progress
     (tmp_path / FILE_NAME).write_bytes(b"no database" * 1000)
-    assert own_metadata(tmp_path, "c") is None
+    assert own_metadata(tmp_path, "c", lambda: None) is None
     assert (tmp_path / FILE_NAME).exists()
+
+
+def test_an_agent_that_has_read_less_than_the_newest_snapshot_does_not_count(
+    agent: RemoteWalMetadataStore, tmp_path: Path
+) -> None:
+    snapshot = agent.image()
+    assert own_metadata(tmp_path, "c", lambda: snapshot) is not None
+    [at] = agent.progress.values()
+    newer = [replace(snapshot, progress=progress) for progress in ({0: at + 1}, {0: at, 1: 1})]
+    assert [own_metadata(tmp_path, "c", iter(newer).__next__) for _ in newer] == [None, None]
 
 
 def test_a_recovery_without_brokers_takes_what_this_hosts_agent_knows(tmp_path: Path) -> None:
