@@ -23,6 +23,8 @@ PEER_LISTENER: Final = "remote.wal.agent.peer.listener"
 STATE_DIRECTORY: Final = "remote.wal.agent.state.directory"
 _LISTS: Final = ("remote.wal.agent.peers", "remote.wal.agent.bypass")
 """Lists of <broker id>@<host>:<port>. The own entry is the dead host's."""
+_NO_HOSTS: Final = ("node.id", "broker.id", "process.roles", "log.dir", METADATA_DIRECTORY)
+"""Keys that a host does not decide, or not under this name: they would take another broker's place, or do nothing."""
 _FILES: Final = (".location", ".file", "client.config")
 """How keys end whose values are files that must be on this host."""
 
@@ -54,6 +56,9 @@ def faults(dead: BrokerProperties, host: Mapping[str, str], made: BrokerProperti
     for key in needed:
         if not host.get(key):
             yield f"{key} is missing in --host-config: that of the dead broker's file is its host's"
+    for key in _NO_HOSTS:
+        if key in host:
+            yield f"{key} must not be in --host-config, whose keys are those that differ from the dead broker's host"
     if len(made.log_dirs) != len(dead.log_dirs):
         yield f"log.dirs: the dead broker had {len(dead.log_dirs)} log directories, and here are {len(made.log_dirs)}"
     for path in made.log_dirs:

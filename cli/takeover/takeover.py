@@ -115,7 +115,7 @@ def _place(
     own = parse_properties(place.host_config.read_bytes())
     keys = host_properties(parse_properties(place.broker_config.read_bytes()), own, place.directory.absolute())
     file = files.absolute() / "server.properties"
-    write_durably(file, javaproperties.dumps(keys, timestamp=False))
+    write_durably(file, javaproperties.dumps(keys, timestamp=False), 0o600)  # it has passwords
     made, agent = read_settings_file(file)
     login = connection.command_config or agent.client.client_config
     logged_in = ("--command-config", str(login)) if login is not None else ()

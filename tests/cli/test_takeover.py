@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
+from cli.main import build_app
 from cli.takeover.host_properties import VOTERS, faults, host_properties, taken_addresses
 from cli.takeover.place import Host, HostPlace
 from cli.takeover.steps import (
@@ -76,8 +78,25 @@ def test_what_the_host_does_not_say_or_have_is_named(tmp_path: Path) -> None:
     for key in OWN:
         assert f"{key} is missing" in told({name: value for name, value in complete.items() if name != key})
     assert "ssl.keystore.location: /etc/of-c.jks is no file" in told(OWN)
+    for key in ("node.id", "broker.id", "process.roles", "log.dir", "metadata.log.dir"):
+        assert f"{key} must not be in --host-config" in told(complete | {key: "7"})
     assert "2 log directories, and here are 1" in told(complete | {"log.dirs": str(tmp_path)})
     assert "cannot be written to" in told(complete | {"log.dirs": f"{tmp_path},{certificate}/logs"})
+
+
+def test_nobody_else_may_read_the_settings_in_a_directory_that_was_there(tmp_path: Path) -> None:
+    dead, host, start = tmp_path / "dead.properties", tmp_path / "host.properties", tmp_path / "start.sh"
+    start.touch()
+    for file, keys in ((dead, {**DEAD, "ssl.key.password": "secret"}), (host, OWN)):
+        file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    (place := tmp_path / "place").mkdir(mode=0o755)
+    options = ["--broker-config", str(dead), "--host-config", str(host), "--directory", str(place)]
+    CliRunner().invoke(
+        build_app(), ["takeover", "3", "--bootstrap-server", "127.0.0.1:1", "--kafka", str(start), *options]
+    )
+    made = place / "server.properties"
+    assert "secret" in made.read_text()
+    assert made.stat().st_mode & 0o077 == 0
 
 
 def test_addresses_of_other_hosts_and_of_other_processes_are_named() -> None:
