@@ -5,7 +5,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cli.takeover.place import HostPlace
+
+_RECOVERS: Final = frozenset({
+    "--after-last-gap", "--with-less-than-others", "--without-tier-epochs", "--lead-with-what-is-restored",
+    "--to-timestamp", "--directory-id", "--from-objects", "--threads",
+})  # fmt: skip
+"""The options of `recover` that leave no log out: the broker starts, and what is not there would be moved as empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,11 @@ def _place(
     from kafka_log.broker_files.server_properties import load_broker_properties
     from plugin.durable_files import write_durably
 
+    options = tuple(place.recover_option or ())
+    for word in options:
+        if word.startswith("-") and word.partition("=")[0] not in _RECOVERS:
+            told = f"{word} is none of {', '.join(sorted(_RECOVERS))}"
+            raise typer.BadParameter(told, param_hint="--recover-option")
     dead = load_broker_properties(place.broker_config)
     if dead.node_id != broker:
         raise typer.BadParameter(f"{place.broker_config} is of broker {dead.node_id}", param_hint="--broker-config")
@@ -121,7 +132,6 @@ def _place(
     logged_in = ("--command-config", str(login)) if login is not None else ()
     where = ("--bootstrap-server", connection.bootstrap_server, *logged_in)
     client = Connection(connection.bootstrap_server, login).client_config()
-    options = tuple(place.recover_option or ())
     return HostPlace(
         Host(place.directory, dead, own, made, agent, place.kafka.absolute(), where, options, place.heir), client, tell
     )

@@ -84,16 +84,18 @@ def test_what_the_host_does_not_say_or_have_is_named(tmp_path: Path) -> None:
     assert "cannot be written to" in told(complete | {"log.dirs": f"{tmp_path},{certificate}/logs"})
 
 
-def test_nobody_else_may_read_the_settings_in_a_directory_that_was_there(tmp_path: Path) -> None:
+def test_nobody_else_may_read_the_settings_and_no_log_may_be_left_out(tmp_path: Path) -> None:
     dead, host, start = tmp_path / "dead.properties", tmp_path / "host.properties", tmp_path / "start.sh"
     start.touch()
     for file, keys in ((dead, {**DEAD, "ssl.key.password": "secret"}), (host, OWN)):
         file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
     (place := tmp_path / "place").mkdir(mode=0o755)
-    options = ["--broker-config", str(dead), "--host-config", str(host), "--directory", str(place)]
-    CliRunner().invoke(
-        build_app(), ["takeover", "3", "--bootstrap-server", "127.0.0.1:1", "--kafka", str(start), *options]
-    )
+    words = ["takeover", "3", "--bootstrap-server", "127.0.0.1:1", "--kafka", str(start), "--directory", str(place)]
+    words += ["--broker-config", str(dead), "--host-config", str(host)]
+    for word in ("--dry-run", "--topic=orders", "--partition", "--log-dir=/x", "--if-empty", "--help", "-h"):
+        refused = CliRunner().invoke(build_app(), [*words, f"--recover-option={word}"])
+        assert (refused.exit_code, list(place.iterdir())) == (2, [])
+    CliRunner().invoke(build_app(), [*words, "--recover-option=--threads=2"])
     made = place / "server.properties"
     assert "secret" in made.read_text()
     assert made.stat().st_mode & 0o077 == 0
