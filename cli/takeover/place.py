@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cli.exit_code import ExitCode
 from cli.takeover.host_properties import PEER_LISTENER, faults, taken_addresses
 from cli.takeover.steps import IncompleteRecoveryError, TakeoverError, TakeoverRefusedError
+from plugin.durable_files import write_durably
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
@@ -40,6 +41,8 @@ echo $$ $ticks > "$0"
 exec "$@"
 """
 """Has a process write its own pid file, as ManagedProcess does. This one may be killed before it can."""
+_DEAD_AGENT: Final = "dead-agent"
+"""The file that names the incarnation of the dead broker's last agent: a later one shows that the broker came back."""
 _RESTORED: Final = frozenset({ExitCode.GOOD, ExitCode.FINDINGS, ExitCode.DECLARED})
 """How `recover` ends when the log directories are the broker's."""
 
@@ -91,6 +94,18 @@ class HostPlace:
         """Raise TakeoverRefusedError if the dead broker, or its agent, is alive elsewhere, or something lacks here."""
         if found := self.refusals():
             raise TakeoverRefusedError("take over", f"broker {self._id}", "; ".join(found))
+        if not self._dead_agent.exists():
+            write_durably(self._dead_agent, self._last_incarnation())
+
+    @property
+    def _dead_agent(self) -> Path:
+        return self._host.directory / _DEAD_AGENT
+
+    def _last_incarnation(self) -> str:
+        from metadata_topic.settings.settings_topic import read_settings
+
+        registered = read_settings(self._client).agents.get(self._id)
+        return "none" if registered is None else str(registered.incarnation)
 
     def refusals(self) -> list[str]:
         """Return why its place cannot be taken now. What this command has started here does not count."""
@@ -123,6 +138,9 @@ class HostPlace:
         registered = read_settings(self._client).agents.get(self._id)
         if registered is not None and self._lives(registered):
             found.append(f"its agent answers at {registered.peer_address or registered.http_endpoint}: stop it first")
+        is_started = self._agent.spec.log_path.exists()
+        if not is_started and self._dead_agent.exists() and self._dead_agent.read_text() != self._last_incarnation():
+            found.append("it came back since its logs were restored here, and these are old: name another --directory")
         return found
 
     def _lives(self, agent: "AgentRegistration") -> bool:

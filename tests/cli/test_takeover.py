@@ -6,6 +6,7 @@ import socket
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -26,6 +27,11 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess, ProcessSpec
+from metadata_topic.settings import settings_topic
+from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.topic_settings import AgentRegistration
+from recovery.reassignment.plan import ClusterReplicas
+from replication.wire.peer_connection import Address
 
 DEAD = {
     "node.id": "3",
@@ -210,6 +216,36 @@ def test_a_recovery_that_failed_or_was_refused_is_run_again(tmp_path: Path, code
             recovered(tmp_path, code).recover()
     recovered(tmp_path, 0).recover()
     assert runs(tmp_path) == 3
+
+
+def test_logs_that_were_restored_before_the_broker_came_back_are_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Place(HostPlace):
+        def _cluster(self) -> ClusterReplicas:
+            return ClusterReplicas({}, ())
+
+    def register(incarnation: int) -> None:
+        agent = AgentRegistration(3, incarnation, "", "", "1", 1)
+        monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(agents={3: agent}))
+
+    own = OWN | {"listeners": "PLAINTEXT://127.0.0.1:0", "ssl.keystore.location": str(tmp_path)}
+    made = broker(host_properties(DEAD, own, tmp_path))
+    addresses = SimpleNamespace(
+        is_shadow=True, peers=SimpleNamespace(peer_listener=Address("127.0.0.1", 0)),
+        http=SimpleNamespace(listener=Address("127.0.0.1", 0)), gateway=SimpleNamespace(enable=False),
+    )  # fmt: skip
+    host = Host(tmp_path, broker(DEAD), own, made, cast(Any, addresses), Path("kafka"), ())
+    place = Place(host, KafkaClientConfig("127.0.0.1:1"), lambda _: None)
+    monkeypatch.setattr(place, "_lives", lambda _agent: False)
+    register(1)
+    place.check()
+    place.check()
+    register(2)
+    with pytest.raises(TakeoverRefusedError, match="it came back since its logs were restored"):
+        place.check()
+    (tmp_path / "agent.log").touch()
+    place.check()
 
 
 def test_a_process_is_found_again_though_nobody_wrote_down_its_pid(tmp_path: Path) -> None:
