@@ -70,7 +70,7 @@ def drain(connection: Connection, broker: Broker, moving: Moving, json: Json = F
     from recovery.reassignment.plan import plan_drain
 
     def plan(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "ReassignmentPlan":
-        return plan_drain(cluster, stored_loads(cluster, admin), broker, hidden_replicas(cluster, admin, broker))
+        return plan_drain(cluster, stored_loads(cluster, admin), broker, *hidden_replicas(cluster, admin, broker))
 
     _reassign(connection, plan, moving, json=json)
 
@@ -196,21 +196,22 @@ def stored_loads(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "Loa
     return {where: Load(stored_bytes=size) for where, size in largest.items()}
 
 
-def hidden_replicas(cluster: "ClusterReplicas", admin: "ReassignmentAdmin", broker: int) -> "list[TopicPartition]":
-    """Return what a broker has of topics that Kafka hides from this client; says so where that is not known."""
+def hidden_replicas(
+    cluster: "ClusterReplicas", admin: "ReassignmentAdmin", broker: int
+) -> "tuple[list[TopicPartition], str]":
+    """Return what a broker has of topics that Kafka hides from this client, and why a living one's are not known."""
     from recovery.errors import ReassignmentError
 
     shown = [one.topic_partition for one in cluster.partitions if broker in one.replicas]
     try:
         if broker in cluster.racks:
-            return admin.not_shown(broker, shown)
+            return admin.not_shown(broker, shown), ""
         why = "it does not live"
     except ReassignmentError as error:
         why = str(error)
-    typer.echo(
-        f"whether broker {broker} has replicas of topics that this client may not see is not known: {why}", err=True
-    )
-    return []
+    told = f"whether broker {broker} has replicas of topics that this client may not see is not known: {why}"
+    typer.echo(told, err=True)
+    return [], told if broker in cluster.racks else ""
 
 
 def _has_replica(connection: Connection, broker: int) -> bool:
@@ -382,10 +383,11 @@ def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool
     ]
     states = {one.state for one in progress}
     code = ExitCode.CANCELLED if MoveState.CANCELLED in states else ExitCode.GOOD
-    code = ExitCode.FINDINGS if MoveState.FAILED in states or planned.left else code
+    code = ExitCode.FINDINGS if MoveState.FAILED in states or planned.left or planned.not_known else code
     if json:
         left = {str(where): why for where, why in planned.left.items()}
-        tell_json({"moves": rows, "left": left}, code)
+        error = {"error": planned.not_known} if planned.not_known else {}
+        tell_json({"moves": rows, "left": left, **error}, code)
     else:
         _print_report(rows)
         _print_left(planned.left)

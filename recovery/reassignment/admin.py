@@ -144,6 +144,9 @@ class ReassignmentAdmin:
         Metadata leave out topics that the client may not describe; log directories are told whole or not at all.
         """
         answer = _call("describe log directories", "", lambda: self._client.describe_log_dirs(None, [broker]))
+        if not all(of_broker["log_dirs"] for of_broker in answer):  # the client library drops the error
+            reason = "no directory is told: may this client describe the cluster?"
+            raise ReassignmentError("describe log directories", f"broker {broker}", reason)
         found = {
             TopicPartition(topic["name"], one["partition_index"])
             for of_broker in answer

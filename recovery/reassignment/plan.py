@@ -11,7 +11,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from metadata_topic.settings.topic_settings import TopicSettings
@@ -78,6 +78,8 @@ class ReassignmentPlan:
     moves: tuple[Move, ...]
     left: dict[TopicPartition, str] = field(default_factory=dict)
     """Partitions that should have been moved and cannot be, with the reason."""
+    not_known: str = ""
+    """Why there may be more that should have been moved."""
 
 
 class Load(NamedTuple):
@@ -99,11 +101,15 @@ MOVING: Final = "it is being moved; plan again when that has ended"
 
 
 def plan_drain(
-    cluster: ClusterReplicas, loads: Loads, broker: int, hidden: Collection[TopicPartition] = ()
+    cluster: ClusterReplicas,
+    loads: Loads,
+    broker: int,
+    hidden: Collection[TopicPartition] = (),
+    not_known: str = "",
 ) -> ReassignmentPlan:
     """Take every replica off a broker, which need not be alive; others stay where they are.
 
-    `hidden` is what it has of topics that are not among the cluster's.
+    `hidden` is what it has of topics that are not among the cluster's; `not_known`, why there may be more of that.
     Raises ReassignmentPlanError.
     """
     scope = [partition for partition in cluster.partitions if broker in partition.replicas]
@@ -114,7 +120,7 @@ def plan_drain(
     draft = _Draft(cluster, loads, scope, set(cluster.racks) - {broker})
     draft.replace()
     plan = draft.plan()
-    return ReassignmentPlan(plan.moves, plan.left | dict.fromkeys(hidden, HIDDEN))
+    return ReassignmentPlan(plan.moves, plan.left | dict.fromkeys(hidden, HIDDEN), not_known)
 
 
 def without_moving(plan: ReassignmentPlan, moving: Collection[TopicPartition]) -> ReassignmentPlan:
@@ -122,7 +128,8 @@ def without_moving(plan: ReassignmentPlan, moving: Collection[TopicPartition]) -
     so that a plan would take all of them for what the partition should have.
     """
     left = {move.topic_partition: MOVING for move in plan.moves if move.topic_partition in moving}
-    return ReassignmentPlan(tuple(move for move in plan.moves if move.topic_partition not in left), plan.left | left)
+    moves = tuple(move for move in plan.moves if move.topic_partition not in left)
+    return replace(plan, moves=moves, left=plan.left | left)
 
 
 def broker_loads(cluster: ClusterReplicas, loads: Loads, plan: ReassignmentPlan | None = None) -> dict[int, Load]:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from kafka.errors import ClusterAuthorizationFailedError
 from typer.testing import CliRunner
 
 from cli.recovery import reassign
@@ -144,6 +145,33 @@ def test_a_broker_with_replicas_of_a_hidden_topic_is_not_called_drained(monkeypa
     done = CliRunner().invoke(app, ["drain", *HERE, "1", "--json"])
     left = json.loads(done.stdout)["left"]
     assert (done.exit_code, left) == (1, dict.fromkeys(("secret-0", "secret-1"), HIDDEN))
+
+
+@pytest.mark.parametrize("answer", ["refused", "empty"])
+def test_a_living_broker_that_does_not_tell_what_it_has_is_not_called_drained(
+    answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def log_dirs(_topics: None, brokers: list[int]) -> list[dict[str, object]]:
+        if answer == "refused":
+            raise ClusterAuthorizationFailedError
+        return [{"broker": brokers[0], "log_dirs": []}]  # so does the client library when it is denied
+
+    class Tells(PlayedAdmin):
+        not_shown = ReassignmentAdmin.not_shown
+
+        def __init__(self) -> None:
+            self._client = SimpleNamespace(describe_log_dirs=log_dirs)
+
+        def cluster(self) -> ClusterReplicas:
+            return ClusterReplicas({1: "a", 2: "b"}, ())
+
+        def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
+            return {}
+
+    monkeypatch.setattr(reassign, "_admin", lambda _: nullcontext(Tells()))
+    done = CliRunner().invoke(app, ["drain", *HERE, "1", "--json"])
+    assert done.exit_code == 1, done.output
+    assert "may not see is not known" in json.loads(done.stdout)["error"], "a takeover tells it"
 
 
 def test_a_balancer_that_watches_measures_when_it_is_its_turn_and_tells_what_it_found(
