@@ -97,6 +97,12 @@ class HostPlace:
         if not self._dead_agent.exists():
             write_durably(self._dead_agent, self._last_incarnation())
 
+    def check_gone(self) -> None:
+        """Raise TakeoverRefusedError if the broker has partitions: then it came back after all was done here."""
+        if self._partitions():
+            reason = "it has partitions again since its takeover in this directory was done"
+            raise TakeoverRefusedError("take over", f"broker {self._id}", reason, "use a new --directory")
+
     @property
     def _dead_agent(self) -> Path:
         return self._host.directory / _DEAD_AGENT

@@ -59,6 +59,9 @@ class Place(Protocol):
     def stop(self) -> None: ...
     def hand_over(self) -> None: ...
 
+    def check_gone(self) -> None:
+        """Raise TakeoverRefusedError if the broker has partitions, so that it came back after all was done."""
+
 
 def run_steps(directory: Path, broker_id: int, place: Place, tell: Callable[[str], object]) -> None:
     """Do all steps that are not done. Raises TakeoverError, TakeoverRefusedError."""
@@ -72,6 +75,8 @@ def run_steps(directory: Path, broker_id: int, place: Place, tell: Callable[[str
     }
     with _held(directory):
         done = done_steps(directory, broker_id)
+        if len(done) == len(acts):
+            place.check_gone()
         for number, (step, act) in enumerate(acts.items(), 1):
             if step in done:
                 continue

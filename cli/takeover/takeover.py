@@ -145,6 +145,8 @@ def _tell_plan(broker: int, place: TakenPlace, connection: Connection) -> ExitCo
     with tempfile.TemporaryDirectory(prefix="remote-wal-takeover-") as files:
         made = _place(broker, place, Path(files), connection, typer.echo)
         commands = {Step.RECOVER: made.recovery(), Step.DRAIN: made.draining(), Step.HAND_OVER: made.handing_over()}
+        if len(done) == len(Step):
+            made.check_gone()
         for step in Step:
             words = commands.get(step, ())
             typer.echo(f"{'done' if step in done else 'to do'}: {step}" + (f": {' '.join(words)}" if words else ""))
