@@ -168,14 +168,15 @@ class HostPlace:
     def recovery(self) -> tuple[str, ...]:
         """Return the command that restores the logs; each directory with the id of the dead broker's at its place.
 
-        A leader is elected only where the controllers know the directory of a replica (KIP-858).
+        A leader is elected only where the controllers know the directory of a replica (KIP-858). If there are fewer
+        directories here, `refusals` says so.
         """
         from metadata_topic.settings.settings_topic import read_settings
 
         host = self._host
         registered = read_settings(self._client).agents.get(self._id)
         ids = {} if registered is None else registered.directory_ids
-        places = {str(old): new for old, new in zip(host.dead.log_dirs, host.made.log_dirs, strict=True)}
+        places = {str(old): new for old, new in zip(host.dead.log_dirs, host.made.log_dirs, strict=False)}
         known = (("--directory-id", f"{new}={ids[old]}") for old, new in places.items() if old in ids)
         words = (word for pair in known for word in pair)
         return ("recover", "--broker-config", str(host.made.path), *host.where, *words, *host.recover_options)

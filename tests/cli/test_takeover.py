@@ -266,6 +266,16 @@ def test_a_directory_whose_takeover_is_done_is_not_used_again(tmp_path: Path) ->
         run_steps(tmp_path, 3, place, print)
 
 
+def test_fewer_log_directories_are_refused_and_do_not_break_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable())
+    made = broker(host_properties(DEAD, OWN | {"log.dirs": str(tmp_path)}, tmp_path))
+    host = Host(tmp_path, broker(DEAD), OWN, made, cast(Any, None), Path("k"), ("--bootstrap-server", "b:1"))
+    place = HostPlace(host, KafkaClientConfig("127.0.0.1:1"), lambda _: None)
+    assert place.recovery()[0] == "recover", "the refusals are told behind it"
+
+
 def test_a_process_is_found_again_though_nobody_wrote_down_its_pid(tmp_path: Path) -> None:
     class Place(HostPlace):
         def begin(self) -> ManagedProcess:
