@@ -140,16 +140,18 @@ def balance(
 
 
 @contextmanager
-def _turn(connection: Connection) -> "Iterator[BalanceTurn | None]":
-    """Yield what says when it is this process's turn; None where no agent ever started, and nothing can."""
+def _turn(connection: Connection) -> "Iterator[BalanceTurn]":
+    """Yield what says when it is this process's turn, once the topic for that is there: an agent makes it."""
     import secrets
 
-    from recovery.reassignment.balance_turn import BalanceTurn, RowOfSettings
+    from metadata_topic.topic.topic import SETTINGS_TOPIC
+    from recovery.reassignment.balance_turn import BEAT_S, BalanceTurn, RowOfSettings
 
     with RowOfSettings(connection.client_config()) as row:
         if not row.is_there():
-            yield None
-            return
+            typer.echo(f"waiting for {SETTINGS_TOPIC}, which says who balances; an agent makes it", err=True)
+        while not row.is_there():
+            threading.Event().wait(BEAT_S)
         with BalanceTurn(row, secrets.token_hex(8), time.monotonic) as turn:
             yield turn
 

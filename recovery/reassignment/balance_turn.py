@@ -95,7 +95,9 @@ class BalanceTurn:
         self._thread.join()
         if self._is_mine:
             with suppress(KafkaClusterError):  # then others wait until they miss its signs of life
-                self._row.write(None)
+                known = self._row.read()
+                if known is not None and known.holder == self._own.holder:  # suspended, it may not have seen another
+                    self._row.write(None)
 
     def take(self) -> bool:
         """Return whether this process may work now. Raises KafkaClusterError."""

@@ -201,6 +201,30 @@ def test_a_balancer_that_watches_measures_when_it_is_its_turn_and_tells_what_it_
     assert told == ["asked", "asked", "measured", (0.0, 2.0, 0.0), "asked"]
 
 
+def test_balancers_wait_for_the_topic_by_which_one_of_them_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    class Row:
+        def __init__(self, _client: object) -> None: ...
+        def __enter__(self) -> "Row":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def is_there(self) -> bool:
+            looks.append("looked")
+            return len(looks) > 3
+
+        def read(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(balance_turn, "BEAT_S", 0.0)
+    monkeypatch.setattr(balance_turn, "RowOfSettings", Row)
+    monkeypatch.setattr(reassign, "measured_loads", lambda *_: pytest.fail("it had no turn"))
+    done = CliRunner().invoke(app, ["balance", "--watch", *HERE])
+    assert "waiting for __remote_wal_topic_settings" in done.stderr
+    assert len(looks) == 4
+
+
 class Balanced(PlayedAdmin):
     def cluster(self) -> ClusterReplicas:
         return ClusterReplicas({1: "a", 2: "a"}, (PartitionReplicas(T0, 1, (1, 2), frozenset({1, 2})),))

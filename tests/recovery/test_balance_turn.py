@@ -62,6 +62,14 @@ def test_a_balancer_that_ends_leaves_its_turn_at_once_and_takes_no_others_away()
     assert hosts.turn("third").take()
 
 
+def test_a_balancer_that_ends_after_it_was_suspended_leaves_its_successors_row() -> None:
+    hosts = Hosts()
+    with hosts.turn("one") as one:
+        assert one.take()
+        hosts.row.value = Balancer("other", 1)
+    assert hosts.row.read() == Balancer("other", 1)
+
+
 def test_what_was_measured_is_told_with_the_next_sign_of_life() -> None:
     hosts = Hosts()
     one = hosts.turn("one")
