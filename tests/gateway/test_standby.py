@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -132,6 +133,12 @@ async def test_its_own_sockets_are_not_the_agents_where_a_name_has_several_addre
         _, to_agent = await host.connect()
         (await host.by_agent.get()).close()
         to_agent.close()
+
+
+def test_a_host_without_ipv6_has_no_table_of_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as agent:
+        where = Address("127.0.0.1", agent.getsockname()[1])
+        assert listeners_at(where, (Path("/proc/net/tcp"), tmp_path / "tcp6")) == 1
 
 
 @pytest.mark.parametrize("told", [True, None])
