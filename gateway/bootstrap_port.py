@@ -81,7 +81,7 @@ class _AskingEnd(RelayEnd):
     """
 
     def __init__(self) -> None:
-        super().__init__(edit=self._look)
+        super().__init__(self._read)
         self._request = FirstRequest()
         self._said: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -90,15 +90,14 @@ class _AskingEnd(RelayEnd):
         """Whether its first request is not known yet."""
         return self._request.client_id is None
 
-    def _look(self, chunk: bytes) -> bytes:
+    def _read(self, chunk: bytes) -> None:
         if self._said.done():
-            return chunk
+            return
         self._request.feed(chunk)
         if self._request.client_id is not None:
             self._said.set_result(None)
         else:  # it is held after each chunk, as long as it has no other end
             asyncio.get_running_loop().call_soon(self.hold, False)
-        return chunk
 
     async def client_id(self, timeout_s: float) -> str | None:
         """Return the client id; None if the client left before. Raises TimeoutError."""

@@ -10,7 +10,7 @@
 | who connects | stages |
 | --- | --- |
 | a gateway that sends messages (`ClientHandler`) | all that both agents have |
-| a gateway that sends bytes (`ClientHandler`) | hold; where nothing is held, `ByteRelay` passes them unread |
+| a gateway that sends none (`ClientHandler`) | hold |
 | a client of the own zone (`OwnZonePort`) | hold |
 | an agent that asks what is visible (`TailHandler`) | link |
 

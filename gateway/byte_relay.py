@@ -24,15 +24,9 @@ class RelayEnd(asyncio.BufferedProtocol):
     _chunk = memoryview(bytearray(CHUNK_BYTES))
     """Shared by all, as the event loop fills it and calls `buffer_updated` at once. A view: it is filled by slices."""
 
-    def __init__(
-        self, received: Callable[[int], object] | None = None, edit: Callable[[bytes], bytes] | None = None
-    ) -> None:
-        """`edit` returns what replaces each chunk; `received` is called with how many bytes go on.
-
-        `received` is None for bytes that nobody counts, such as those that cross no zones.
-        """
-        self._received = received
-        self._edit = edit
+    def __init__(self, look: Callable[[bytes], object] = lambda _chunk: None) -> None:
+        """`look` is called with each chunk before it goes on."""
+        self._look = look
         self._transport: asyncio.Transport | None = None
         self._other: RelayEnd | None = None
         self._early: list[bytes] = []
@@ -59,10 +53,7 @@ class RelayEnd(asyncio.BufferedProtocol):
         """Handle so many bytes that were received into the buffer. The event loop calls this."""
         self.bytes_received += nbytes
         chunk = bytes(self._chunk[:nbytes])
-        if self._edit is not None:
-            chunk = self._edit(chunk)
-        if self._received is not None:
-            self._received(len(chunk))
+        self._look(chunk)
         if self._other is not None:
             self._other.send(chunk)
         else:
@@ -106,11 +97,6 @@ class RelayEnd(asyncio.BufferedProtocol):
             transport.pause_reading() if paused else transport.resume_reading()
 
     # The relay's side.
-
-    def adopt(self, transport: asyncio.Transport) -> None:
-        """Take over a connection that another protocol began."""
-        transport.set_protocol(self)
-        self.connection_made(transport)
 
     def join(self, other: "RelayEnd") -> None:
         """Pass on to `other` what this end receives, and has already received."""

@@ -11,13 +11,10 @@ from typing import Final
 import structlog
 
 from gateway.broker_pipe import BrokerPipe, HoldingContext, SplicingContext
-from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_protocol import ClientSide, decode_zone, encode_answer
 from gateway.consume.consumer_answers import ConsumerAnswers, ConsumerContext
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
-from plugin.clients.dialling import connect
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
-from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel, PlainFrames
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, connect_framed
 from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, PeerRefusedError
@@ -35,7 +32,7 @@ class ClientLimits:
     max_connections_per_ip: int
     """Limit for one client's address. Only the gateway counts it: the broker's agent sees the gateways' addresses."""
     idle_s: float
-    """A connection on which nothing has passed for so long is closed; 0: never."""
+    """A connection that passes bytes unread is closed when nothing has passed for so long; 0: never."""
     connect_timeout_s: float = HELLO_TIMEOUT_S
     """Limit for each step of connecting: a TLS handshake, connecting to the agent, connecting to its broker."""
 
@@ -49,14 +46,13 @@ class ClientHandler:
         listeners: Mapping[str, Address],
         limits: ClientLimits,
         metrics: GatewayMetrics,
-        splicing: SplicingContext | None = None,
+        splicing: SplicingContext,
         consumers: ConsumerContext | None = None,
         holding: HoldingContext | None = None,
     ) -> None:
         """`listeners` are the broker's own, by the zones of their clients.
 
-        Without `splicing` and `holding`, bytes pass unchanged; without `consumers`, answers do; without `holding`,
-        answers pass at once.
+        Without `consumers`, answers pass unchanged; without `holding`, at once.
         """
         self._holding = holding
         self._splicing = splicing
@@ -85,23 +81,18 @@ class ClientHandler:
             return
         self._held += 1
         try:
-            splicing = self._splicing if capabilities & MESSAGES else None
-            if (context := splicing or self._holding) is not None:
-                side = ClientSide(zone, gateway, capabilities)
-                await self._relay_frames(peer, side, splicing, context.answers_budget)
-            else:
-                await self._relay(peer, zone)
+            await self._relay(peer, ClientSide(zone, gateway, capabilities))
         finally:
             self._held -= 1
 
-    async def _relay_frames(
-        self, peer: FramedConnection, side: ClientSide, splicing: SplicingContext | None, answers: MemoryBudget
-    ) -> None:
-        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=answers)
+    async def _relay(self, peer: FramedConnection, side: ClientSide) -> None:
+        where, splicing = self._listeners[side.zone], self._splicing
+        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=splicing.answers_budget)
         try:
-            await connect_framed(self._listeners[side.zone], broker, timeout_s=self._limits.connect_timeout_s)
+            await connect_framed(where, broker, timeout_s=self._limits.connect_timeout_s)
         except OSError as error:
-            self._refuse_unreachable(peer, side.zone, error)
+            told = str(error) or type(error).__name__
+            self._refuse(peer, "broker_unreachable", f"broker {self._broker_id} does not answer at {where}: {told}")
             raise
         labels = (BROKER_SIDE, side.zone, str(self._broker_id))
         count = self._metrics.bytes
@@ -110,7 +101,7 @@ class ClientHandler:
             passed = PassedBytes(peer, count.labels(*labels, "to_broker").inc, count.labels(*labels, "to_client").inc)
             near: PeerChannel = PlainFrames(peer)
             routed = links = None
-            if splicing is not None:
+            if side.capabilities & MESSAGES:
                 near, routed = splicing.channel(peer, side.gateway.broker_id), (splicing, side)
                 if self._consumers is not None and side.capabilities & _LINKING:
                     links = ConsumerAnswers(self._consumers, side, near)
@@ -119,31 +110,6 @@ class ClientHandler:
                 await pipe.run()
         finally:
             broker.close()
-
-    def _refuse_unreachable(self, peer: FramedConnection, zone: str, error: OSError) -> None:
-        reason = str(error) or type(error).__name__
-        where = self._listeners[zone]
-        self._refuse(peer, "broker_unreachable", f"broker {self._broker_id} does not answer at {where}: {reason}")
-
-    async def _relay(self, peer: FramedConnection, zone: str) -> None:
-        labels = (BROKER_SIDE, zone, str(self._broker_id))
-        where, count = self._listeners[zone], self._metrics.bytes
-        broker = RelayEnd(count.labels(*labels, "to_client").inc)
-        try:
-            await connect(lambda: broker, where.host, where.port, self._limits.connect_timeout_s)
-        except OSError as error:
-            self._refuse_unreachable(peer, zone, error)
-            raise
-        gateway = RelayEnd(count.labels(*labels, "to_broker").inc)
-        try:
-            peer.write_frame(encode_answer())
-            gateway.adopt(peer.detach())
-        except ConnectionError:
-            broker.close()
-            raise
-        with self._metrics.connections.labels(*labels).track_inprogress():
-            if not await ByteRelay(gateway, broker).run(self._limits.idle_s):
-                self._metrics.refused.labels(BROKER_SIDE, "idle").inc()
 
     def _refuse(self, peer: FramedConnection, reason: str, told: str) -> None:
         self._metrics.refused.labels(BROKER_SIDE, reason).inc()

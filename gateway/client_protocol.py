@@ -1,13 +1,13 @@
-"""The messages between the agent of a client's zone and the agent beside a broker, before the client's bytes. Sans-IO.
+"""The messages between the agent of a client's zone and the agent beside a broker, before the client's frames. Sans-IO.
 
 Both have said hello (`replication.wire.peer_protocol`), with CLIENTS. Then, framed as the hellos are:
 
     zone      UTF-8, the client's                                  gateway to the broker's agent
     answer    empty reason: connected; else why not, UTF-8         the broker's agent to the gateway
 
-An answer begins with a byte that is 0 or 1, for connected or refused. After a connected one, bytes pass unchanged in
-both directions until either end closes. The client's bytes come first, because a Kafka broker sends nothing without a
-request.
+An answer begins with a byte that is 0 or 1, for connected or refused. After a connected one come the
+client's frames and the broker's, until either end closes. The client's come first, because a Kafka broker sends nothing
+without a request.
 """
 
 from dataclasses import dataclass

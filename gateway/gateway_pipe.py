@@ -7,7 +7,7 @@
 | route (`RouteCore`) | cuts records out of Produce once they are stored | lets go of what it kept |
 | link (`HydratedResponses`) | tells when links are wanted | puts linked responses together |
 
-Each stage takes part if the settings and both agents have it; for an agent that takes bytes only, none but the rack.
+Each stage takes part if the settings and both agents have it; for an agent that takes no messages, none but the rack.
 
 The cores decide and do no I/O, this carries it out. A response belongs to a request by its place (`RequestOrder`), and
 one with another correlation id ends the connection. When the client's or the agent's connection ends, both end. What

@@ -93,13 +93,3 @@ class ClientCount:
         """Count bytes from the broker's agent."""
         self._own.given_crossed_bytes += size
         self._to_client(size)
-
-    def relayed_to_broker(self, size: int) -> None:
-        """Count bytes that passed unchanged to the broker's agent."""
-        self.sent(size)
-        self.sent_crossed(size)
-
-    def relayed_to_client(self, size: int) -> None:
-        """Count bytes that passed unchanged to the client."""
-        self.given_crossed(size)
-        self.count_given(size)

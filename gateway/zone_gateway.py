@@ -1,7 +1,7 @@
 """The listener of a zone's clients for brokers of other zones: a port for each broker.
 
-A client's connection is continued to the agent beside its broker, under the agents' mutual TLS; then bytes pass
-unchanged. Any failure closes the client's connection, like a broker that is away: clients then try the next address of
+A client's connection is continued to the agent beside its broker, under the agents' mutual TLS, by a `GatewayPipe`. Any
+failure closes the client's connection, like a broker that is away: clients then try the next address of
 the name that they know, and so another gateway of the zone.
 """
 
@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_handler import ClientLimits
 from gateway.client_listeners import ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
-from gateway.consume.fetch_rack import FetchRackEditor, with_zone
+from gateway.consume.fetch_rack import with_zone
 from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext
 from gateway.metrics import GATEWAY_SIDE, ClientCount, GatewayMetrics, PassedBytes
 from gateway.serve.served_client import ServingParts
@@ -53,8 +52,7 @@ class GatewayContext:
     """Called once, at the start."""
     limits: ClientLimits
     metrics: GatewayMetrics
-    routing: RoutingContext | None = None
-    """None: bytes pass unchanged. Otherwise `hello` asks for some of MESSAGES."""
+    routing: RoutingContext
     serving: ServingParts | None = None
     """None: brokers answer all of consumers' Fetch requests. Needs `routing` with links."""
     names_rack: bool = False
@@ -134,46 +132,21 @@ class ZoneGateway:
 
     async def _serve(self, broker_id: int, accepted: socket.socket, address: str) -> None:
         try:
-            if self._context.routing is None:
-                await self._serve_bytes(broker_id, accepted)
-            else:
-                await self._serve_frames(broker_id, accepted, address, self._context.routing)
+            await self._relay(broker_id, accepted, address)
         except (PeerRefusedError, MalformedFrameError) as error:
             self._not_reached(broker_id, "peer_refused", str(error))
         except (OSError, ssl.SSLError) as error:
             self._not_reached(broker_id, "peer_unreachable", str(error) or type(error).__name__)
 
-    def _labels(self, broker_id: int) -> tuple[str, str, str]:
-        return GATEWAY_SIDE, self._context.zone, str(broker_id)
-
-    def _count(self, broker_id: int) -> ClientCount:
-        return ClientCount(self._context.metrics, self._context.zone, broker_id)
-
-    async def _serve_bytes(self, broker_id: int, accepted: socket.socket) -> None:
-        labels, metrics, count = self._labels(broker_id), self._context.metrics, self._count(broker_id)
-        edit = FetchRackEditor(self._context.zone).feed if self._context.names_rack else None
-        client = RelayEnd(count.relayed_to_broker, edit)
-        try:
-            await self._clients.shake_hands(accepted, client)
-            agent = RelayEnd(count.relayed_to_client)
-            peer, _ = await self._reach(broker_id, FramedConnection(MAX_MESSAGE_BYTES))
-            agent.adopt(peer.detach())
-            self._reached(broker_id)
-            with metrics.connections.labels(*labels).track_inprogress():
-                await self._clients.relay(ByteRelay(client, agent))
-        finally:
-            client.close()
-
-    async def _serve_frames(
-        self, broker_id: int, accepted: socket.socket, address: str, routing: RoutingContext
-    ) -> None:
-        labels, metrics, count = self._labels(broker_id), self._context.metrics, self._count(broker_id)
+    async def _relay(self, broker_id: int, accepted: socket.socket, address: str) -> None:
+        zone, metrics, routing = self._context.zone, self._context.metrics, self._context.routing
+        count = ClientCount(metrics, zone, broker_id)
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget.share_of(holder_at(address)))
         whole = PassedBytes(client, count.sent, count.count_given)
         agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.answers_budget)
         try:
             await self._clients.shake_hands(accepted, client)
-            _, capabilities = await self._reach(broker_id, agent)
+            capabilities = await self._reach(broker_id, agent)
             self._reached(broker_id)
             count.is_told = bool(capabilities & (PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED))
             crossed = PassedBytes(agent, count.given_crossed, count.sent_crossed)
@@ -182,7 +155,7 @@ class ZoneGateway:
                 whole.update()
                 crossed.update()
 
-            with metrics.connections.labels(*labels).track_inprogress():
+            with metrics.connections.labels(GATEWAY_SIDE, zone, str(broker_id)).track_inprogress():
                 side = AgentSide(broker_id, agent, capabilities, self._reads[broker_id])
                 parts = self._context.serving if PeerCapabilities.LINKED_FETCH in capabilities else None
                 served = parts.client(broker_id, client) if parts is not None else None
@@ -194,7 +167,7 @@ class ZoneGateway:
     def _edited(self, frame: Buffer) -> Buffer:
         return with_zone(frame, self._context.zone) if self._context.names_rack else frame
 
-    async def _reach(self, broker_id: int, peer: FramedConnection) -> tuple[FramedConnection, PeerCapabilities]:
+    async def _reach(self, broker_id: int, peer: FramedConnection) -> PeerCapabilities:
         """Connect `peer` to the broker's agent, which has reached the broker. Returns what both agents have in common.
 
         Raises PeerRefusedError, MalformedFrameError, OSError, ssl.SSLError.
@@ -221,7 +194,7 @@ class ZoneGateway:
             if isinstance(error, Exception):
                 self._unable.add(broker_id)
             raise
-        return peer, capabilities
+        return capabilities
 
     def _reached(self, broker_id: int) -> None:
         self._unable.discard(broker_id)

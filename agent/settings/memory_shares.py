@@ -14,9 +14,9 @@ QUEUE_BYTES = 64 * MIB
 PUBLICATION_BYTES = 64 * MIB
 """Metadata that waits for its topic."""
 CLIENT_BYTES = 128 * 1024
-"""The most that is buffered for a client's connection (`gateway.byte_relay`): a chunk and what waits, each way."""
+"""What a client's connection and the one that continues it receive into, each 64 KiB."""
 CLIENT_FRAMES_BYTES = 52 * MIB
-"""Frames of clients whose records use object storage. Counted three times (to brokers, from brokers, and here), and
+"""Frames of clients of other zones' brokers. Counted three times (to brokers, from brokers, and here), and
 once more for what the write path compares with logs. An answer of consumers' default `fetch.max.bytes` fits in."""
 HELD_FRAMES_BYTES = 16 * MIB
 """If answers are held, counted twice: requests of the own zone's clients, and answers to all whose frames are not
@@ -57,8 +57,7 @@ def _fixed_bytes(settings: AgentSettings) -> int:
     upload_bytes = settings.log_manager.combiner_task_upload_bytes
     # For this agent as the gateway, and as many for the broker's side.
     client_bytes = 2 * settings.gateway.max_connections * CLIENT_BYTES if settings.gateway.enable else 0
-    by_objects = settings.gateway_produce.enable or settings.gateway.fetch_links_enable
-    client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and by_objects else 0
+    client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway.zone_listeners else 0
     client_bytes += SERVED_BYTES if settings.gateway.fetch_serve_enable else 0
     client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.enable else 0
     holds = settings.gateway.enable and settings.gateway.durable_listener

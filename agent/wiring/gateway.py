@@ -64,7 +64,7 @@ from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedCo
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, connect_framed
-from replication.wire.peer_protocol import MESSAGES, PeerCapabilities
+from replication.wire.peer_protocol import PeerCapabilities
 from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.metrics import StageTimes
@@ -114,25 +114,27 @@ class ClientGateway:
         self.capabilities = _capabilities(configuration, follower)
         """What the gateway asks for, and the handlers grant."""
         self._metrics = metrics = GatewayMetrics(leader.metrics.registry, self.traffic)
+        produced = ProduceMetrics(leader.metrics.registry, self.traffic)
         self._holding = self._make_holding(leader, ask_anew)
-        self._routing: RoutingContext | None = None
-        self._splicing: SplicingContext | None = None
-        self._serving: ServingParts | None = None
+        self.durable = self._holding.logs if self._holding is not None else None
+        """The logs whose answers are held; None if none are."""
+        self._routing = self._make_routing(follower, store, produced)
+        splicing = self._make_splicing(leader, store, produced)
+        self.adoptable = splicing.adoptable
+        """The records that the write path need not upload; None if it uploads all."""
+        consumers = self._make_consumers(leader, splicing.answers_budget)
+        limits, tls = client_limits(self.settings), gateway_tls(configuration.settings.tls, self.settings)
+        listeners, broker_id = _zone_listeners(configuration), configuration.broker.node_id
+        clients = ClientHandler(broker_id, listeners, limits, metrics, splicing, consumers, self._holding)
+        self.handlers: dict[PeerCapabilities, PeerHandler] = {PeerCapabilities.CLIENTS: clients}
+        """Who serves other agents' connections, by what they are for."""
         self._runs: list[Callable[[], Coroutine[None, None, None]]] = []
         """What runs beside the listeners."""
-        self.handlers: dict[PeerCapabilities, PeerHandler] = {}
-        """Who serves other agents' connections, by what they are for."""
-        consumers = self._exchange_messages(leader, follower, store) if self.capabilities & MESSAGES else None
-        limits, tls = client_limits(self.settings), gateway_tls(configuration.settings.tls, self.settings)
-        self.handlers[PeerCapabilities.CLIENTS] = ClientHandler(
-            configuration.broker.node_id,
-            _zone_listeners(configuration),
-            limits,
-            metrics,
-            self._splicing,
-            consumers,
-            self._holding,
-        )
+        if PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
+            self._runs.append(self._routing.uploads.run)
+        if self.adoptable is not None:
+            self._runs.append(partial(tell_outcomes, self.adoptable, produced))
+        self._serving = self._make_serving(leader, consumers)
         self.clients = ZoneGateway(
             GatewayContext(
                 self.traffic.zone,
@@ -152,27 +154,17 @@ class ClientGateway:
         """Ports of the broker beside this agent, by the names of their sockets."""
         self.tasks: list[asyncio.Task[None]] = []
 
-    def _exchange_messages(
-        self, leader: LeaderContext, follower: FollowerContext, store: BlobStorage
-    ) -> ConsumerContext:
-        """Make what takes records out of clients' frames and puts links in. Returns what consumers' answers need."""
-        configuration, produced = self._configuration, ProduceMetrics(leader.metrics.registry, self.traffic)
-        self._routing = routing = self._make_routing(follower, store, produced)
-        self._splicing = splicing = self._make_splicing(leader, store, produced)
-        consumers = self._make_consumers(leader, splicing.answers_budget)
-        if PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
-            self._runs.append(routing.uploads.run)
-        if splicing.adoptable is not None:
-            self._runs.append(partial(tell_outcomes, splicing.adoptable, produced))
-        if self.settings.fetch_serve_enable and routing.links is not None:
-            permission = ClusterClearance(_asker(configuration), leader.clock)
-            self._runs.append(permission.run)
-            tails, told = _tails(routing.links, self.peers, self._metrics), ServeMetrics(leader.metrics.registry)
-            told.set_held(tails.held_bytes)
-            self._serving = ServingParts(tails, permission, told, _AUTHORISED_S)
-            dial, idle_timeout_s = _dialler(configuration, leader), leader.limits.idle_timeout_s
-            self.handlers[PeerCapabilities.VISIBLE] = TailHandler(consumers, leader.zones, dial, idle_timeout_s)
-        return consumers
+    def _make_serving(self, leader: LeaderContext, consumers: ConsumerContext) -> ServingParts | None:
+        """Make what answers consumers here, and what tells other gateways what is visible; None if that is off."""
+        if not self.settings.fetch_serve_enable or (links := self._routing.links) is None:
+            return None
+        permission = ClusterClearance(_asker(self._configuration), leader.clock)
+        self._runs.append(permission.run)
+        tails, told = _tails(links, self.peers, self._metrics), ServeMetrics(leader.metrics.registry)
+        told.set_held(tails.held_bytes)
+        dial, idle_timeout_s = _dialler(self._configuration, leader), leader.limits.idle_timeout_s
+        self.handlers[PeerCapabilities.VISIBLE] = TailHandler(consumers, leader.zones, dial, idle_timeout_s)
+        return ServingParts(tails, permission, told, _AUTHORISED_S)
 
     def _make_routing(self, follower: FollowerContext, store: BlobStorage, metrics: ProduceMetrics) -> RoutingContext:
         """Stage times are replication's, so consumers get separate ones that are not shown."""
@@ -276,21 +268,10 @@ class ClientGateway:
         def doubt() -> str:
             return metadata.doubt() if lease.may_delete else "the lease in the bucket is not known to be this cluster's"
 
-        if self._routing is not None:
-            unpublished = UnpublishedSegments(storage, metadata.store, lambda: self.peers)
-            find, is_stopped = metadata.store.find_adopters, lambda: lease.lost_because is not None
-            names = KnownNames(find, unpublished.stored_ms, metadata.read_to_end, doubt, is_stopped)
-            self._routing.uploads.wanted.arrived(names)
-
-    @property
-    def adoptable(self) -> AdoptableRecords | None:
-        """The records that the write path need not upload; None if it uploads all."""
-        return self._splicing.adoptable if self._splicing is not None else None
-
-    @property
-    def durable(self) -> DurableLogs | None:
-        """The logs whose answers are held; None if none are."""
-        return self._holding.logs if self._holding is not None else None
+        unpublished = UnpublishedSegments(storage, metadata.store, lambda: self.peers)
+        find, is_stopped = metadata.store.find_adopters, lambda: lease.lost_because is not None
+        names = KnownNames(find, unpublished.stored_ms, metadata.read_to_end, doubt, is_stopped)
+        self._routing.uploads.wanted.arrived(names)
 
     @property
     def degraded(self) -> list[str]:

@@ -261,21 +261,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         """The peer's certificate as `ssl.SSLSocket.getpeercert` gives it; None without TLS."""
         return self._transport.get_extra_info("peercert") if self._transport is not None else None
 
-    def detach(self) -> asyncio.Transport:
-        """Hand over the transport for bytes that are not frames; the caller sets its new protocol at once.
-
-        Raises ConnectionError when the connection is closed, or has received bytes that nobody has read.
-        """
-        transport, inbox = self._transport, self._inbox
-        if self._closed or transport is None:
-            raise ConnectionResetError("the connection is closed")
-        if inbox.frames or inbox.assembler.is_partial:
-            raise ConnectionAbortedError("the peer went on before it was its turn")
-        self._stop_frame_timer()
-        inbox.close()
-        self._closed, self._transport = True, None
-        return transport
-
     def close(self) -> None:
         """Send what is buffered, within `frame_timeout_s`, then close. Idempotent."""
         if self._transport is not None:

@@ -145,7 +145,7 @@ class PeerChannel:
 
 
 class PlainFrames(PeerChannel):
-    """Kafka frames as they are, where the other side is no agent, or one that passes bytes only."""
+    """Kafka frames as they are, where the other side is no agent, or exchanges no messages."""
 
     def send(self, kind: MessageKind, *body: Buffer, records: Sequence[TopicRecords] | None = _NO_RECORDS) -> None:
         """Send the frame. Raises ConnectionError."""

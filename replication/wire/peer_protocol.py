@@ -90,9 +90,9 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     CLIENTS = 16
     """The connection is for a client in another zone, not for replication: requested, or, in the answer, granted."""
     ROUTED_PRODUCE = 32
-    """With CLIENTS: messages follow instead of bytes, because Produce requests may go through object storage."""
+    """With CLIENTS: messages follow instead of bare frames, because Produce requests may go through object storage."""
     LINKED_FETCH = 64
-    """With CLIENTS: messages follow instead of bytes, because consumers' Fetch responses may contain links."""
+    """With CLIENTS: messages follow instead of bare frames, because consumers' Fetch responses may contain links."""
     ADOPTED_RECORDS = 128
     """With ROUTED_PRODUCE: objects that gateways stored may serve as the stored form of the log."""
     LINK_DIGESTS = 256
@@ -108,13 +108,13 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     granted.
     """
     PACKED = 16384
-    """Messages may be packed (`replication.wire.packed_message`). With CLIENTS: messages follow instead of bytes. Only
-    agents with that setting announce it.
+    """Messages may be packed (`replication.wire.packed_message`). With CLIENTS: messages follow instead of bare
+    frames. Only agents with that setting announce it.
     """
 
 
 MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED
-"""With any of these, messages instead of bytes are exchanged for a client."""
+"""With any of these, messages instead of bare frames are exchanged for a client."""
 CAPABILITIES = PeerCapabilities.LINKS | PeerCapabilities.ARCHIVE_LINKS
 """Those of a connection for replication, where no setting says otherwise."""
 
@@ -186,7 +186,7 @@ def is_hello(payload: Buffer) -> bool:
 
 
 def agree(own: Hello, peer: Hello) -> PeerCapabilities:
-    """Return the capabilities that both have; of two versions CLIENTS alone, because a client's bytes pass as they are.
+    """Return the capabilities that both have; of two versions CLIENTS alone, as bare frames are what both understand.
 
     Raises PeerRefusedError when the peer belongs to another cluster.
     """

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gateway.client_zone import FirstRequest
-from gateway.consume.fetch_rack import MAX_EDITED_BYTES, FetchRackEditor
 from gateway.serve.fetch_frames import FetchRequest, WantedPartition
 from gateway.serve.fetch_session import FETCH_SESSION_ID_NOT_FOUND, MAX_PARTITIONS, FetchSessions
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -45,18 +44,6 @@ def _session() -> float:
             break
         most = max(most, len(turn.partitions))
         turn = sessions.asked(asked(sessions.answered(turn), epoch, 10))
-    return most
-
-
-def _fetch_without_a_rack() -> float:
-    """Bytes of a Fetch request in which the zone is named."""
-    most = 0
-    for size in MAX_EDITED_BYTES, 1 << 20, 1 << 30:
-        editor = FetchRackEditor("a")
-        held = 8 - len(editor.feed(struct.pack(">ihh", size, 1, 13)))
-        for _ in range(size - 5 if size < 1 << 20 else FLOOD):
-            held += 1 - len(editor.feed(b"x"))
-            most = max(most, held)
     return most
 
 
@@ -115,7 +102,6 @@ def _first_request() -> float:
 
 BUFFERS: dict[Callable[[], float], float] = {
     _session: MAX_PARTITIONS,
-    _fetch_without_a_rack: MAX_EDITED_BYTES + 4,
     _frames_of_one_connection: MAX_QUEUED_FRAMES,
     _half_frames_of_one_host: 0.5,
     _connections_of_one_host: 100,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,8 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def forwarding(broker: Address) -> AsyncIterator[Address]:
-    port = PassingPort(broker, lambda: None, ClientLimits(10, 10, 0.0), GatewayMetrics(CollectorRegistry()))
+async def forwarding(broker: Address, idle_s: float = 0.0) -> AsyncIterator[Address]:
+    port = PassingPort(broker, lambda: None, ClientLimits(10, 10, idle_s), GatewayMetrics(CollectorRegistry()))
     await port.start(Address("127.0.0.1", 0))
     try:
         yield port.address
@@ -47,6 +47,64 @@ async def test_bytes_pass_as_they_are_until_either_side_closes() -> None:
             writer.write_eof()
             assert await reader.read() == b""
             writer.close()
+
+
+@on_both_event_loops
+async def test_a_slow_client_slows_the_broker_down_and_fills_no_memory() -> None:
+    sent = 0
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        with suppress(ConnectionError):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+                sent += 1 << 16
+
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        await asyncio.start_server(pour, "127.0.0.1", 0) as broker,
+        forwarding(Address(*broker.sockets[0].getsockname())) as at,
+    ):
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        before = -1
+        while before != sent or not sent:  # sockets' buffers fill up; then nothing more is taken from the broker
+            before = sent
+            await asyncio.sleep(0.2)
+        assert sent < 32 << 20
+        await reader.readexactly(sent + (1 << 20))
+        assert sent > before
+        writer.transport.abort()
+
+
+@on_both_event_loops
+async def test_the_end_of_one_direction_leaves_the_other_open() -> None:
+    async def answer_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read())[::-1])
+        writer.close()
+
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        await asyncio.start_server(answer_at_the_end, "127.0.0.1", 0) as broker,
+        forwarding(Address(*broker.sockets[0].getsockname())) as at,
+    ):
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        writer.write(b"question")
+        writer.write_eof()
+        assert await reader.read() == b"noitseuq"
+        writer.close()
+
+
+@on_both_event_loops
+async def test_a_connection_on_which_nothing_passes_is_closed() -> None:
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        await asyncio.start_server(_echo, "127.0.0.1", 0) as broker,
+        forwarding(Address(*broker.sockets[0].getsockname()), idle_s=0.2) as at,
+    ):
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        assert await reader.read() == b""
+        writer.close()
 
 
 @on_both_event_loops

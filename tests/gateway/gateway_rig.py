@@ -6,26 +6,40 @@ client -> ZoneGateway (agent 2, zone az2) -> LeaderProxy, ClientHandler (agent 1
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
-from gateway.broker_pipe import HoldingContext, SplicingContext
+from gateway.broker_pipe import HoldingContext, RouterReads, SplicingContext
 from gateway.client_handler import ClientHandler, ClientLimits
 from gateway.client_traffic import ClientTraffic
 from gateway.consume.consumer_answers import ConsumerContext
 from gateway.gateway_pipe import RoutingContext
 from gateway.metrics import GatewayMetrics
+from gateway.produce.produce_metrics import ProduceMetrics
+from gateway.produce.route_core import RouteLimits
+from gateway.produce.route_decider import RouteCosts, RouteDecider
+from gateway.produce.router_channel import RouterChannel
+from gateway.produce.splice_core import SpliceLimits
+from gateway.router_uploads import RouterUploads
 from gateway.serve.served_client import ServingParts
+from gateway.wanted_objects import WantedObjects
 from gateway.zone_gateway import GatewayContext, ZoneGateway
+from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.wall_clock import Clocks
 from replication.leader.leader_context import LeaderContext, LeaderLimits, PeerHandler
 from replication.leader.leader_proxy import LeaderProxy
+from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
+from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.metrics import StageTimes
+from tests.gateway.routed_rig import WALL_MS, MemoryBlobs
 from tests.replication.fake_led import FakeLed
 
 PATIENCE_S = 60
@@ -39,6 +53,21 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
+
+
+def plain_routing() -> RoutingContext:
+    """Of a gateway that puts nothing in objects."""
+    metrics, breaker = ProduceMetrics(CollectorRegistry()), CircuitBreaker(BreakerLimits())
+    decider = RouteDecider(LinkPolicy.ALWAYS, RouteCosts(0, 0), 1.0, breaker)
+    channel = RouterChannel(2, 22, CommitLimits(1.0, 1.0, 1 << 20, 4, 0.01, 0.05), decider, 1.0)
+    uploads = RouterUploads(channel, MemoryBlobs(), Clocks(time.monotonic, lambda: WALL_MS), metrics, WantedObjects())
+    return RoutingContext(RouteLimits(1.0), uploads, decider, metrics)
+
+
+def plain_splicing() -> SplicingContext:
+    """Of an agent beside a broker that reads no objects for producers."""
+    reads = RouterReads(MemoryBlobs(), CircuitBreaker(BreakerLimits()))
+    return SplicingContext(SpliceLimits(1.0, DEFAULT_MAX_FRAME_BYTES), reads, ProduceMetrics(CollectorRegistry()))
 
 
 @dataclass
@@ -56,8 +85,8 @@ class GatewayRig:
     client_tls: Callable[[], ssl.SSLContext] | None = None
     asked: Hello = field(default_factory=lambda: Hello("cluster", 2, 22, PeerCapabilities.CLIENTS))
     """What the gateway says in its hello."""
-    routing: RoutingContext | None = None
-    splicing: SplicingContext | None = None
+    routing: RoutingContext = field(default_factory=plain_routing)
+    splicing: SplicingContext = field(default_factory=plain_splicing)
     consumers: ConsumerContext | None = None
     holding: HoldingContext | None = None
     serving: ServingParts | None = None
