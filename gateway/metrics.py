@@ -6,6 +6,7 @@ answers held; `zone` is the client's.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -38,6 +39,7 @@ class GatewayMetrics:
     """Counters of both sides."""
 
     def __init__(self, registry: CollectorRegistry, traffic: ClientTraffic | None = None) -> None:
+        counter = partial(Counter, registry=registry)
         self.traffic = traffic or ClientTraffic()
         self.connections = Gauge(
             "remote_wal_gateway_connections",
@@ -45,18 +47,16 @@ class GatewayMetrics:
             ["side", "zone", "broker"],
             registry=registry,
         )
-        self.bytes = Counter(
+        self.bytes = counter(
             "remote_wal_gateway_bytes",
             "Bytes relayed for clients, to brokers of other zones and from them",
             ["side", "zone", "broker", "direction"],
-            registry=registry,
         )
         """These bytes cross zones."""
-        self.refused = Counter(
+        self.refused = counter(
             "remote_wal_gateway_refused",
             "Connections of clients that were closed before any byte passed, and those that were idle for too long",
             ["side", "reason"],
-            registry=registry,
         )
 
 

@@ -1,5 +1,7 @@
 """Counts answers that are held: how waiting ended, how long it took, and how many wait."""
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
@@ -12,14 +14,14 @@ class DurableMetrics:
     """Metrics of all connections of one agent."""
 
     def __init__(self, registry: CollectorRegistry, logs: DurableLogs) -> None:
+        counter = partial(Counter, registry=registry)
         self.are_refused_late = False
         """Whether the last wait ended because its time was over; waits that ended with NOT_LED do not count."""
-        self._answers = Counter(
+        self._answers = counter(
             "remote_wal_gateway_durable_answers",
             "Partitions of Produce answers that were held, by how that ended; requests that were refused: `refused`, "
             "not understood; `transactional`, of a transaction",
             ["outcome"],
-            registry=registry,
         )
         self._held = Histogram(
             "remote_wal_gateway_durable_held_seconds",
@@ -33,11 +35,10 @@ class DurableMetrics:
             buckets=_BUCKETS_S,
             registry=registry,
         )
-        self._requests = Counter(
+        self._requests = counter(
             "remote_wal_gateway_acks_all_requests",
             "Produce requests with acks=all, by how they went on: as acks=1 (pipelined), or unchanged and why",
             ["way"],
-            registry=registry,
         )
         Gauge(
             "remote_wal_gateway_durable_waiting",

@@ -124,11 +124,6 @@ class ReplicationLimits:
         if self._waiting_bytes[log] <= 0:
             del self._waiting_bytes[log]
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes that were appended to all partitions and are not known to be replicated."""
-        return self._waiting_bytes.total()
-
     def is_full(self, log: TopicIdPartition) -> bool:
         """Whether a log has as many bytes that are not replicated as it may."""
         return self._waiting_bytes[log] >= PARTITION_BYTES

@@ -4,6 +4,8 @@
 was requested.
 """
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from gateway.client_traffic import ClientTraffic, RouterTraffic
@@ -13,29 +15,23 @@ class ProduceMetrics:
     """Counters of both sides."""
 
     def __init__(self, registry: CollectorRegistry, traffic: ClientTraffic | None = None) -> None:
+        counter = partial(Counter, registry=registry)
         self.router: RouterTraffic = (traffic or ClientTraffic()).router
-        self.requests = Counter(
+        self.requests = counter(
             "remote_wal_gateway_produce_requests",
             "Clients' frames that went to a broker's agent, by the way they went",
             ["way"],
-            registry=registry,
         )
-        self.linked_bytes = Counter(
-            "remote_wal_gateway_produce_linked_bytes",
-            "Record bytes of clients' requests that did not cross zones",
-            registry=registry,
+        self.linked_bytes = counter(
+            "remote_wal_gateway_produce_linked_bytes", "Record bytes of clients' requests that did not cross zones"
         )
-        self.asked = Counter(
+        self.asked = counter(
             "remote_wal_gateway_produce_asked_inline",
             "Requests that the agent beside the broker had to ask the gateway for as they were",
             ["reason"],
-            registry=registry,
         )
-        self.objects = Counter(
-            "remote_wal_gateway_router_objects",
-            "Objects of the RouterChannel by what became of them",
-            ["outcome"],
-            registry=registry,
+        self.objects = counter(
+            "remote_wal_gateway_router_objects", "Objects of the RouterChannel by what became of them", ["outcome"]
         )
         self.live_objects = Gauge(
             "remote_wal_gateway_router_live_objects",

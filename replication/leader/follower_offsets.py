@@ -96,19 +96,12 @@ class WatermarkTimes:
     def __init__(self, stage_times: StageTimes) -> None:
         self._stage_times = stage_times
         self._partitions: dict[TopicIdPartition, _Tracked] = {}
-        self._ahead = 0
-
-    @property
-    def any_ahead(self) -> bool:
-        """Whether the high watermark of a partition has yet to pass something that is stored."""
-        return self._ahead > 0
 
     def stored(self, partition: TopicIdPartition, next_offset: int, seen_s: float) -> None:
         """Record stored batches below `next_offset`, noticed at this time."""
         ahead = self._partitions.setdefault(partition, _Tracked()).ahead
         if len(ahead) < _MAX_TRACKED:
             ahead.append((next_offset, seen_s))
-            self._ahead += 1
 
     def fetched(self, partition: TopicIdPartition, follower: object, offset: int, now_s: float) -> None:
         """Record that a follower fetches from this offset on, so that it has everything below."""
@@ -125,9 +118,7 @@ class WatermarkTimes:
 
     def drop(self, partition: TopicIdPartition) -> None:
         """Forget a partition that is not led here any more."""
-        tracked = self._partitions.pop(partition, None)
-        if tracked is not None:
-            self._ahead -= len(tracked.ahead)
+        self._partitions.pop(partition, None)
 
     def drop_follower(self, follower: object) -> None:
         """Forget a follower whose connection ended."""
@@ -138,4 +129,3 @@ class WatermarkTimes:
         while tracked.ahead and tracked.ahead[0][0] <= offset:
             _, seen_s = tracked.ahead.popleft()
             self._stage_times.observe("high_watermark", now_s - seen_s)
-            self._ahead -= 1

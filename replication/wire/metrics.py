@@ -4,6 +4,7 @@ from collections import Counter as Counter_
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -197,39 +198,31 @@ class CatchUpMetrics:
     """Metrics of followers that are far behind."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.found_bytes = Counter(
-            "remote_wal_catch_up_found_bytes",
-            "Record bytes found in objects for followers that are far behind",
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        self.found_bytes = counter(
+            "remote_wal_catch_up_found_bytes", "Record bytes found in objects for followers that are far behind"
         )
         """Includes objects that were not announced."""
-        self.read_bytes = Counter(
-            "remote_wal_catch_up_read_bytes",
-            "Bytes of objects read for the local broker while it is far behind",
-            registry=registry,
+        self.read_bytes = counter(
+            "remote_wal_catch_up_read_bytes", "Bytes of objects read for the local broker while it is far behind"
         )
         """The catch-up quota limits these."""
-        self.wait_seconds = Counter(
-            "remote_wal_catch_up_wait_seconds", "Time for which the quota held such reads back", registry=registry
-        )
+        self.wait_seconds = counter("remote_wal_catch_up_wait_seconds", "Time for which the quota held such reads back")
 
 
 class BypassMetrics:
     """Metrics of the bypass around dead agents."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.bytes = Counter(
-            "remote_wal_bypass_bytes",
-            "Bytes to and from leaders' brokers past their dead agents",
-            ["direction"],
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        self.bytes = counter(
+            "remote_wal_bypass_bytes", "Bytes to and from leaders' brokers past their dead agents", ["direction"]
         )
         """These bytes cross zones."""
-        self.switches = Counter(
+        self.switches = counter(
             "remote_wal_bypass_switches",
             "Changes of the way to a leader: past its agent to the broker, or back to the agent",
             ["to"],
-            registry=registry,
         )
         """`to` is `broker` (past its agent) or `agent` (back to it)."""
         self.peers = Gauge("remote_wal_bypassed_peers", "Other agents that are bypassed now", registry=registry)
@@ -239,19 +232,16 @@ class SharedReadMetrics:
     """Metrics of the agents of a zone that read objects for each other."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.ranges = Counter(
+        counter = partial(Counter, registry=registry)
+        self.ranges = counter(
             "remote_wal_shared_ranges",
             "Ranges of objects that agents of the zone asked each other for",
             ["outcome", "role"],
-            registry=registry,
         )
         """`role` is `asker` or `giver`. Ranges that were not `given` are read from the store; `wrong` ones were given
         but failed the check."""
-        self.bytes = Counter(
-            "remote_wal_shared_bytes",
-            "Bytes of ranges that agents of the zone gave each other",
-            ["direction"],
-            registry=registry,
+        self.bytes = counter(
+            "remote_wal_shared_bytes", "Bytes of ranges that agents of the zone gave each other", ["direction"]
         )
         """These bytes stay in the zone."""
 
@@ -272,22 +262,19 @@ class PackingMetrics:
     """Metrics of records that cross zones packed."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        packed = LoopCounter(
+        loop_counter = partial(LoopCounter, registry=registry)
+        packed = loop_counter(
             "remote_wal_packed_bytes",
             "Bytes of records to other zones that were packed, with their headers: before, and after",
             ["form"],
-            registry=registry,
         )
         self.before_bytes, self.after_bytes = packed.labels("before"), packed.labels("after")
-        self.plain_bytes = LoopCounter(
+        self.plain_bytes = loop_counter(
             "remote_wal_not_packed_bytes",
             "Record bytes to other zones that went plain: their topic is off, not known yet, or rests",
-            registry=registry,
         ).labels()
-        self.rests = LoopCounter(
-            "remote_wal_packing_rests",
-            "Times that a topic's records were found not to pack, and go plain for a while",
-            registry=registry,
+        self.rests = loop_counter(
+            "remote_wal_packing_rests", "Times that a topic's records were found not to pack, and go plain for a while"
         ).labels()
 
 
@@ -295,14 +282,12 @@ class ConnectionMetrics:
     """Metrics of all connections: their number, their memory, and what ended some of them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.frame_bytes = Gauge(
-            "remote_wal_frame_bytes", "Memory that frames hold, for all connections", ["way"], registry=registry
-        )
-        self.connections = Gauge(
+        gauge = partial(Gauge, registry=registry)
+        self.frame_bytes = gauge("remote_wal_frame_bytes", "Memory that frames hold, for all connections", ["way"])
+        self.connections = gauge(
             "remote_wal_connections",
             "Connections that are held now, from their accept on, handshakes and silent ones included",
             ["listener"],
-            registry=registry,
         )
         """Labelled like `refused_requests`."""
         self.refused_requests = Counter(
@@ -319,31 +304,26 @@ class ReplicationMetrics:
     """Counters of both proxies. Bytes between agents are counted at both ends, size prefixes included."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        loop_counter = partial(LoopCounter, registry=registry)
         self.registry = registry
-        self.peer_bytes = LoopCounter(
-            "remote_wal_peer_bytes", "Bytes between agents", ["role", "direction"], registry=registry
-        )
+        self.peer_bytes = loop_counter("remote_wal_peer_bytes", "Bytes between agents", ["role", "direction"])
         """These bytes cross zones."""
-        self.stock_bytes = LoopCounter(
-            "remote_wal_stock_bytes",
-            "Bytes that the relayed frames have without links",
-            ["direction"],
-            registry=registry,
+        self.stock_bytes = loop_counter(
+            "remote_wal_stock_bytes", "Bytes that the relayed frames have without links", ["direction"]
         )
         """The bytes that stock Kafka would have sent."""
-        self.record_bytes = LoopCounter(
-            "remote_wal_replicated_record_bytes", "Record bytes given to followers", ["path"], registry=registry
+        self.record_bytes = loop_counter(
+            "remote_wal_replicated_record_bytes", "Record bytes given to followers", ["path"]
         )
-        self.inline_bytes = LoopCounter(
+        self.inline_bytes = loop_counter(
             "remote_wal_inline_bytes",
             "Record bytes given to followers inline, by why they were not linked; together all that went inline",
             ["reason"],
-            registry=registry,
         )
-        self.responses = LoopCounter(
-            "remote_wal_fetch_responses", "Fetch responses with records, as first sent", ["path"], registry=registry
+        self.responses = loop_counter(
+            "remote_wal_fetch_responses", "Fetch responses with records, as first sent", ["path"]
         )
-        self.announcements = LoopCounter("remote_wal_announcements", "Announcements sent", registry=registry)
+        self.announcements = loop_counter("remote_wal_announcements", "Announcements sent")
         self.held = ConnectionMetrics(registry)
         self.catch_up = CatchUpMetrics(registry)
         self.bypass = BypassMetrics(registry)

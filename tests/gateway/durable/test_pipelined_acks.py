@@ -99,6 +99,20 @@ def partitions_of(frame: bytes) -> bytes:
     return frame[frame.index(TOPIC.encode()) + len(TOPIC) + 4 :]
 
 
+class CountedLimits(ReplicationLimits):
+    """Counts the bytes of all partitions that were taken and not given back."""
+
+    taken_bytes = 0
+
+    def take(self, log: TopicIdPartition, size: int) -> None:
+        super().take(log, size)
+        self.taken_bytes += size
+
+    def give_back(self, log: TopicIdPartition, size: int) -> None:
+        super().give_back(log, size)
+        self.taken_bytes -= size
+
+
 class Rig:
     """A producer's connection, its agent and the broker. Nothing is durable unless a test says so."""
 
@@ -111,7 +125,7 @@ class Rig:
         self.asked_anew = 0
         self.logs = DurableLogs(self._ask_anew)
         self.logs.topics_known(SettingsTable(), {TOPIC_ID: TOPIC})
-        self.replication = ReplicationLimits(self.followers, self.ways.append)
+        self.replication = CountedLimits(self.followers, self.ways.append)
         self.answers = self.connection()
         self.unread: deque[bytes | int] = deque()
         """What the broker has not answered, in its order: the agent's questions, and requests by their ids."""
@@ -471,7 +485,7 @@ def test_of_a_request_that_failed_in_part_what_was_appended_waits(version: int, 
     found = scan_produce_answer(ready[0], version).partitions
     kept = [(NO_ERROR, 10), (DUPLICATE, -1)] if is_replicated else [(TIMED_OUT, -1)] * 2
     assert [(one.error, one.base_offset) for one in found] == [(TOO_LARGE, -1), *kept]
-    assert not rig.replication.waiting_bytes
+    assert not rig.replication.taken_bytes
 
 
 def test_a_refused_request_is_told_as_the_broker_tells_it() -> None:
@@ -513,7 +527,7 @@ def test_what_is_not_replicated_is_bounded_and_given_back() -> None:
     first.close()
     assert rig.send(1000, records=1, size=size) == 1
     other.close()
-    assert not rig.replication.waiting_bytes
+    assert not rig.replication.taken_bytes
 
 
 def test_partitions_that_nobody_uses_any_more_are_forgotten() -> None:
@@ -573,7 +587,7 @@ def test_an_answer_that_cannot_be_read_gives_back_what_it_was_to_release() -> No
     with pytest.raises(MalformedFrameError):
         rig.answers.answered(struct.pack(">i", 1) + b"\xff", rig.now_s)
     rig.answers.close()
-    assert not rig.replication.waiting_bytes
+    assert not rig.replication.taken_bytes
 
 
 def test_more_topics_than_a_question_has_are_asked_about_in_turn_and_without_a_busy_loop() -> None:
@@ -635,7 +649,7 @@ def test_an_answer_to_another_request_than_the_next_one_is_not_understood(frame:
     with pytest.raises(MalformedFrameError, match="does not belong to the next request"):
         rig.answers.answered(frame, rig.now_s)
     rig.answers.close()
-    assert not rig.replication.waiting_bytes
+    assert not rig.replication.taken_bytes
 
 
 @pytest.mark.parametrize("version", [9, 13])

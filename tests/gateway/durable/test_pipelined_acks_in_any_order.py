@@ -225,6 +225,6 @@ def test_nothing_is_acknowledged_that_is_not_replicated_and_everything_is_answer
         acknowledged += life.acknowledged
         duplicates += life.duplicates
         life.rig.answers.close()
-        assert not life.rig.replication.waiting_bytes, "bytes that nobody waits for are given back"
+        assert not life.rig.replication.taken_bytes, "bytes that nobody waits for are given back"
     assert duplicates
     assert pipelined > acknowledged / 4 > 0, "runs in which nothing is pipelined prove nothing"
