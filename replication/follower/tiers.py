@@ -4,8 +4,7 @@ By an object's custom metadata, the storage manager says which places of combine
 unknown places are not read. Archive objects have a place of their own. Used from the event loop only.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
@@ -27,7 +26,7 @@ class ArchiveReads(Protocol):
     async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes: ...
 
 
-class TierReader(ABC):
+class TierReader:
     """Reads ranges in one place that holds objects, and knows whether that place may be asked now.
 
     Combined segments are in one store, or in one bucket for each zone; archive objects are in another store. Each place
@@ -36,17 +35,26 @@ class TierReader(ABC):
     hydrated as usual. If the place holds combined segments, the leaders' agents that write there are told.
     """
 
-    def __init__(self, limits: BreakerLimits, on_breaker_change: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        read: Callable[[CachedRange], Awaitable[object]],
+        limits: BreakerLimits,
+        on_breaker_change: Callable[[bool], None],
+    ) -> None:
         """`on_breaker_change` is called with True when the place is paused, with False when it answers again."""
+        self._read = read
         self._on_breaker_change = on_breaker_change
         self.breaker = CircuitBreaker(limits)
 
-    @abstractmethod
     async def read(self, wanted: CachedRange) -> bytes:
         """Read the range's bytes in this place.
 
         Raises RemoteStorageError, and anything that a defective backend raises.
         """
+        data = await self._read(wanted)
+        if not isinstance(data, bytes):
+            raise TypeError("a storage manager gives bytes")
+        return data
 
     def answered(self) -> None:
         """Record a successful read."""
@@ -61,57 +69,6 @@ class TierReader(ABC):
             self._on_breaker_change(True)
 
 
-class _SegmentTier(TierReader):
-    """One bucket with combined segments."""
-
-    def __init__(
-        self, storage: RemoteWalStorageManager, limits: BreakerLimits, on_breaker_change: Callable[[bool], None]
-    ) -> None:
-        super().__init__(limits, on_breaker_change)
-        self._storage = storage
-
-    async def read(self, wanted: CachedRange) -> bytes:
-        if isinstance(wanted.object_id, ArchiveObjectId):
-            raise TypeError("an archive object is in the archive")
-        return _checked(
-            await self._storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, wanted.custom_metadata)
-        )
-
-
-class _ArchiveTier(TierReader):
-    """The archive, whose store may come late."""
-
-    def __init__(
-        self,
-        archive: Callable[[], ArchiveReads | None],
-        limits: BreakerLimits,
-        metrics: ReplicationMetrics,
-    ) -> None:
-        super().__init__(limits, self._changed)
-        self._archive = archive
-        self._metrics = metrics
-
-    async def read(self, wanted: CachedRange) -> bytes:
-        if not isinstance(wanted.object_id, ArchiveObjectId):
-            raise TypeError("a combined segment is not in the archive")
-        store = self._archive()
-        if store is None:
-            why = "this agent has no archive, or its store has not answered yet"
-            raise RemoteStorageError("fetch", str(wanted.object_id), why, label="no_archive")
-        return _checked(await store.fetch(wanted.object_id, wanted.start, wanted.end))
-
-    def _changed(self, is_open: bool) -> None:
-        event = "archive_reads_paused" if is_open else "archive_reads_resumed"
-        self._metrics.fault(event)
-        log.warning(event)
-
-
-def _checked(data: object) -> bytes:
-    if not isinstance(data, bytes):
-        raise TypeError("a storage manager gives bytes")
-    return data
-
-
 class Tiers:
     """The readers of all places. A reader of combined segments is made when something in its place is first wanted."""
 
@@ -124,9 +81,11 @@ class Tiers:
     ) -> None:
         """`archive` returns the archive's store once it is there."""
         self._storage = storage
+        self._archive = archive
         self._breaker = breaker
-        self._segments: dict[str, _SegmentTier] = {}
-        self.archive = _ArchiveTier(archive, breaker, metrics)
+        self._metrics = metrics
+        self._segments: dict[str, TierReader] = {}
+        self.archive = TierReader(self._read_archive, breaker, self._archive_changed)
         self.on_breaker_change: list[Callable[[bool], None]] = []
         """Called with True when a place of combined segments is paused, with False when it answers again."""
 
@@ -167,10 +126,29 @@ class Tiers:
     def _segment_tier(self, place: str) -> TierReader:
         if place not in self._segments:
             changed = partial(self._changed, place)
-            self._segments[place] = _SegmentTier(self._storage, self._breaker, changed)
+            self._segments[place] = TierReader(self._read_segment, self._breaker, changed)
         return self._segments[place]
 
     def _changed(self, place: str, is_open: bool) -> None:
         log.warning("hydration_paused" if is_open else "hydration_resumed", bucket=place or None)
         for callback in list(self.on_breaker_change):
             callback(is_open)
+
+    async def _read_segment(self, wanted: CachedRange) -> object:
+        if isinstance(wanted.object_id, ArchiveObjectId):
+            raise TypeError("an archive object is in the archive")
+        return await self._storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, wanted.custom_metadata)
+
+    async def _read_archive(self, wanted: CachedRange) -> object:
+        if not isinstance(wanted.object_id, ArchiveObjectId):
+            raise TypeError("a combined segment is not in the archive")
+        store = self._archive()
+        if store is None:
+            why = "this agent has no archive, or its store has not answered yet"
+            raise RemoteStorageError("fetch", str(wanted.object_id), why, label="no_archive")
+        return await store.fetch(wanted.object_id, wanted.start, wanted.end)
+
+    def _archive_changed(self, is_open: bool) -> None:
+        event = "archive_reads_paused" if is_open else "archive_reads_resumed"
+        self._metrics.fault(event)
+        log.warning(event)

@@ -21,49 +21,6 @@ GATHER_PAUSE_MAX_S: Final = 0.8
 """Seconds. By judgement: unsuccessful gathering delays followers during 3 % of the time (25 ms in 0.8 s)."""
 
 
-class RoundSize:
-    """Estimates how much is appended between two uploads by producers that wait for the one before.
-
-    It follows the largest recent round at once and smaller ones slowly, because one of the waiting producers may be
-    late.
-    """
-
-    def __init__(self) -> None:
-        self.size_bytes = 0.0
-
-    @property
-    def whole_bytes(self) -> float:
-        """The size from which on a round counts as whole."""
-        return self.size_bytes * WHOLE
-
-    def add(self, size_bytes: int) -> None:
-        """Record a round of so many bytes."""
-        self.size_bytes = max(size_bytes, self.size_bytes + (size_bytes - self.size_bytes) / 4)
-
-
-class DoublingPause:
-    """A pause after an unsuccessful attempt, doubled with each one in a row. All times are monotonic seconds."""
-
-    def __init__(self, min_s: float, max_s: float) -> None:
-        self._min_s = min_s
-        self._max_s = max_s
-        self._next_s = min_s
-        self.until_s = -math.inf
-
-    def begin(self, now_s: float) -> None:
-        """Begin a pause after an unsuccessful attempt."""
-        self.until_s = now_s + self._next_s
-        self._next_s = min(2 * self._next_s, self._max_s)
-
-    def reset(self) -> None:
-        """Make the next pause a short one, after a success."""
-        self._next_s = self._min_s
-
-    def is_over(self, now_s: float) -> bool:
-        """Whether the next attempt may be made."""
-        return now_s >= self.until_s
-
-
 class FetchMinBytesTuner:
     """Decides how much, and for how long, the broker should gather before it answers a follower.
 
@@ -84,9 +41,12 @@ class FetchMinBytesTuner:
     def __init__(self, wait_max_ms: int) -> None:
         """`wait_max_ms` bounds how long the broker is asked to wait; 0: requests are not changed."""
         self._wait_max_ms = wait_max_ms
-        self._round = RoundSize()
-        self._uploaded_s = -math.inf
-        self._pause = DoublingPause(GATHER_PAUSE_MIN_S, GATHER_PAUSE_MAX_S)
+        self._round_bytes = 0.0
+        """Estimate of what is appended between two uploads by producers that wait for the one before. It follows the
+        largest recent round at once and smaller ones slowly, because one of the waiting producers may be late.
+        """
+        self._uploaded_s = self._paused_until_s = -math.inf
+        self._pause_s = GATHER_PAUSE_MIN_S
         self.fetch_offsets: dict[TopicIdPartition, int] = {}
         """What the follower has. Kept, because a request in a fetch session lists only changes."""
         self._lacking: dict[TopicIdPartition, int] = {}
@@ -98,8 +58,8 @@ class FetchMinBytesTuner:
             if next_offset > self.fetch_offsets.get(partition, -1):
                 self._lacking[partition] = next_offset
         if now_s - self._uploaded_s > GATHER_RECENT_S:
-            self._round = RoundSize()
-        self._round.add(size_bytes)
+            self._round_bytes = 0.0
+        self._round_bytes = max(size_bytes, self._round_bytes + (size_bytes - self._round_bytes) / 4)
         self._uploaded_s = now_s
 
     def fetched(self, partition: TopicIdPartition, offset: int) -> None:
@@ -118,18 +78,19 @@ class FetchMinBytesTuner:
 
         It never asks for a longer wait or for fewer bytes than the follower does.
         """
-        is_bulk = self._round.size_bytes >= BULK_BYTES and now_s - self._uploaded_s <= GATHER_RECENT_S
-        if not is_bulk or self._lacking or not self._pause.is_over(now_s):
+        is_bulk = self._round_bytes >= BULK_BYTES and now_s - self._uploaded_s <= GATHER_RECENT_S
+        if not is_bulk or self._lacking or now_s < self._paused_until_s:
             return None
-        wait_ms, gathered_bytes = min(max_wait_ms, self._wait_max_ms), int(self._round.whole_bytes)
+        wait_ms, gathered_bytes = min(max_wait_ms, self._wait_max_ms), int(self._round_bytes * WHOLE)
         return (wait_ms, gathered_bytes) if wait_ms > 0 and gathered_bytes > min_bytes else None
 
     def answered(self, size_bytes: int, now_s: float) -> None:
         """Record the broker's answer to a request that `wait` had changed."""
-        if size_bytes >= self._round.size_bytes * GATHER_MOST:
-            self._pause.reset()
+        if size_bytes >= self._round_bytes * GATHER_MOST:
+            self._pause_s = GATHER_PAUSE_MIN_S
         else:
-            self._pause.begin(now_s)
+            self._paused_until_s = now_s + self._pause_s
+            self._pause_s = min(2 * self._pause_s, GATHER_PAUSE_MAX_S)
 
 
 IN_VAIN: Final = 8
