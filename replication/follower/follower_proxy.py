@@ -18,7 +18,7 @@ from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
 from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypasses
-from replication.wire.broker_requests import Refusals, RequestRefusedError
+from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.idle_fetch import IDLE_MESSAGE_BYTES, MAX_IDLE_BYTES, WHOLE_EACH, IdleRequest, response_frame
 from replication.wire.kafka_frame import MalformedFrameError
@@ -246,7 +246,6 @@ class _FollowerRelay:
         defects: LinkDefects,
     ) -> None:
         self._leader_id = leader_id
-        self._refusals = Refusals()
         self._asked = 0
         """Requests of the broker so far; each has one answer, except Produce with acks=0."""
         self._context = context
@@ -275,8 +274,8 @@ class _FollowerRelay:
         responses = self._responses
         while (frame := await self._broker.read_frame()) is not None:
             received_s = self._context.clock()
-            if not self._may_pass(frame):
-                continue
+            self._asked += 1
+            self._context.requests.check(frame)
             responses.tell_links()
             if len(frame) <= MAX_IDLE_BYTES:
                 self._idle.note(frame)
@@ -305,19 +304,6 @@ class _FollowerRelay:
         if not is_idle or self._broker.frames_sent != self._asked - 1:
             return False
         self._broker.write_frame(response_frame(payload[1:]))
-        return True
-
-    def _may_pass(self, frame: Buffer) -> bool:
-        """Whether this request may pass. If not, it was answered here, or RequestRefusedError is raised."""
-        self._asked += 1
-        try:
-            self._context.requests.check(frame)
-        except RequestRefusedError as error:
-            is_idle = self._broker.frames_sent == self._asked - 1
-            answer = self._refusals.answer(frame, error, is_idle=is_idle)
-            self._context.metrics.request_refused("replica", error, leader=self._leader_id)
-            self._broker.write_frame(answer)
-            return False
         return True
 
     # ResponseTaker.

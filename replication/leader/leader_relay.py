@@ -14,7 +14,7 @@ from replication.leader.link_planner import WaitForUploads
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.relay_core import RelayCore
 from replication.leader.response_links import ToFollower
-from replication.wire.broker_requests import Refusals, RequestRefusedError
+from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.fetch_frame import FETCH_API_KEY, MAX_FETCH_VERSION, replica_of
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends, until_idle
 from replication.wire.idle_fetch import (
@@ -165,7 +165,6 @@ class LeaderRelay:
             self.read_ahead = self._catch_up.plan
         self.peer = peer
         self._own = OwnFetches(broker_id if is_proven else None, context.metrics)
-        self._refusals = Refusals()
         self.core = RelayCore(context, capabilities, watermarks, self.read_ahead)
         self._idle = IdleRequest()
         if broker_id is not None:
@@ -249,16 +248,8 @@ class LeaderRelay:
         return True
 
     async def _ask(self, frame: Buffer) -> None:
-        try:
-            for _ in self._own.check(frame):
-                await asyncio.sleep(0)
-            self._request(frame)
-        except RequestRefusedError as error:
-            answer = self._refusals.answer(frame, error, is_idle=self.core.is_idle)
-            self._context.metrics.request_refused("peer", error, follower=self.core.follower_id)
-            self.send(ToFollower(MessageKind.KAFKA, (answer,)))
-
-    def _request(self, frame: Buffer) -> None:
+        for _ in self._own.check(frame):
+            await asyncio.sleep(0)
         frame = self.core.request(frame, self._context.clock())
         self._broker.write_frame(frame)
         self.core.request_sent(len(frame))

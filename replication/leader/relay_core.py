@@ -123,11 +123,6 @@ class RelayCore:
         self._watermarks.drop_follower(self.follower_id)
         self._context.follower_offsets.drop_follower(self.follower_id)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request is under way, and no response waits."""
-        return not self._under_way and self._idle is None and self._at_hand is None
-
     # Uploads and read-ahead: what to tell the follower's agent before it asks.
 
     def uploaded(self, segment: UploadedSegment) -> list[tuple[int, int]]:

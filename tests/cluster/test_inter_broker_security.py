@@ -20,7 +20,6 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.security.authority import Authority
 from local_cluster.security.listeners import InterBroker
-from replication.wire.broker_requests import CLUSTER_AUTHORIZATION_FAILED
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import Address, PeerTls, connect_framed, exchange_hellos
@@ -29,7 +28,6 @@ from tests.cluster.agent_views import FAULTS, AgentCounters
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
-from tests.replication.fetch_frames import decode
 from tests.replication.fetch_frames import request as fetch_request
 
 REFUSED = "remote_wal_refused_requests_total"
@@ -147,10 +145,8 @@ def expect_nothing_in_anothers_name(cluster: LocalCluster, topic: str, authority
     delete = struct.pack(">hhih", 20, 6, 7, 1) + b"x\0\2\0" + bytes([len(topic) + 1]) + topic.encode()
     fetch = fetch_request({0: 0}, replica_id=FOLLOWER)
     seen = {api: counters.growth(REFUSED, listener="peer", api=api) for api in ("DeleteTopics", "Fetch")}
-    assert asyncio.run(answer_to(delete, address, context, hello)) is None
-    told = asyncio.run(answer_to(fetch, address, context, hello))
-    assert told is not None
-    assert decode(told, 17).error_code == CLUSTER_AUTHORIZATION_FAILED
+    for asked in (delete, fetch):
+        assert asyncio.run(answer_to(asked, address, context, hello)) is None
     for api, before in seen.items():
         assert counters.growth(REFUSED, listener="peer", api=api) > before
 

@@ -19,7 +19,7 @@ from kafka_log.crc32c import crc32c
 from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_relay import OwnFetches
 from replication.leader.relay_core import RelayCore
-from replication.wire.broker_requests import Refusals, RequestRefusedError
+from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.fetch_frame import replica_of, scan_fetch_request, scan_fetch_response
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import Cut, LinkedResponse, SegmentLink, decode_linked_response, encode_linked_response
@@ -63,7 +63,7 @@ def seeds() -> list[tuple[Read, bytes, int]]:
     found += [(lambda frame, _: Announcement.decode(frame), announced, 0)] * 5
     found += [(lambda frame, _: Hello.decode(frame), Hello("cluster", 2, 22).encode(), 0)] * 5
     real = [frame for frames in captured().values() for frame in frames]
-    found += [(read, frame, 0) for frame in real for read in (asked_of_a_leader, refused)] * 3
+    found += [(asked_of_a_leader, frame, 0) for frame in real] * 3
     return found + [(lambda frame, _: decode_linked_response(frame, 100_000), linked(raw), 0)] * 20
 
 
@@ -82,14 +82,6 @@ def asked_of_a_leader(frame: bytes, _version: int) -> object:
         rig.core.close()
     assert not rig.faults("link_defect_request"), frame.hex()
     return passed
-
-
-def refused(frame: bytes, _version: int) -> object:
-    """Answered as if nobody may ask it."""
-    try:
-        return Refusals().answer(frame, RequestRefusedError("any", "refused"), is_idle=True)
-    except RequestRefusedError as error:
-        raise MalformedFrameError(0, "refused") from error
 
 
 def requested(frame: bytes, version: int) -> object:

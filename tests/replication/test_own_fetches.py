@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from local_cluster.security.authority import Authority
 from replication.leader.leader_relay import ITEMS_IN_A_STEP, OwnFetches
-from replication.wire.broker_requests import CLUSTER_AUTHORIZATION_FAILED, RequestRefusedError
+from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.fetch_frame import MAX_FETCH_VERSION
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import encode_unsigned_varint, parse_request_header
@@ -22,7 +22,7 @@ from replication.wire.peer_connection import connect_framed, exchange_hellos
 from replication.wire.peer_protocol import Hello, MessageKind
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
-from tests.replication.fetch_frames import VERSIONS, decode, request, requests
+from tests.replication.fetch_frames import VERSIONS, request, requests
 from tests.replication.frame_fuzz import fuzz
 from tests.replication.replicas_of_frames import replica, replica_for_kafka
 from tests.replication.test_costly_requests import Looked
@@ -206,16 +206,14 @@ async def peer(agents: Agents, authority: Authority) -> tuple[FramedConnection, 
 
 
 @on_both_event_loops
-async def test_a_fetch_as_another_brokers_replica_is_refused_in_kafkas_words_and_never_reaches_the_broker(
+async def test_a_fetch_as_another_brokers_replica_ends_its_connection_and_never_reaches_the_broker(
     authority: Authority,
 ) -> None:
     async with agents_under_tls(authority) as agents:
         for other in (request({0: 0}, replica_id=3), many_tagged_partitions(50_000, 3)):
             connection, channel = await peer(agents, authority)
             channel.send(MessageKind.KAFKA, other)
-            answer = await channel.receive()
-            assert answer is not None
-            assert decode(bytes(answer[1]), 17).error_code == CLUSTER_AUTHORIZATION_FAILED
+            assert await channel.receive() is None
             connection.close()
         assert agents.broker.requests == []
         assert metric_value(agents.leader_metrics.held.refused_requests.labels("peer", "Fetch")) == 2
