@@ -7,17 +7,9 @@ tests/cluster/test_transactions_and_codecs.py, without logins, so there is nothi
 from pathlib import Path
 from typing import Final
 
-from replication.wire.kafka_frame import parse_request_header
-
 DIRECTORY: Final = Path(__file__).parent / "captured"
 
 
 def captured() -> dict[str, list[bytes]]:
     files = sorted(DIRECTORY.glob("*.hex"))
     return {file.stem: [bytes.fromhex(line) for line in file.read_text().split()] for file in files}
-
-
-def versions_seen(frames: list[bytes]) -> set[tuple[int, int]]:
-    """(API key, version)."""
-    headers = map(parse_request_header, frames)
-    return {(header.api_key, header.api_version) for header in headers}
