@@ -101,7 +101,7 @@ class Agent:
             http_access(settings.http),
         )
         self._http_listener = self._sockets.take("http", settings.http.listener)
-        check_http_listener(self._http_listener, settings.http, "the socket that was handed over")
+        check_http_listener(self._http_listener, settings.http)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set; then finish work under way, within the shutdown time, and relay until the end.

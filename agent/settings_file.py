@@ -50,17 +50,17 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     except ValidationError as error:
         wrong = error.errors(include_input=False, include_url=False)
         raise AgentSettingsError(f"{file}: {'; '.join(map(_told, wrong))}") from None
-    (_check_shadow if settings.is_shadow else _check_relaying)(settings, broker, file)
-    _check_together(settings, broker, file)
-    _check_memory(settings, file)
-    check_bypass(settings, broker, file)
-    check_client(broker, settings, file)
-    check_gateway(settings.gateway, settings.peers, broker, file)
-    if settings.gateway.enable and settings.gateway.durable_listener and not settings.storage.system_enable:
-        told = "who produces would wait for records to be stored, and remote.log.wal.storage.system.enable is off"
-        raise AgentSettingsError(f"{file}: remote.wal.gateway.durable.listener: {told}")
-    settings = settings.model_copy(update={"gateway": left_to_broker(settings.gateway, broker)})
     try:
+        (_check_shadow if settings.is_shadow else _check_relaying)(settings, broker)
+        _check_together(settings, broker)
+        _check_memory(settings)
+        check_bypass(settings, broker)
+        check_client(broker, settings)
+        check_gateway(settings.gateway, settings.peers, broker)
+        if settings.gateway.enable and settings.gateway.durable_listener and not settings.storage.system_enable:
+            told = "who produces would wait for records to be stored, and remote.log.wal.storage.system.enable is off"
+            raise AgentSettingsError(f"remote.wal.gateway.durable.listener: {told}")
+        settings = settings.model_copy(update={"gateway": left_to_broker(settings.gateway, broker)})
         check_plain_peers(broker, settings)
     except AgentSettingsError as error:
         raise AgentSettingsError(f"{file}: {error}") from None
@@ -74,7 +74,7 @@ def _told(wrong: ErrorDetails) -> str:
     return f"{key}: no such setting{meant(key, AgentSettings.documented())}"
 
 
-def _check_shadow(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
+def _check_shadow(settings: AgentSettings, broker: BrokerProperties) -> None:
     """Refuse what an agent in shadow cannot do: it opens no port but its HTTP listener."""
     refused = {
         "remote.log.wal.storage.system.enable: must be true": not settings.storage.system_enable,
@@ -89,66 +89,57 @@ def _check_shadow(settings: AgentSettings, broker: BrokerProperties, file: Path)
         "which relay nothing"
     ] = is_loopback(advertised.host) and advertised.port == agents_port
     if told := [reason for reason, is_wrong in refused.items() if is_wrong]:
-        raise AgentSettingsError(f"{file}: with remote.wal.agent.mode=shadow: {'; '.join(told)}")
+        raise AgentSettingsError(f"with remote.wal.agent.mode=shadow: {'; '.join(told)}")
 
 
-def _check_relaying(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
-    try:
-        plan = broker_tls_plan(broker, settings.broker_tls)
-    except AgentSettingsError as error:
-        raise AgentSettingsError(f"{file}: {error}") from None
-    tls = (
-        settings.tls.certificate_file,
-        settings.tls.key_file,
-        settings.tls.ca_file,
-    )
+def _check_relaying(settings: AgentSettings, broker: BrokerProperties) -> None:
+    plan = broker_tls_plan(broker, settings.broker_tls)
+    tls = settings.tls.certificate_file, settings.tls.key_file, settings.tls.ca_file
     if any(tls) and not all(tls):
-        raise AgentSettingsError(f"{file}: remote.wal.agent.ssl.*: certificate, key and ca file belong together")
+        raise AgentSettingsError("remote.wal.agent.ssl.*: certificate, key and ca file belong together")
     listener = settings.peers.peer_listener
     if not all(tls) and not settings.access.plaintext_enable and not is_loopback(listener.host):
         raise AgentSettingsError(
-            f"{file}: remote.wal.agent.peer.listener: {listener} is open to other hosts; set remote.wal.agent.ssl.* "
+            f"remote.wal.agent.peer.listener: {listener} is open to other hosts; set remote.wal.agent.ssl.* "
             "or, in a network that you trust, remote.wal.agent.plaintext.enable=true"
         )
     if plan is not None and plan.vouches and not all(tls) and not settings.access.plaintext_enable:
         raise AgentSettingsError(
-            f"{file}: remote.wal.agent.ssl.*: the inter-broker listener knows brokers by their certificates, and the "
+            "remote.wal.agent.ssl.*: the inter-broker listener knows brokers by their certificates, and the "
             "agent shows one for whoever reaches remote.wal.agent.peer.listener; set these, too, or, where all who do "
             "may act as a broker, remote.wal.agent.plaintext.enable=true"
         )
     replica_host = settings.peers.replica_listen_host
     if not settings.access.plaintext_enable and not is_loopback(replica_host):
         raise AgentSettingsError(
-            f"{file}: remote.wal.agent.replica.listen.host: {replica_host} is open to other hosts, which would reach "
+            f"remote.wal.agent.replica.listen.host: {replica_host} is open to other hosts, which would reach "
             "the brokers through this agent; take a loopback address or, in a network that you trust, set "
             "remote.wal.agent.plaintext.enable=true"
         )
     highest_port = settings.peers.replica_port_base + max(settings.peers.peers, default=0)
     if highest_port > MAX_PORT:
         raise AgentSettingsError(
-            f"{file}: remote.wal.agent.replica.port.base: the port of the highest broker id would be {highest_port}"
+            f"remote.wal.agent.replica.port.base: the port of the highest broker id would be {highest_port}"
         )
 
 
-def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
+def _check_together(settings: AgentSettings, broker: BrokerProperties) -> None:
     if settings.link.takes_digests and settings.gateway_produce.enable:
         raise AgentSettingsError(
-            f"{file}: remote.wal.link.digest: what gateways store of produce requests has no SHA-256; leave it at "
+            "remote.wal.link.digest: what gateways store of produce requests has no SHA-256; leave it at "
             "crc32c, or remote.wal.gateway.produce.enable=false"
         )
-    check_http_listener(settings.http.listener, settings.http, file)
+    check_http_listener(settings.http.listener, settings.http)
     state_directory = settings.process.state_directory.resolve()
     for directory in broker.log_dirs:
         if state_directory.is_relative_to(directory.resolve()):
-            raise AgentSettingsError(
-                f"{file}: remote.wal.agent.state.directory: must not lie in the log directory {directory}"
-            )
+            raise AgentSettingsError(f"remote.wal.agent.state.directory: must not lie in the log directory {directory}")
 
 
-def _check_memory(settings: AgentSettings, file: Path) -> None:
+def _check_memory(settings: AgentSettings) -> None:
     least = least_memory_bytes(settings)
     if settings.process.memory_bytes < least:
         raise AgentSettingsError(
-            f"{file}: remote.wal.agent.memory.bytes: must be {least} at least with these queues and caches; raise it, "
+            f"remote.wal.agent.memory.bytes: must be {least} at least with these queues and caches; raise it, "
             "or lower remote.wal.log.manager.combiner.task.upload.bytes"
         )

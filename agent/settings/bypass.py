@@ -23,51 +23,51 @@ _KEY = "remote.wal.agent.bypass"
 _BROKER_TLS = "remote.wal.agent.broker.ssl"
 
 
-def check_bypass(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
+def check_bypass(settings: AgentSettings, broker: BrokerProperties) -> None:
     """Check the settings. Raises AgentSettingsError, naming the key."""
     if not settings.bypass.brokers:
         return
-    _check_addresses(settings, file)
+    _check_addresses(settings)
     protocol = settings.bypass.security_protocol
     if protocol.endswith("PLAINTEXT") and not settings.bypass.plaintext_accepted:
         raise AgentSettingsError(
-            f"{file}: {_KEY}.plaintext.accepted: {_KEY}.security.protocol is {protocol}, so records cross the network "
+            f"{_KEY}.plaintext.accepted: {_KEY}.security.protocol is {protocol}, so records cross the network "
             "unencrypted, and without SASL everybody who reaches the listener may act as a broker; make it SSL, or "
             "accept that by true"
         )
     if _broker_logs_in(broker) and not protocol.startswith("SASL"):
         raise AgentSettingsError(
-            f"{file}: {_KEY}.security.protocol: {protocol} does not go with the broker's own inter-broker listener "
+            f"{_KEY}.security.protocol: {protocol} does not go with the broker's own inter-broker listener "
             f"{broker.inter_broker_listener_name}, which speaks SASL: the broker logs in past an agent, too; "
             "make it SASL_SSL"
         )
     if protocol.endswith("SSL"):
-        _check_files(settings, protocol, file)
+        _check_files(settings, protocol)
 
 
-def _check_addresses(settings: AgentSettings, file: Path) -> None:
+def _check_addresses(settings: AgentSettings) -> None:
     unknown = sorted(settings.bypass.brokers.keys() - settings.peers.peers.keys())
     if unknown:
         raise AgentSettingsError(
-            f"{file}: {_KEY}: broker {unknown[0]} is not in remote.wal.agent.peers; name the same brokers in both"
+            f"{_KEY}: broker {unknown[0]} is not in remote.wal.agent.peers; name the same brokers in both"
         )
     for broker_id, where in settings.bypass.brokers.items():
         if where == settings.peers.peers[broker_id]:
             raise AgentSettingsError(
-                f"{file}: {_KEY}: {broker_id}@{where} is that broker's agent, which is to be bypassed; name a listener "
+                f"{_KEY}: {broker_id}@{where} is that broker's agent, which is to be bypassed; name a listener "
                 "of the broker itself"
             )
 
 
-def _check_files(settings: AgentSettings, protocol: str, file: Path) -> None:
+def _check_files(settings: AgentSettings, protocol: str) -> None:
     certificate, key, authority = _files(settings)
     if authority is None:
         raise AgentSettingsError(
-            f"{file}: {_BROKER_TLS}.ca.file: {_KEY} by {protocol} needs it, or remote.wal.agent.ssl.ca.file"
+            f"{_BROKER_TLS}.ca.file: {_KEY} by {protocol} needs it, or remote.wal.agent.ssl.ca.file"
         )
-    if not has_pair(certificate, key, f"{file}: {_BROKER_TLS}.*") and protocol == "SSL":
+    if not has_pair(certificate, key, f"{_BROKER_TLS}.*") and protocol == "SSL":
         raise AgentSettingsError(
-            f"{file}: {_BROKER_TLS}.certificate.file: {_KEY} by SSL needs a client certificate, whose name is the "
+            f"{_BROKER_TLS}.certificate.file: {_KEY} by SSL needs a client certificate, whose name is the "
             "principal that needs ClusterAction; set it, or remote.wal.agent.ssl.*"
         )
 

@@ -166,27 +166,27 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
     )
 
 
-def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: BrokerProperties, file: Path) -> None:
+def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: BrokerProperties) -> None:
     """Check the settings. Raises AgentSettingsError, naming the key."""
     if not settings.enable:
         return
     if not broker.rack:
-        raise AgentSettingsError(f"{file}: broker.rack: {_KEY}.enable needs it, as the zone whose clients come here")
+        raise AgentSettingsError(f"broker.rack: {_KEY}.enable needs it, as the zone whose clients come here")
     listed = [one for one in peers.peers if one != broker.node_id]
     highest_port = settings.port_base + max(settings.reached(listed), default=0)
     if highest_port > MAX_PORT:
-        raise AgentSettingsError(f"{file}: {_KEY}.port.base: the port of the highest broker id would be {highest_port}")
-    _check_listeners(settings, broker, file)
-    _check_durable(settings, file)
+        raise AgentSettingsError(f"{_KEY}.port.base: the port of the highest broker id would be {highest_port}")
+    _check_listeners(settings, broker)
+    _check_durable(settings)
     if settings.fetch_serve_enable and not settings.fetch_links_enable:
-        raise AgentSettingsError(f"{file}: {_KEY}.fetch.serve.enable: it needs {_KEY}.fetch.links.enable=true as well")
-    is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{file}: {_KEY}.ssl.*")
+        raise AgentSettingsError(f"{_KEY}.fetch.serve.enable: it needs {_KEY}.fetch.links.enable=true as well")
+    is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{_KEY}.ssl.*")
     if settings.ssl_ca_file and not is_encrypted:
-        raise AgentSettingsError(f"{file}: {_KEY}.ssl.*: certificate and key file belong together")
-    has_pair(settings.peer_ssl_certificate_file, settings.peer_ssl_key_file, f"{file}: {_KEY}.peer.ssl.*")
+        raise AgentSettingsError(f"{_KEY}.ssl.*: certificate and key file belong together")
+    has_pair(settings.peer_ssl_certificate_file, settings.peer_ssl_key_file, f"{_KEY}.peer.ssl.*")
     if not is_encrypted and not settings.plaintext_accepted and not is_loopback(settings.listen_host):
         raise AgentSettingsError(
-            f"{file}: {_KEY}.listen.host: {settings.listen_host} is open to other hosts unencrypted; set {_KEY}.ssl.*, "
+            f"{_KEY}.listen.host: {settings.listen_host} is open to other hosts unencrypted; set {_KEY}.ssl.*, "
             f"or accept that by {_KEY}.plaintext.accepted=true"
         )
 
@@ -206,7 +206,7 @@ def left_to_broker(settings: GatewaySettings, broker: BrokerProperties) -> Gatew
     return settings.model_copy(update={"durable_listener": "", "acks_pipelined_enable": False})
 
 
-def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: Path) -> None:
+def _check_listeners(settings: GatewaySettings, broker: BrokerProperties) -> None:
     named = {f"zone.listeners: {zone}=": name for zone, name in settings.zone_listeners.items()}
     if settings.bootstrap_listener:
         named["bootstrap.listener: "] = settings.bootstrap_listener
@@ -214,30 +214,30 @@ def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: 
         named["durable.listener: "] = settings.durable_listener
     for key, name in named.items():
         if name not in broker.listeners or name in _not_for_clients(broker):
-            raise AgentSettingsError(f"{file}: {_KEY}.{key}{name} is none of the broker's listeners for clients")
+            raise AgentSettingsError(f"{_KEY}.{key}{name} is none of the broker's listeners for clients")
     unknown = sorted(set(settings.bootstrap_zones.values()) - {broker.rack, *settings.zone_listeners})
     if settings.bootstrap_listener and unknown:
-        raise AgentSettingsError(f"{file}: {_KEY}.bootstrap.zones: no listener here is for clients of {unknown[0]}")
+        raise AgentSettingsError(f"{_KEY}.bootstrap.zones: no listener here is for clients of {unknown[0]}")
     if settings.bootstrap_listener in settings.zone_listeners.values():
         raise AgentSettingsError(
-            f"{file}: {_KEY}.bootstrap.listener: {settings.bootstrap_listener} advertises agents, and not this broker"
+            f"{_KEY}.bootstrap.listener: {settings.bootstrap_listener} advertises agents, and not this broker"
         )
 
 
-def _check_durable(settings: GatewaySettings, file: Path) -> None:
+def _check_durable(settings: GatewaySettings) -> None:
     """Check that no client can avoid the agent that holds answers."""
     if settings.acks_pipelined_enable and not settings.durable_listener:
         raise AgentSettingsError(
-            f"{file}: {_KEY}.acks.pipelined.enable: clients of this broker's zone would not come by the agent; set "
+            f"{_KEY}.acks.pipelined.enable: clients of this broker's zone would not come by the agent; set "
             f"{_KEY}.durable.listener (`remote-wal gateway plan --pipelined` writes both)"
         )
     if settings.durable_listener and settings.bootstrap_listener:
         raise AgentSettingsError(
-            f"{file}: {_KEY}.bootstrap.listener: who comes by it would be led past what {_KEY}.durable.listener is for"
+            f"{_KEY}.bootstrap.listener: who comes by it would be led past what {_KEY}.durable.listener is for"
         )
     if settings.durable_listener in settings.zone_listeners.values():
         raise AgentSettingsError(
-            f"{file}: {_KEY}.durable.listener: {settings.durable_listener} is not for clients of this broker's zone"
+            f"{_KEY}.durable.listener: {settings.durable_listener} is not for clients of this broker's zone"
         )
 
 

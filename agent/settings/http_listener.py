@@ -17,11 +17,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_http_listener(listener: Listener, settings: HttpSettings, source: object) -> None:
-    """Check the listener. Raises AgentSettingsError naming the key, and `source`, which asks to listen there."""
-    is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{source}: {_KEY}.ssl.*")
+def check_http_listener(listener: Listener, settings: HttpSettings) -> None:
+    """Check the listener. Raises AgentSettingsError naming the key."""
+    is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{_KEY}.ssl.*")
     if settings.ssl_ca_file is not None and not is_encrypted:
-        raise AgentSettingsError(f"{source}: {_KEY}.ssl.ca.file: needs {_KEY}.ssl.certificate.file and .key.file")
+        raise AgentSettingsError(f"{_KEY}.ssl.ca.file: needs {_KEY}.ssl.certificate.file and .key.file")
     address = listener if isinstance(listener, Address) else Address(*listener.getsockname()[:2])
     if settings.plaintext_accepted or is_loopback(address.host):
         return
@@ -30,7 +30,7 @@ def check_http_listener(listener: Listener, settings: HttpSettings, source: obje
         missing.append(f"to whoever asks; set {_KEY}.ssl.ca.file or {_KEY}.token.file")
     if missing:
         raise AgentSettingsError(
-            f"{source}: {_KEY}.listener: {address} is open to other hosts, and what it tells (topics, brokers, store) "
+            f"{_KEY}.listener: {address} is open to other hosts, and what it tells (topics, brokers, store) "
             f"goes there {', and '.join(missing)}. Or take a loopback address or, in a network that you trust, set "
             f"{_KEY}.plaintext.accepted=true"
         )

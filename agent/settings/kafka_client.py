@@ -1,7 +1,5 @@
 """Makes the agent's Kafka client configuration from the broker's own settings."""
 
-from pathlib import Path
-
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
 from agent.settings.process_settings import ClientSettings
@@ -46,10 +44,10 @@ def client_listeners(broker: BrokerProperties) -> list[str]:
     return [name for name in broker.listeners if name not in reserved]
 
 
-def check_client(broker: BrokerProperties, settings: AgentSettings, file: Path) -> None:
+def check_client(broker: BrokerProperties, settings: AgentSettings) -> None:
     """Check the settings. Raises AgentSettingsError, naming the key."""
     name, gateway = settings.client.client_listener, settings.gateway
     if name and name not in client_listeners(broker):
-        raise AgentSettingsError(f"{file}: {_KEY}: {name} is none of the broker's listeners for clients")
+        raise AgentSettingsError(f"{_KEY}: {name} is none of the broker's listeners for clients")
     if gateway.enable and name in gateway.by_agents:
-        raise AgentSettingsError(f"{file}: {_KEY}: {name} leads to agents, which are to reach Kafka without each other")
+        raise AgentSettingsError(f"{_KEY}: {name} leads to agents, which are to reach Kafka without each other")

@@ -152,7 +152,7 @@ def test_agents_take_the_settings_of_every_broker(manifests: list[dict[str, Any]
             found[broker.node_id] = (broker, settings)
             assert broker.node_id == zone["firstId"] + ordinal
             assert broker.rack == zone["name"]
-            check_http_listener(settings.http.listener, settings.http, "")
+            check_http_listener(settings.http.listener, settings.http)
             assert str(settings.http.listener) == f"{name}-{ordinal}.kafka.streams.svc.cluster.local:19095"
             assert settings.storage.system_enable
             assert settings.storage.buckets[zone["name"]] == zone["bucket"]

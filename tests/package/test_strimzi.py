@@ -296,7 +296,7 @@ def test_agents_take_the_settings_of_the_kafka_resource(
     assert plan.vouches, "brokers ask each other for certificates, and the agent shows the broker's"
     assert all(plan.covers(f"wal-{one}.kafka.svc") for one in IDS)
     assert str(settings.peers.peers[node_id]) == f"{pod(node_id, IDS[node_id])}.{SERVICE}:19090"
-    check_http_listener(settings.http.listener, settings.http, "")
+    check_http_listener(settings.http.listener, settings.http)
     assert settings.http.agents_ca_file == settings.tls.ca_file
     assert settings.http.listener.host == f"{pod(node_id, IDS[node_id])}.{SERVICE}.cluster.local"
     assert broker.rack in settings.storage.buckets
