@@ -25,7 +25,7 @@ from agent.http.http_endpoint import Health, HttpEndpoint, Page, json_page
 from agent.http.status import status_of, summary
 from agent.http.status_page import status_page
 from agent.identity import AgentIdentity, AgentLock
-from agent.metrics.paused_reads import PausedLinks, PausedReads
+from agent.metrics.paused import Paused
 from agent.metrics.savings import Savings, SavingsCollector
 from agent.release import DISTRIBUTION, agent_info, tell_release
 from agent.service_manager import ListeningSockets, ServiceManager, Watchdog
@@ -150,8 +150,7 @@ class Agent:
         state.identity, state.relaying = identity, relaying
         state.savings = self._savings(relaying)
         self.registry.register(SavingsCollector(state.savings.dollars, is_shadow=relaying.shadow is not None))
-        self.registry.register(PausedReads(relaying.hydration.tiers))
-        self.registry.register(PausedLinks(relaying.pauses))
+        self.registry.register(Paused(relaying.hydration.tiers, relaying.pauses))
         agent_info(self.registry).labels(identity.cluster_id, identity.rack or "", str(identity.broker_id)).set(1)
         self._sockets.close_rest()
         manager.tell("READY=1", "STATUS=relaying" if relaying.shadow is None else "STATUS=in shadow")

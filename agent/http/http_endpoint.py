@@ -1,7 +1,7 @@
 """The agent's HTTP endpoint: GET only, in threads of its own (`agent.http.http_server`).
 
 /metrics   Prometheus text
-/livez     200 while the process answers; `/healthz` is its older name
+/livez     200 while the process answers
 /readyz    200 once the agent relays and knows leadership and settings; 503 with the reasons before. After "ready" come
            lines that begin with "degraded: ", for what is not well, here or with others: another agent that does
            not answer takes no other broker out of service
@@ -147,7 +147,7 @@ class HttpEndpoint:
     def _respond(self, method: str, path: str, is_admitted: bool) -> _Answer:
         if method != "GET":
             return _Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET only\n")
-        if path in ("/livez", "/healthz"):
+        if path == "/livez":
             return _Answer(HTTPStatus.OK, b"ok\n")
         if path == "/readyz":
             return self._readiness(is_admitted)

@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry
 from replication.wire.peer_connection import Address, Listener
 from replication.wire.peer_listener import holder_at
 
-SHORT_ANSWERS = ("/livez", "/healthz", "/readyz")
+SHORT_ANSWERS = ("/livez", "/readyz")
 """Paths for probes, whose answers no peer has to be waited for to read."""
 _ACCEPT_PAUSE_S = 0.1
 

@@ -18,7 +18,7 @@ from agent.http.http_server import HttpMetrics
 from agent.log_stream import lost_lines
 from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector
 from agent.metrics.loop_times import LoopTimes
-from agent.metrics.paused_reads import PausedLinks, PausedReads
+from agent.metrics.paused import Paused
 from agent.metrics.savings import Dollars, SavingsCollector
 from agent.metrics.store_times import StoreTimes
 from agent.metrics.topic_metrics import TopicCollector
@@ -119,8 +119,7 @@ def _collectors() -> list[Collector]:
         *registry.collectors,
         SavingsCollector(lambda: Dollars(0, 0, 0)),
         SavingsCollector(lambda: Dollars(0, 0, 0), is_shadow=True),
-        PausedReads(None),
-        PausedLinks(None),
+        Paused(None, None),
         TopicCollector(dict, dict, dict, 0),
         ImbalanceCollector(lambda: None, wall_ms),
         StateCollector(

@@ -69,64 +69,60 @@ class Lifecycle:
 
         `declare_loss` is called with what a led log lost without an election.
         """
-        settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, around.metrics.lifecycle
-        store, lease, publisher = metadata.store, kafka.lease, around.publisher
-        wall_ms, identity, storage = around.clocks.wall_ms, around.identity, around.relaying.storage
+        settings, publisher, storage = around.settings.lifecycle, around.publisher, around.relaying.storage
+        identity, wall_ms, lease = around.identity, around.clocks.wall_ms, kafka.lease
+        self._kafka, self._metadata, self._on_observation = kafka, kafka.metadata, on_observation
+        self._metrics, self._succeeded = around.metrics.lifecycle, around.metrics.loops.succeeded
         self._threads = threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
-        ttl_ms = milliseconds(settings.uncommitted_ttl_s)
+        store, ttl_ms = kafka.metadata.store, milliseconds(settings.uncommitted_ttl_s)
 
         registrations = StoreRegistrations(store, lambda: frozenset(kafka.topic_settings.agents) | {identity.broker_id})
         ownership = ObjectOwnership(identity.broker_id, identity.incarnation, registrations)
         unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
-        self._caretaking = caretaking = Caretaking(
+        self._caretaking = Caretaking(
             ownership, publisher, unpublished_max_s, lambda: lease.may_delete and lease.clock_is_off is None
         )
-        self.brokers_to_care_for = caretaking.brokers
+        self.brokers_to_care_for = brokers = self._caretaking.brokers
         """Returns the brokers whose objects this agent may delete now; any thread may ask."""
 
         limits = ExpirationLimits(around.configuration.delete_grace_ms, ttl_ms)
-        planner = ExpirationPlanner(store, tier, limits, random.Random())  # noqa: S311 - it spreads retries
+        self._planner = planner = ExpirationPlanner(store, tier, limits, random.Random())  # noqa: S311 - spreads retries
         on_started = around.relaying.leader.segment_deletion_started
-        responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
-        self._expiration = RLMWalExpirationTask(storage, publisher, planner, responsibility, around.clocks, metrics)
-
-        def observed(observation: Observation, now_ms: int) -> None:
-            metrics.hidden_topics.set(len(observation.hidden))
-            observation = on_observation(observation)
-            planner.cluster_seen(observation.view)
-            metrics.held_partitions.set(held_partitions(observation.view))
-            kafka.topics.retention_seen(longest_retention_ms(observation.kept_ms.values()))
-            caretaking.seen(observation.brokers, now_ms)
-
-        def wanted() -> set[TopicId]:
-            stored = (*store.topic_id_partitions(), *metadata.archive.topic_id_partitions())
-            return topics_of(stored) | planner.topics_asked
-
+        responsibility = Responsibility(brokers, is_under_way, on_started, self._metadata.is_whole)
+        self._expiration = RLMWalExpirationTask(
+            storage, publisher, planner, responsibility, around.clocks, self._metrics
+        )
         observer = partial(ClusterObserver, around.configuration.client, identity.broker_id, TopicWatch(TOPIC_GONE_MS))
         retention = wal_retention(settings)
-        self._cluster = ClusterWatch(observer, wanted, kafka.topic_settings, retention, observed, wall_ms, threads)
+        self._cluster = ClusterWatch(
+            observer, self._wanted, kafka.topic_settings, retention, self._observed, wall_ms, threads
+        )
         loop = asyncio.get_running_loop()
 
         def tell_loss(loss: DeclaredGap) -> None:
             loop.call_soon_threadsafe(declare_loss, loss)
 
-        planned = FailoverPlanner(identity.broker_id, store, tell_loss)
         leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
-        orphans = OrphanTask(
-            storage,
-            store,
-            metadata.read_to_end,
-            ttl_ms,
-            wall_ms,
-            planner.is_being_deleted,
-            is_under_way,
-            topic_doubt=metadata.doubt,
-        )
-        metrics.host_clock_ahead.set_function(lambda: lease.host_is_ahead_ms / 1000)
-        metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
-        self._failover = FailoverTask(planned, store, publisher, wall_ms, metrics, threads, leaders)
-        self._orphans = OrphanRounds(orphans, publisher, caretaking.brokers, metrics.orphan_search, threads)
-        self._metadata_was_read, self._succeeded = metadata.was_read, around.metrics.loops.succeeded
+        failover = FailoverPlanner(identity.broker_id, store, tell_loss)
+        self._failover = FailoverTask(failover, store, publisher, wall_ms, self._metrics, threads, leaders)
+        read, doubt, is_deleted = self._metadata.read_to_end, self._metadata.doubt, planner.is_being_deleted
+        orphans = OrphanTask(storage, store, read, ttl_ms, wall_ms, is_deleted, is_under_way, topic_doubt=doubt)
+        self._orphans = OrphanRounds(orphans, publisher, brokers, self._metrics.orphan_search, threads)
+        self._metrics.host_clock_ahead.set_function(lambda: lease.host_is_ahead_ms / 1000)
+        self._metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
+
+    def _wanted(self) -> set[TopicId]:
+        """Return the topics that have objects."""
+        stores = self._metadata.store, self._metadata.archive
+        return topics_of([one for store in stores for one in store.topic_id_partitions()]) | self._planner.topics_asked
+
+    def _observed(self, observation: Observation, now_ms: int) -> None:
+        self._metrics.hidden_topics.set(len(observation.hidden))
+        observation = self._on_observation(observation)
+        self._planner.cluster_seen(observation.view)
+        self._metrics.held_partitions.set(held_partitions(observation.view))
+        self._kafka.topics.retention_seen(longest_retention_ms(observation.kept_ms.values()))
+        self._caretaking.seen(observation.brokers, now_ms)
 
     def set_led(self, assignments: Sequence[Assignment]) -> None:
         """Set the partitions that are led here from now on."""
@@ -134,23 +130,18 @@ class Lifecycle:
 
     async def run(self) -> None:
         """Run the tasks until cancelled; another object's next run continues what is half done."""
+        loop, changed = asyncio.get_running_loop(), self._failover.led_changed
         try:
-            await self.run_tasks()
+            while not await loop.run_in_executor(self._threads, self._metadata.was_read, _METADATA_WAIT_S):
+                log.info("lifecycle_waits", reason="the metadata topic is not read yet")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._repeat("failover", self._failover.run_once, FAILOVER_S, changed))
+                group.create_task(self._repeat("cluster", self._cluster.run_once, CLUSTER_S))
+                group.create_task(self._repeat("expiration", self._expiration.run_once, EXPIRATION_S))
+                group.create_task(self._look_for_orphans())
         finally:
             self._expiration.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def run_tasks(self) -> None:
-        """Run the tasks until cancelled, and leave all resources open."""
-        loop = asyncio.get_running_loop()
-        while not await loop.run_in_executor(self._threads, self._metadata_was_read, _METADATA_WAIT_S):
-            log.info("lifecycle_waits", reason="the metadata topic is not read yet")
-        changed = self._failover.led_changed
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat("failover", self._failover.run_once, FAILOVER_S, changed))
-            group.create_task(self._repeat("cluster", self._cluster.run_once, CLUSTER_S))
-            group.create_task(self._repeat("expiration", self._expiration.run_once, EXPIRATION_S))
-            group.create_task(self._look_for_orphans())
 
     async def _look_for_orphans(self) -> None:
         await self._caretaking.cluster_seen.wait()

@@ -43,7 +43,7 @@ class Defect:
 PLACES: dict[str, tuple[str, Any, str]] = {
     "kafka": ("storage", MetadataTopics, "make"),
     "write path": ("storage", Cadence, "start_s"),
-    "lifecycle": ("storage", Lifecycle, "run_tasks"),
+    "lifecycle": ("storage", Lifecycle, "run"),
     "archive": ("storage", archive, "load_archive_storage"),
     "usage": ("storage", UsageReport, "record"),
     "publication": ("metadata publication", RemoteWalMetadataPublisher, "_send_waiting"),

@@ -79,8 +79,7 @@ def test_metrics_health_and_state(rig: Rig) -> None:
     status, content_type, body = rig.ask("/metrics")
     assert (status, content_type.split(";")[0]) == (200, "text/plain")
     assert b"remote_wal_planted_total 3.0" in body
-    for path in ("/livez", "/healthz"):
-        assert rig.ask(path) == (200, "text/plain", b"ok\n")
+    assert rig.ask("/livez") == (200, "text/plain", b"ok\n")
     status, content_type, body = rig.ask("/describe")
     assert (status, content_type, json.loads(body)) == (200, "application/json", rig.described)
 
@@ -136,7 +135,7 @@ def test_without_file_descriptors_it_waits_between_its_tries_and_answers_later(
     with few_left(1), socket.create_connection(("127.0.0.1", rig.port)):
         threading.Event().wait(0.5)  # a span to count in, not a wait for anything
         assert 0 < len(tries) < 20
-    assert rig.ask("/healthz")[0] == 200
+    assert rig.ask("/livez")[0] == 200
 
 
 def expect_to_be_closed(connection: socket.socket) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from agent.metrics.paused_reads import PausedReads
+from agent.metrics.paused import Paused
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.errors import RemoteStorageTimeoutError
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -225,7 +225,7 @@ async def test_an_archive_that_keeps_failing_is_left_alone_and_told_of_and_combi
     assert [await rig.archive_refused() for _ in range(4)] == ["timeout"] * 3 + ["breaker_open"]
     assert rig.faults("archive_reads_paused") == 1
     assert await rig.fetch(0) == bytes(range(100))
-    (paused,) = PausedReads(rig.cache.tiers).collect()
+    paused, _links = Paused(rig.cache.tiers, None).collect()
     assert {sample.labels["store"]: sample.value for sample in paused.samples} == {"wal": 0, "archive": 1}
     assert await rig.archive_refused() == "breaker_open"
     rig.archive.fails = False

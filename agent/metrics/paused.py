@@ -13,15 +13,16 @@ ARCHIVE = "archive"
 WAL = "wal"
 
 
-class PausedReads(Collector):
-    """Reads the breakers when Prometheus asks; stores that were never read from are left out."""
+class Paused(Collector):
+    """Reads breakers and pauses when Prometheus asks; stores that were never read from are left out."""
 
-    def __init__(self, tiers: Tiers | None) -> None:
+    def __init__(self, tiers: Tiers | None, pauses: LinkPauses | None) -> None:
         self._tiers = tiers
+        self._pauses = pauses
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry, on the HTTP endpoint's threads."""
-        paused = GaugeMetricFamily(
+        reads = GaugeMetricFamily(
             "remote_wal_store_reads_paused",
             f"1 while reads of this store failed repeatedly and what is there comes inline: a bucket, `{WAL}` where "
             f"there is no list of buckets, or `{ARCHIVE}`",
@@ -29,25 +30,14 @@ class PausedReads(Collector):
         )
         if self._tiers is not None:
             for place, is_paused in self._tiers.paused.items():
-                paused.add_metric([WAL if place == WHOLE_STORE else place], is_paused)
-            paused.add_metric([ARCHIVE], self._tiers.archive.breaker.is_open)
-        yield paused
-
-
-class PausedLinks(Collector):
-    """Reads the pauses when Prometheus asks."""
-
-    def __init__(self, pauses: LinkPauses | None) -> None:
-        self._pauses = pauses
-
-    def collect(self) -> Iterator[Metric]:
-        """Called by the registry, on the HTTP endpoint's threads."""
-        paused = GaugeMetricFamily(
+                reads.add_metric([WAL if place == WHOLE_STORE else place], is_paused)
+            reads.add_metric([ARCHIVE], self._tiers.archive.breaker.is_open)
+        links = GaugeMetricFamily(
             "remote_wal_links_paused",
             "1 while links are paused by `remote-wal pause`, for `all`, this broker or zone, a topic, or by the file "
             "(`local`)",
             labels=["scope"],
         )
         for scope in self._pauses.shown if self._pauses is not None else ():
-            paused.add_metric([scope], 1)
-        yield paused
+            links.add_metric([scope], 1)
+        yield from (reads, links)
