@@ -1,13 +1,12 @@
 """`remote-wal gateway`: the listeners through which clients stay in their zone."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.command_group import command_group
-from cli.connection import BrokerConfig, CommandConfig, Connection, Json, SecurityProtocol
+from cli.connection import BootstrapServer, BrokerConfig, CommandConfig, Connection, Json, SecurityProtocol
 from cli.option_groups import grouped
 from cli.tables import tell_json
 from gateway.planning.planned_ports import PlanError, PlanRules
@@ -30,18 +29,12 @@ def gateway() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """The source of brokers and zones: a file, or the cluster."""
+    """The cluster whose brokers and racks are taken, and its gateways."""
 
-    sites: Annotated[
-        Path | None,
-        typer.Option(help="Zones and brokers, in TOML.", exists=True, dir_okay=False),
-    ] = None
-    bootstrap_server: Annotated[
-        str, typer.Option("--bootstrap-server", help="Or a cluster, whose brokers and racks are taken.")
-    ] = ""
+    bootstrap_server: BootstrapServer
     command_config: CommandConfig = None
     gateway_name: Annotated[
-        str, typer.Option(help="With a cluster: the name of each zone's gateway, in which {zone} stands for the zone.")
+        str, typer.Option(help="The name of each zone's gateway, in which {zone} stands for the zone.")
     ] = ""
 
 
@@ -131,7 +124,7 @@ def plan(sites: Sites, rules: Rules, front: Front, json: Json = False) -> None:
     from gateway.planning.plan import plan as plan_of
     from gateway.planning.plan import proxies
 
-    found, gateways = _sites(
+    found, gateways = _running(
         sites, PlanRules(**{key: value for key, value in asdict(rules).items() if value is not None})
     )
     made = found.whole(plan_of(found.brokers, gateways, found.rules, found.loopback_bases))
@@ -139,8 +132,7 @@ def plan(sites: Sites, rules: Rules, front: Front, json: Json = False) -> None:
         tell_json({"brokers": {str(broker_id): keys for broker_id, keys in made.items()}})
         return
     for broker_id, keys in made.items():
-        join = "replace these" if found.properties else "join the first three to those for brokers and controllers"
-        typer.echo(f"# broker {broker_id}: {join}")
+        typer.echo(f"# broker {broker_id}: replace these")
         for key, value in keys.items():
             typer.echo(f"{key}={value}")
         if rules.security_protocol.endswith("SSL"):
@@ -179,30 +171,18 @@ def standby(broker_config: BrokerConfig) -> None:
     asyncio.run(stand_by_for(Configuration.load(*read_settings_file(broker_config)), broker_config))
 
 
-def _sites(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]]":
+def _running(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]]":
     """Return the brokers and listeners that exist, and the names of the zones' gateways."""
-    from gateway.planning.plan_file import read_sites
-    from gateway.planning.running_plan import RunningPlan
-
-    if (sites.sites is None) == (not sites.bootstrap_server):
-        raise PlanError("zones and brokers are told by either --sites or --bootstrap-server")
-    if sites.sites is not None:
-        brokers, gateways, bases = read_sites(sites.sites)
-        return RunningPlan(brokers, rules, bases), gateways
-    if "{zone}" not in sites.gateway_name:
-        raise PlanError("with --bootstrap-server, --gateway-name is needed, such as kafka-gateway.{zone}.example.com")
-    found = _running(sites, rules)
-    zones = sorted({one.zone for one in found.brokers})
-    return found, {zone: sites.gateway_name.replace("{zone}", zone) for zone in zones}
-
-
-def _running(sites: Sites, rules: PlanRules) -> "RunningPlan":
     from gateway.planning.planned_ports import BrokerSite
     from gateway.planning.running_plan import running_plan
 
+    if "{zone}" not in sites.gateway_name:
+        raise PlanError("--gateway-name is needed, such as kafka-gateway.{zone}.example.com")
     brokers, properties = _asked(sites)
-    sites_told = {one.broker_id: BrokerSite(one.broker_id, one.rack or "", one.host, one.port) for one in brokers}
-    return running_plan(sites_told, properties, rules)
+    told = {one.broker_id: BrokerSite(one.broker_id, one.rack or "", one.host, one.port) for one in brokers}
+    found = running_plan(told, properties, rules)
+    zones = sorted({one.zone for one in found.brokers})
+    return found, {zone: sites.gateway_name.replace("{zone}", zone) for zone in zones}
 
 
 def _asked(sites: Sites) -> "tuple[list[DescribedBroker], dict[int, BrokerProperties]]":
@@ -221,7 +201,7 @@ def _asked(sites: Sites) -> "tuple[list[DescribedBroker], dict[int, BrokerProper
                 "plan",
                 f"broker {broker_id}",
                 f"it does not tell its listeners, without which a gateway's address may be taken for "
-                f"its own: {told.reason}. Log in as who may DescribeConfigs of the cluster, or tell all by --sites",
+                f"its own: {told.reason}. Log in as who may DescribeConfigs of the cluster",
             )
         properties[broker_id] = told
     return brokers, properties
@@ -231,8 +211,6 @@ def _print_front(sites: Sites, rules: Rules, listener: str, *, as_json: bool) ->
     from gateway.planning.front import FrontRules, front_plans
     from kafka_log.broker_files.server_properties import Endpoint
 
-    if not sites.bootstrap_server:
-        raise PlanError("--front needs a running cluster: --bootstrap-server")
     brokers, properties = _asked(sites)
     asked = {one.broker_id: Endpoint(one.host, one.port) for one in brokers}
     agents = {"agents_listener": rules.agents_listener} if rules.agents_listener else {}

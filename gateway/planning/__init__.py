@@ -2,7 +2,7 @@
 
 In the order in which data meets them:
 
-- `plan_file`, `running_plan`: brokers and zones, from a file or a cluster
+- `running_plan`: brokers and zones of a cluster
 - `planned_ports`: ports that stay as zones come and go
 - `plan`, `front`: each broker's lines, with zones or one agent in front
 """

@@ -5,7 +5,7 @@ brokers' hosts are read from their own listeners.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from gateway.planning.front import listener_lines
 from gateway.planning.plan import listener_name
@@ -20,17 +20,14 @@ class RunningPlan:
     brokers: list[BrokerSite]
     rules: PlanRules
     """The requested rules, with the existing listener for agents."""
-    loopback_bases: Mapping[str, int] = field(default_factory=dict)
+    loopback_bases: Mapping[str, int]
     """Bases of the zones that have listeners."""
-    properties: Mapping[int, BrokerProperties] = field(default_factory=dict)
-    """What brokers say; empty if nobody was asked."""
+    properties: Mapping[int, BrokerProperties]
+    """What brokers say."""
 
     def whole(self, made: Mapping[int, Mapping[str, str]]) -> dict[int, dict[str, str]]:
         """Return the plan by broker id, with the listeners that it does not name as they are: lines that start."""
-        return {
-            broker_id: _joined(keys, self.properties[broker_id]) if self.properties else dict(keys)
-            for broker_id, keys in made.items()
-        }
+        return {broker_id: _joined(keys, self.properties[broker_id]) for broker_id, keys in made.items()}
 
 
 def running_plan(
@@ -106,7 +103,7 @@ def _site(told: BrokerSite, broker: BrokerProperties, agents: str, rules: PlanRu
     if for_agents is None or _has_zones(broker):
         raise PlanError(
             f"broker {told.broker_id} has no listener {own}, and yet others of a plan, or none for clients: its zone "
-            "has changed, or the prefix is another one. Tell zones and brokers by --sites"
+            "has changed, or the prefix is another one. Give it a listener of that name, or the prefix of before"
         )
     return replace(site, host=for_agents.host, port=rules.zone_port, bind_host=broker.listeners[agents].host)
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from cli.main import build_app
 from gateway.planning.plan import listener_name, plan
-from gateway.planning.plan_file import read_sites
 from gateway.planning.planned_ports import BrokerSite, PlanError, PlanRules
+from kafka_cluster.answers import DescribedBroker
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 
 BROKERS = [
@@ -20,20 +20,6 @@ BROKERS = [
     BrokerSite(4, "az1", "kafka-4.example.com"),
 ]
 GATEWAYS = {zone: f"gateway.{zone}.example.com" for zone in ("az1", "az2", "az3")}
-SITES = """
-[zones]
-az1 = "gateway.az1.example.com"
-az2 = "gateway.az2.example.com"
-
-[brokers.1]
-zone = "az1"
-host = "kafka-1.example.com"
-
-[brokers.2]
-zone = "az2"
-host = "kafka-2.example.com"
-port = 9192
-"""
 
 
 def joined(keys: dict[str, str]) -> BrokerProperties:
@@ -188,52 +174,31 @@ def test_what_cannot_be_planned_is_told(
         plan(brokers, gateways, rules)
 
 
-def test_a_file_may_tell_zones_ports_and_where_agents_reach_a_broker(tmp_path: Path) -> None:
-    file = tmp_path / "sites.toml"
-    file.write_text(SITES + "agents_host = '10.0.2.11'\nagents_port = 9094\n[loopback_port_bases]\naz2 = 19400\n")
-    brokers, _, bases = read_sites(file)
-    assert bases == {"az2": 19400}
-    assert brokers[1] == replace(BROKERS[1], agents_host="10.0.2.11", agents_port=9094)
-
-
-def test_a_file_tells_zones_and_brokers(tmp_path: Path) -> None:
-    file = tmp_path / "sites.toml"
-    file.write_text(SITES)
-    brokers, gateways, bases = read_sites(file)
-    assert (brokers, bases) == (BROKERS[:2], {})
-    assert gateways == {zone: GATEWAYS[zone] for zone in ("az1", "az2")}
-
-
-@pytest.mark.parametrize(
-    ("added", "reason"),
-    [
-        ("[brokers.x]", r"\[brokers.x\]: expected"),
-        ("[brokers.3]\nzone='az1'", "zone and host are needed"),
-        ("[brokers.3]\nzone='az1'\nhost='h'\nport='9'", "'9' is no int"),
-        ("[brokers.3]\nzone='az1'\nhost='h'\nrack='9'", "rack: expected zone"),
-        ("[loopback_port_bases]\naz1='x'", "expected <zone> = <port>"),
-        ("[loopback_port_bases]\naz9=19400", "az9 is none of"),
-        ("[broker.3]", r"broker: expected \[zones\]"),
-        ("[[[", "server|sites"),
-    ],
-)
-def test_a_file_that_is_wrong_is_told_of(tmp_path: Path, added: str, reason: str) -> None:
-    file = tmp_path / "sites.toml"
-    file.write_text(SITES + added)
-    with pytest.raises(PlanError, match=reason):
-        read_sites(file)
-
-
-def test_the_command_prints_lines_that_the_agent_reads(tmp_path: Path) -> None:
-    file = tmp_path / "sites.toml"
-    file.write_text(SITES)
-    told = CliRunner().invoke(build_app(), ["gateway", "plan", "--sites", str(file)])
-    assert told.exit_code == 0
+def test_the_command_prints_lines_that_the_agent_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = {
+        "node.id": "1",
+        "log.dirs": "/data/kafka",
+        "listeners": "PLAIN://:9092,REPLICATION://127.0.0.1:19901",
+        "inter.broker.listener.name": "REPLICATION",
+        "listener.security.protocol.map": "PLAIN:PLAINTEXT,REPLICATION:PLAINTEXT",
+    }
+    brokers = [DescribedBroker(one.broker_id, one.zone, one.host, 9092) for one in BROKERS]
+    properties = {
+        one.broker_id: parse_broker_properties(
+            raw | {"advertised.listeners": f"PLAIN://{one.host}:9092,REPLICATION://127.0.0.1:19901"}, Path("broker")
+        )
+        for one in BROKERS
+    }
+    monkeypatch.setattr("cli.fleet.gateway._asked", lambda _sites: (brokers, properties))
+    words = ["gateway", "plan", "--bootstrap-server", "h:1", "--gateway-name", "gateway.{zone}.example.com"]
+    told = CliRunner().invoke(build_app(), words)
+    assert told.exit_code == 0, told.output
     first = told.output.partition("# broker 2")[0]
     keys = dict(line.split("=", 1) for line in first.splitlines() if line and not line.startswith("#"))
-    brokers, gateways, _ = read_sites(file)
-    assert keys == plan(brokers, gateways)[1]
-    assert joined(keys).listeners["CLIENT_AZ2"] == Endpoint("127.0.0.1", 19501)
+    planned = parse_broker_properties({**raw, **keys}, Path("broker"))
+    assert planned.listeners["CLIENT_AZ2"] == Endpoint("127.0.0.1", 19501)
+    assert planned.advertised_listeners["PLAIN"] == Endpoint("kafka-1.example.com", 9092)
+    assert keys["remote.wal.agent.client.listener"] == "PLAIN"
 
 
 def test_where_answers_are_held_clients_of_the_own_zone_come_by_the_agent_as_well() -> None:
