@@ -9,7 +9,6 @@ No task runs for a direction: the event loop's own calls carry the bytes. `ByteR
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import cast
 
 CHUNK_BYTES = 32 * 1024
@@ -24,9 +23,7 @@ class RelayEnd(asyncio.BufferedProtocol):
     _chunk = memoryview(bytearray(CHUNK_BYTES))
     """Shared by all, as the event loop fills it and calls `buffer_updated` at once. A view: it is filled by slices."""
 
-    def __init__(self, look: Callable[[bytes], object] = lambda _chunk: None) -> None:
-        """`look` is called with each chunk before it goes on."""
-        self._look = look
+    def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._other: RelayEnd | None = None
         self._early: list[bytes] = []
@@ -53,7 +50,6 @@ class RelayEnd(asyncio.BufferedProtocol):
         """Handle so many bytes that were received into the buffer. The event loop calls this."""
         self.bytes_received += nbytes
         chunk = bytes(self._chunk[:nbytes])
-        self._look(chunk)
         if self._other is not None:
             self._other.send(chunk)
         else:

@@ -9,14 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from replication.wire.frame_inbox import SIZE_PREFIX
-from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
-
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MARK: Final = "zone="
-_HEADER_BYTES: Final = 10
-_MAX_CLIENT_ID_BYTES: Final = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +47,3 @@ class ZoneRules:
             where = where.ipv4_mapped
         found = [network for network in self.networks if where in network]
         return self.networks[max(found, key=lambda one: one.prefixlen)] if found else ""
-
-
-class FirstRequest:
-    """The begin of a client's first request, read until its client id is known."""
-
-    def __init__(self) -> None:
-        self._begun = bytearray()
-        self.client_id: str | None = None
-        """None while it is not known."""
-
-    def feed(self, chunk: bytes) -> None:
-        """Add bytes. Data that is no request has no client id; the broker decides about it."""
-        if self.client_id is not None:
-            return
-        self._begun += chunk
-        begin = SIZE_PREFIX.size + _HEADER_BYTES
-        if len(self._begun) < begin:
-            return
-        said = int.from_bytes(self._begun[begin - 2 : begin], "big", signed=True)
-        if len(self._begun) < begin + max(said, 0) and said <= _MAX_CLIENT_ID_BYTES:
-            return
-        try:
-            self.client_id = parse_request_header(bytes(self._begun[SIZE_PREFIX.size :])).client_id
-        except MalformedFrameError:
-            self.client_id = ""
-        self._begun.clear()

@@ -26,6 +26,8 @@ HELD_ANSWERS_BYTES = 8 * MIB
 """Answers that wait for records to be stored: those to producers, and those behind them on a connection."""
 ARCHIVE_OBJECT_MAX_BYTES = 64 * MIB
 """The largest archive object, which is held twice. At most 4096 runs fit in an object's record (guessed)."""
+BOOTSTRAP_BYTES = 8 * MIB
+"""Requests of clients that use one address for all zones, and as much for the answers."""
 SERVED_BYTES = 64 * MIB
 """Record bytes that the gateway holds, of all brokers together, to answer consumers."""
 MIN_FRAME_BYTES = 64 * MIB
@@ -58,6 +60,7 @@ def _fixed_bytes(settings: AgentSettings) -> int:
     # For this agent as the gateway, and as many for the broker's side.
     client_bytes = 2 * settings.gateway.max_connections * CLIENT_BYTES if settings.gateway.enable else 0
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway.zone_listeners else 0
+    client_bytes += 2 * BOOTSTRAP_BYTES if settings.gateway.enable and settings.gateway.bootstrap_listener else 0
     client_bytes += SERVED_BYTES if settings.gateway.fetch_serve_enable else 0
     client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.enable else 0
     holds = settings.gateway.enable and settings.gateway.durable_listener

@@ -15,7 +15,13 @@ from agent.configuration import Configuration
 from agent.lease_watch import LeaseWatch
 from agent.service_manager import ListeningSockets
 from agent.settings.bypass import client_login
-from agent.settings.memory_shares import CLIENT_FRAMES_BYTES, HELD_ANSWERS_BYTES, HELD_FRAMES_BYTES, SERVED_BYTES
+from agent.settings.memory_shares import (
+    BOOTSTRAP_BYTES,
+    CLIENT_FRAMES_BYTES,
+    HELD_ANSWERS_BYTES,
+    HELD_FRAMES_BYTES,
+    SERVED_BYTES,
+)
 from agent.wiring.peering import gateway_tls
 from agent.wiring.standby import client_limits, client_tls, local_address, own_zone_address
 from gateway.adoption_offers import tell_outcomes
@@ -354,4 +360,5 @@ def _bootstrap_port(configuration: Configuration, metrics: GatewayMetrics) -> Bo
         tls.verify_mode = ssl.CERT_NONE
     listeners[own] = ZoneListener(local_address(broker, name), tls)
     rules = ZoneRules(own, frozenset(listeners), settings.bootstrap_zones)
-    return BootstrapPort(broker.node_id, rules, listeners, client_tls(settings), client_limits(settings), metrics)
+    tls_of_clients, limits = client_tls(settings), client_limits(settings)
+    return BootstrapPort(broker.node_id, rules, listeners, tls_of_clients, limits, metrics, BOOTSTRAP_BYTES)

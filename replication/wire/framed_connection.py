@@ -180,6 +180,11 @@ class FramedConnection(asyncio.BufferedProtocol):
                 self._awaits_frame = False
         return True
 
+    @property
+    def next_frame(self) -> Buffer:
+        """The frame that `read_frame` returns next, if one is there."""
+        return self._inbox.frames[0]
+
     async def _woken(self) -> None:
         self._reader = (self._loop or asyncio.get_running_loop()).create_future()
         try:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client_zone import FirstRequest
 from gateway.serve.fetch_frames import FetchRequest, WantedPartition
 from gateway.serve.fetch_session import FETCH_SESSION_ID_NOT_FOUND, MAX_PARTITIONS, FetchSessions
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -90,23 +89,12 @@ def _requests_sent_ahead() -> float:
     return FLOOD
 
 
-def _first_request() -> float:
-    """Bytes of a client's first request before its client id is known."""
-    request, held = FirstRequest(), 0
-    request.feed(struct.pack(">ihhih", 1 << 20, 18, 0, 1, 2**15 - 1))
-    while request.client_id is None:
-        request.feed(b"x")
-        held += 1
-    return held
-
-
 BUFFERS: dict[Callable[[], float], float] = {
     _session: MAX_PARTITIONS,
     _frames_of_one_connection: MAX_QUEUED_FRAMES,
     _half_frames_of_one_host: 0.5,
     _connections_of_one_host: 100,
     _requests_sent_ahead: MAX_UNANSWERED,
-    _first_request: 2**15,
 }
 
 

@@ -2,20 +2,20 @@
 
 import asyncio
 import ipaddress
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from prometheus_client import CollectorRegistry
 
 from gateway.bootstrap_port import BootstrapPort, ZoneListener
 from gateway.client_handler import ClientLimits
-from gateway.client_zone import FirstRequest, ZoneRules
+from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
 from replication.wire.peer_connection import Address
+from tests.replication.two_agents import framed, read_frame
 
 PATIENCE_S = 60
 RULES = ZoneRules(
@@ -62,27 +62,8 @@ def test_a_clients_zone_is_what_it_says_else_where_it_is_else_that_of_whom_it_as
     assert RULES.zone_of(client_id, address) == zone
 
 
-@given(client_id=st.one_of(st.none(), st.text(max_size=200)), cuts=st.lists(st.integers(1, 40), max_size=40))
-def test_the_client_id_is_found_however_the_bytes_come(client_id: str | None, cuts: list[int]) -> None:
-    said = first_request(client_id) + b"and more"
-    request, position = FirstRequest(), 0
-    for size in [*cuts, len(said)]:
-        request.feed(said[position : position + size])
-        position += size
-    assert request.client_id == (client_id or "")
-
-
-@pytest.mark.parametrize(
-    "said", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x00\xff\xff", b"GET / HTTP/1.1\r\n\r\n"]
-)
-def test_what_is_no_request_has_no_client_id_or_is_waited_for(said: bytes) -> None:
-    request = FirstRequest()
-    request.feed(said)
-    assert not request.client_id
-
-
 class Rig:
-    """A broker's listeners, which say whose they are and then echo."""
+    """A broker's listeners, which say whose they are, and answer each request with it."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -94,7 +75,7 @@ class Rig:
         where = {zone: ZoneListener(Address(*one.sockets[0].getsockname()[:2])) for zone, one in servers.items()}
         limits = limits or ClientLimits(10, 10, 0.0, PATIENCE_S)
         metrics = GatewayMetrics(self.registry)
-        self.servers, self.port = servers, BootstrapPort(1, RULES, where, lambda: None, limits, metrics)
+        self.servers, self.port = servers, BootstrapPort(1, RULES, where, lambda: None, limits, metrics, 1 << 20)
         await self.port.start(Address("127.0.0.1", 0))
         try:
             yield self.port
@@ -106,8 +87,8 @@ class Rig:
     def _listener(self, zone: str):  # type: ignore[no-untyped-def]
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.greeted.append(zone)
-            while data := await reader.read(1 << 16):
-                writer.write(data)
+            while (frame := await read_frame(reader)) is not None:
+                writer.write(framed(frame[4:8] + frame))
             writer.close()
 
         return serve
@@ -126,18 +107,20 @@ async def connect(port: BootstrapPort) -> tuple[asyncio.StreamReader, asyncio.St
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
-async def test_a_client_reaches_the_listener_for_its_zone_and_bytes_pass_as_they_are(in_pieces: bool) -> None:
+async def test_a_client_reaches_the_listener_for_its_zone_and_frames_pass_as_they_are(in_pieces: bool) -> None:
     rig = Rig()
     request = MetadataRequest(version=12, topics=[])
     request.with_header(2, "x")
-    said = first_request("orders,zone=az3") + bytes(request.encode(version=12, header=True, framed=True)) + b"?" * 90000
+    asked = bytes(request.encode(version=12, header=True)), struct.pack(">hhih", 99, 1, 3, -1) + b"?" * 90000
+    said = first_request("orders,zone=az3") + b"".join(map(framed, asked))
     async with rig.started() as port, asyncio.timeout(PATIENCE_S):
         reader, writer = await connect(port)
         for piece in [said[:3], said[3:13], said[13:20], said[20:]] if in_pieces else [said]:
             writer.write(piece)
             await writer.drain()
             await asyncio.sleep(0.01 if in_pieces else 0)
-        assert await reader.readexactly(len(said)) == said
+        for frame in (first_request("orders,zone=az3")[4:], *asked):
+            assert await read_frame(reader) == frame[4:8] + frame
         assert rig.greeted == ["az3"]
         assert rig.connections("az3") == 1
         writer.close()
@@ -168,4 +151,14 @@ async def test_who_goes_before_it_says_anything_and_a_listener_that_is_away_end_
         writer.write(first_request(None))
         await reader.readexactly(1)
         assert rig.greeted == ["az1"]
+        writer.close()
+        reader, writer = await connect(port)
+        writer.write(framed(b"no request"[:7]))
+        await reader.readexactly(1)
+        assert rig.greeted == ["az1", "az1"]
+        writer.close()
+        reader, writer = await connect(port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await reader.read() == b""
+        assert rig.greeted == ["az1", "az1"]
         writer.close()
