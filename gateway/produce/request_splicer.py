@@ -17,10 +17,9 @@ MIN_CUT_BYTES: Final = 64
 
 
 class RouteSpliceError(Exception):
-    """Bytes of an object are not those that were cut out of the request. `request_number` names it."""
+    """Bytes of an object are not those that were cut out of the request."""
 
     def __init__(self, request: ZoneRouteRequest, reason: str) -> None:
-        self.request_number = request.number
         super().__init__(f"{request.object_id} [{request.start_position}, {request.end_position}): {reason}")
 
 

@@ -245,7 +245,6 @@ class _FollowerRelay:
         leader: FramedConnection,
         defects: LinkDefects,
     ) -> None:
-        self._leader_id = leader_id
         self._asked = 0
         """Requests of the broker so far; each has one answer, except Produce with acks=0."""
         self._context = context

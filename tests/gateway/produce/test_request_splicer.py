@@ -135,9 +135,8 @@ def test_bytes_that_are_not_those_that_were_cut_out_are_refused(rng: random.Rand
 def test_a_range_that_is_shorter_longer_or_of_another_request_is_refused() -> None:
     request, hydrated = routed(produce({0: records(200), 1: records(300)}))
     for wrong in (b"", hydrated[:-1], hydrated + b"\0", hydrated[1:] + hydrated[:1], hydrated[::-1]):
-        with pytest.raises(RouteSpliceError) as refused:
+        with pytest.raises(RouteSpliceError):
             splice_request(request, wrong)
-        assert refused.value.request_number == request.number
 
 
 def test_records_of_two_partitions_that_changed_places_are_refused() -> None:
