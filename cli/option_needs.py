@@ -86,7 +86,7 @@ class CheckedCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Raise BadParameter if an option needs another one, or is excluded by one."""
-        name = " ".join(ctx.command_path.split()[1:])
+        name = _name(ctx)
         given = self._given(ctx)
         for option, needed in NEEDS.get(name, {}).items():
             if option in given and not given.intersection(needed):
@@ -108,3 +108,8 @@ class CheckedCommand(TyperCommand):
             option = max(parameter.secondary_opts if is_off else parameter.opts, key=len)
             found |= {option, f"{option}={getattr(value, 'value', value)}"}
         return found
+
+
+def _name(ctx: Any) -> str:
+    """Return the command's name as it is typed behind the program's, which may have spaces itself (`python -m ...`)."""
+    return "" if ctx.parent is None else f"{_name(ctx.parent)} {ctx.info_name}".strip()

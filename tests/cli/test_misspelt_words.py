@@ -60,6 +60,7 @@ def lines(root: Any, valid: Mapping[str, str]) -> Iterator[tuple[str, list[str]]
                 elif other.required and other is not parameter and not other.is_flag:
                     line += [other.opts[0], valid[other.opts[0]]]
             line += {"topics set": ["--durable"], "topics pack": ["--on"]}.get(" ".join(words), [])
+            line += ["--heal"] if name == "--confirm" else []
             if words in (("pause",), ("resume",)):
                 line += [*(() if "--bootstrap-server" in line else ("--bootstrap-server", "127.0.0.1:1"))]
                 line += [] if name in ("--broker", "--zone", "--topic") else ["--all"]
