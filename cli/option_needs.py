@@ -29,8 +29,6 @@ NEEDS: Final[_Table] = {
     "estimate": dict.fromkeys(("--weeks", "--bytes-in", "--bytes-out"), ("--prometheus",)),
     "cluster up": {"--bucket": _STORES},
     "gateway plan": {
-        **_OF_CLUSTER,
-        "--gateway-name": ("--bootstrap-server",),
         "--pipelined": ("--durable",),
         "--listener": ("--front",),
     },
@@ -52,9 +50,8 @@ EXCLUDES: Final[_Table] = {
     "cluster up": {"--no-agents": ("--store", "--held-answers")},
     "topics enable": {"--link-policy=always": ("--latency-bound-ms", "--upload-wait-max-ms")},
     "gateway plan": {
-        "--sites": ("--bootstrap-server",),
         "--front": (
-            "--sites", "--gateway-name", "--security-protocol", "--agents-security-protocol", "--zone-port",
+            "--gateway-name", "--security-protocol", "--agents-security-protocol", "--zone-port",
             "--gateway-port-base", "--loopback-port-step", "--replica-port-base", "--listener-prefix", "--durable",
             "--pipelined", "--bootstrap",
         ),
