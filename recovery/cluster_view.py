@@ -85,6 +85,8 @@ class ClusterView:
     """Known ids of the brokers' log directories, by broker."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Why topics are left out of which too little is told to plan their logs, by name. Some are among `topics`."""
+    settings_unknown: str = ""
+    """Why the agents' settings are not known, and so not which topics Kafka hides from this client."""
 
     def replicas_of(self, broker_id: int) -> list[TopicIdPartition]:
         """Return the partitions of which a broker has a replica."""

@@ -99,7 +99,7 @@ def recover(
     Run it on the broker's new host, with the broker stopped. Run again after an interruption, it goes on. Exits with 0
     if all logs are whole; with 1 if one of them ends before a gap, or is compacted and not restored as it is not whole,
     which are named, if the leader epochs of its records on the tier are unknown, if a bucket did not answer, or if the
-    cluster does not tell enough of a topic; with 5
+    cluster does not tell enough of a topic, or of the agents' settings, to know which it hides; with 5
     if offsets are missing within a log alone that its leader has declared as gaps, which are named too; with 4 if
     nothing was written, as a directory is not empty, belongs to another cluster or node, or is locked, as the broker is
     the last replica in sync of a log, or as the leader epochs of a log's records on the tier cannot be read although a
@@ -114,7 +114,8 @@ def recover(
     ids = dict(_directory_id(text) for text in what.directory_id or ())
     with shown_progress("reading settings") as status, open_sources(logs, status.update) as sources:
         broker = _lost_broker(sources, what.log_dir, ids)
-        if step.if_empty and not sources.view.left_out and not sources.view.replicas_of(broker.node_id):
+        is_all_shown = not sources.view.left_out and not sources.view.settings_unknown
+        if step.if_empty and is_all_shown and not sources.view.replicas_of(broker.node_id):
             typer.echo(f"the cluster has no replica on broker {broker.node_id}: nothing is to be restored", err=True)
             raise typer.Exit(0)
         planned = _plan(broker, sources, selection)
@@ -301,8 +302,14 @@ def _document(
     """Return the JSON document; `refusals` are part of it in a dry run only."""
     inventory = sources.inventory
     held = sorted(log.name for log in planned if log.partition in inventory.held)
+    view = sources.view
     is_all_known = not (
-        inventory.unreadable or inventory.unanswered or inventory.doubts or held or sources.view.left_out
+        inventory.unreadable
+        or inventory.unanswered
+        or inventory.doubts
+        or held
+        or view.left_out
+        or view.settings_unknown
     )
     points = [row.recovery_point_ms for row in rows if row.recovery_point_ms is not None]
     return {
@@ -320,7 +327,8 @@ def _document(
         "unreadable_objects": [{"key": item.key, "reason": item.reason} for item in inventory.unreadable],
         "lost_objects": [str(lost.object_id) for lost in inventory.lost_objects],
         "unanswered_buckets": sorted(inventory.unanswered),
-        "left_out_topics": dict(sources.view.left_out),
+        "left_out_topics": dict(view.left_out),
+        "settings_unknown": view.settings_unknown,
         "metadata_doubts": list(inventory.doubts),
         "held": held,
         "unreachable_objects": len(inventory.unreachable),

@@ -175,6 +175,7 @@ def _cluster(
     broker: "BrokerProperties", settings: "AgentSettings", where: StoredLogs
 ) -> "tuple[str, ClusterView, dict[Path, str]]":
     from kafka_cluster.errors import KafkaClusterError
+    from metadata_topic.records.errors import TopicAbsentError
     from metadata_topic.settings.settings_memory import SettingsMemory
     from metadata_topic.settings.settings_topic import read_settings
     from recovery.cluster_view import ask_cluster, read_kraft_view, with_directories, with_hidden, with_wal_retention
@@ -193,8 +194,10 @@ def _cluster(
         view = with_wal_retention(view, known.topics, known.agents.values())
         if broker.node_id in known.agents:
             ids = {Path(path): its for path, its in known.agents[broker.node_id].directory_ids.items()}
-    except KafkaClusterError:
-        pass  # then the ids come from elsewhere, or are new ones, and the WAL's retention is not known
+    except TopicAbsentError:
+        pass  # no agent has ever started
+    except KafkaClusterError as error:  # then the ids come from elsewhere, or are new ones
+        view = replace(view, settings_unknown="" if where.topic else str(error))
     return cluster_id, with_directories(view, _surviving_kraft_log(broker, cluster_id)), ids
 
 

@@ -65,6 +65,12 @@ def _print_about_topics(console: "Console", document: dict[str, Any]) -> None:
             f"{name}: object storage holds records that the log has lost; they are left out: remote-wal held",
             soft_wrap=True,
         )
+    if document["settings_unknown"]:
+        console.print(
+            f"The agents' settings are not known: {document['settings_unknown']}. So nobody looked for topics that "
+            "Kafka hides from this client; nothing of them is restored.",
+            soft_wrap=True,
+        )
     for topic, why in document["left_out_topics"].items():
         console.print(
             f"{topic}: nothing of it is restored: {why}. If this broker is its last replica in sync, do not start it "

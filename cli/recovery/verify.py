@@ -79,6 +79,7 @@ def _verified(
     logs: StoredLogs, sample: float, replicas: list[Path], drill: Path | None, threads: int
 ) -> dict[str, Any]:
     """Verify, and restore if a drill is wanted. Raises TargetRefusedError where the drill has no empty directory."""
+    from metadata_topic.topic.topic import SETTINGS_TOPIC
     from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import Selection, plan_broker
     from recovery.verification import ObjectVerifier, check_inventory
@@ -93,7 +94,9 @@ def _verified(
             wall_ms(),
             sources.reader.newest_timestamp_ms,
         )
-        findings = list(check_inventory(sources.inventory, planned, sources.view.left_out.items()))
+        view = sources.view
+        unknown = {SETTINGS_TOPIC: view.settings_unknown} if view.settings_unknown else {}
+        findings = list(check_inventory(sources.inventory, planned, {**view.left_out, **unknown}.items()))
         verified = ObjectVerifier(planned, sources.inventory, replicas).verify(
             sources.reader,
             sample,

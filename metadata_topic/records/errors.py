@@ -28,6 +28,10 @@ class TopicNotKnownError(TopicSetupError):
     """The broker that was asked does not know the topic; a new topic may become known to it in a moment."""
 
 
+class TopicAbsentError(MetadataTopicError):
+    """The topic does not exist: no agent has ever started."""
+
+
 class TopicSettingsError(MetadataTopicError):
     """A topic's settings are not acceptable, for instance because the topic is Kafka's own."""
 

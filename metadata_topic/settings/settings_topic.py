@@ -10,7 +10,7 @@ from kafka_cluster.answers import NO_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, Descr
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.records.errors import MetadataTopicError, TopicAbsentError
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import Kind, N, SettingsTable, V
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
@@ -105,7 +105,7 @@ def read_settings(
                 changed.clear()
             return reader.table
         if reader.is_there is False:
-            raise MetadataTopicError(
+            raise TopicAbsentError(
                 "read settings", SETTINGS_TOPIC, "the topic does not exist", "an agent makes it when it starts"
             )
         raise MetadataTopicError(

@@ -24,9 +24,11 @@ from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.errors import MetadataTopicError, TopicAbsentError
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_table import AGENTS, TOPICS, SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.topic.topic import SETTINGS_TOPIC
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
 from plugin.store_loop import ask
@@ -193,6 +195,39 @@ def test_after_the_loss_of_all_brokers_a_tiered_log_comes_back_and_its_tier_is_s
     shutil.rmtree(ruins.log_dir)
     table = ruins.run("recover")
     assert (table.exit_code, "Kafka deletes its older records from the tier" in table.stdout) == (1, True)
+
+
+def test_settings_that_cannot_be_read_are_named_because_topics_may_be_hidden(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+    cluster_id, view = cluster_view.read_kraft_view(ruins.directory / "controller", None)
+    monkeypatch.setattr(cluster_view, "ask_cluster", lambda _client: (cluster_id, view))
+    reason: type[MetadataTopicError] = MetadataTopicError
+
+    def unread(_client: object, memory: object) -> SettingsTable:
+        raise reason("read settings", "settings", "denied")
+
+    monkeypatch.setattr(settings_topic, "read_settings", unread)
+
+    def run(command: str, *options: str) -> Result:
+        config = str(ruins.directory / "server.properties")
+        asked = [command, "--broker-config", config, "--bootstrap-server", "nowhere:1", "--from-objects", *options]
+        return CliRunner().invoke(build_app(), asked)
+
+    verified = _told(run("verify", "--json"), exit_code=1)
+    assert [(one["kind"], one["subject"]) for one in verified["findings"]] == [("unknown_topic", SETTINGS_TOPIC)]
+    ruins.log_dir.mkdir()
+    assert "nobody looked for topics" in run("recover", "--dry-run").stdout
+    _told(run("recover", "--dry-run", "--json", "--topic", "orders"))
+    told = _told(run("recover", "--json"), exit_code=1)
+    assert [log["status"] for log in told["logs"]] == ["whole"] * 2
+    ruins.write(node_id=9)
+    shutil.rmtree(ruins.log_dir)
+    ruins.log_dir.mkdir()
+    assert run("recover", "--if-empty").exit_code != 0, "it may have a replica of a hidden topic"
+    reason = TopicAbsentError
+    assert run("recover", "--if-empty").exit_code == 0, "no agent has ever started"
 
 
 def test_a_topic_that_the_cluster_hides_is_named_and_the_others_are_restored(
