@@ -98,6 +98,10 @@ class Defaults:
             "linked": grown.topics_linked_share,
             "crossed": grown.zone_bytes / max(grown.stock_bytes, 1.0),
             "$ per GB": sum(amounts.usd(tariff).values()) / max(produced, 1.0) * BYTES_PER_GB,
+            "inline": {
+                why: size for why, size in grown.sum_by("remote_wal_inline_bytes_total", "reason").items() if size
+            },
+            "object bytes": uploaded / max(grown.puts, 1.0),
             "looks": {found: int(times) for found, times in grown.sum_by("remote_wal_looks_total", "found").items()},
             "not_kept_up_with": self.not_kept_up_with,
         }
