@@ -142,6 +142,22 @@ def test_a_hurried_log_does_not_wait_for_the_archive_interval_and_is_told_when_n
     assert isinstance(driven.core.pacing.next_step(driven.now_s), Wait)
 
 
+def test_what_was_read_of_a_durable_log_waits_for_no_archive_interval_behind_another_log() -> None:
+    driven = Driven(commit=replace(LIMITS.commit, upload_bytes=4 * BATCH_BYTES))
+    driven.assign(0, 1, policy=LinkPolicy.COST)
+    driven.append(0)
+    driven.settle()
+    durable = driven.core.led[partition(1)]
+    durable.assignment = replace(durable.assignment, is_durable=True)
+    for number in (0, 1):
+        driven.append(number)
+    driven.read()
+    assert list(driven.core.queue.partitions) == [partition(0), partition(1)]
+    assert driven.core.pacing.next_step(driven.now_s) == UploadNow()
+    driven.begin_upload()
+    assert not driven.core.queue.partitions
+
+
 def test_who_is_not_led_is_not_hurried(driven: Driven) -> None:
     driven.core.pacing.hurry(partition(9), driven.now_s, hurried=True)
     assert driven.core.pacing.next_step(driven.now_s) == Wait(driven.core.pacing.schedule.next_time_s() - driven.now_s)  # type: ignore[operator]

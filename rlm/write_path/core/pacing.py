@@ -184,7 +184,7 @@ class Pacing:
 
     def _waiting(self, now_s: float) -> tuple[Iterable[Assignment], float]:
         """Return the partitions of what waits for an upload, and since when."""
-        waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
+        waiting = chain(*(islice(one, _PARTITIONS_PER_RUN) for one in (self._queue.partitions, self._appended)))
         led = [self._led[one] for one in waiting if one in self._led]
         since = (one.oldest_unstored_s if one.oldest_unstored_s is not None else one.append_seen_s for one in led[:1])
         return (one.assignment for one in led), next((one for one in since if one is not None), now_s)

@@ -131,6 +131,8 @@ class RemoteSegmentQueue:
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._items: deque[MetaQueueItem] = deque()
+        self.partitions: dict[TopicIdPartition, None] = {}
+        """Those of the items, in the order of the first of each."""
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -151,14 +153,11 @@ class RemoteSegmentQueue:
         """Whether there is no room, so that tasks wait."""
         return not (self.free_items and self.free_bytes)
 
-    def first_partition(self) -> tuple[TopicIdPartition, ...]:
-        """Return the partition of the next item, if there is one."""
-        return (self._items[0].topic_id_partition,) if self._items else ()
-
     def put(self, items: Iterable[MetaQueueItem]) -> None:
         """Append items. The caller has checked the room; a single batch that exceeds it is accepted all the same."""
         for item in items:
             self._items.append(item)
+            self.partitions[item.topic_id_partition] = None
             self.size_bytes += len(item.records)
 
     def put_back(self, items: Iterable[MetaQueueItem]) -> None:
@@ -172,7 +171,7 @@ class RemoteSegmentQueue:
         ascending: defaultdict[TopicIdPartition, deque[MetaQueueItem]] = defaultdict(deque)
         for item in sorted(self._items, key=lambda item: item.first_offset):
             ascending[item.topic_id_partition].append(item)
-        self._items = deque(ascending[item.topic_id_partition].popleft() for item in self._items)
+        self._keep(ascending[item.topic_id_partition].popleft() for item in self._items)
 
     def drain(self, upload_bytes: int, order: Callable[[TopicIdPartition], ReadingOrder]) -> list[MetaQueueItem]:
         """Take items for one object, in `order`: all, or until they hold `upload_bytes`, at least one if there is any.
@@ -183,14 +182,14 @@ class RemoteSegmentQueue:
         keys = {one: order(one) for one in {item.topic_id_partition for item in self._items}}
         ordered = sorted(self._items, key=lambda item: keys[item.topic_id_partition])
         if self.size_bytes <= upload_bytes and len(ordered) <= MAX_ITEMS_PER_SEGMENT:
-            self._items.clear()
+            self._keep(())
             self.size_bytes = 0
             return ordered
         oldest = keys[self._items[0].topic_id_partition]
         start = bisect_left(ordered, oldest, key=lambda item: keys[item.topic_id_partition])
         drained, size = _fitting(chain(ordered[start:], ordered[:start]), upload_bytes)
         gone = set(map(id, drained))
-        self._items = deque(item for item in self._items if id(item) not in gone)
+        self._keep(item for item in self._items if id(item) not in gone)
         self.size_bytes -= size
         drained.sort(key=lambda item: keys[item.topic_id_partition])
         return drained
@@ -200,15 +199,19 @@ class RemoteSegmentQueue:
         taken = [item for item in self._items if is_taken(item)]
         if taken:
             gone = set(map(id, taken))
-            self._items = deque(item for item in self._items if id(item) not in gone)
+            self._keep(item for item in self._items if id(item) not in gone)
             self.size_bytes -= sum(len(item.records) for item in taken)
         return taken
 
     def discard(self, partition: TopicIdPartition, from_offset: int = 0) -> None:
         """Drop a partition's batches that reach `from_offset` or beyond: truncated, or not led here any more."""
         kept = (item.keep_below(from_offset) if item.topic_id_partition == partition else item for item in self._items)
-        self._items = deque(item for item in kept if item is not None)
+        self._keep(item for item in kept if item is not None)
         self.size_bytes = sum(len(item.records) for item in self._items)
+
+    def _keep(self, items: Iterable[MetaQueueItem]) -> None:
+        self._items = deque(items)
+        self.partitions = dict.fromkeys(item.topic_id_partition for item in self._items)
 
 
 @dataclass(frozen=True, slots=True)
