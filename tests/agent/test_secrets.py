@@ -105,7 +105,8 @@ async def test_a_whole_run_tells_no_secret(
     told: list[str] = []
     try:
         async with asyncio.timeout(60):
-            while "storage_not_there" not in "".join(told) or running.state.storage_run is None:
+            awaited = {"storage_not_there", "agent_started"}
+            while running.state.storage_run is None or any(one not in "".join(told) for one in awaited):
                 await asyncio.sleep(0.02)
                 told += capfd.readouterr()
                 assert not run.done()

@@ -391,6 +391,7 @@ def test_records_that_were_read_before_the_end_was_lost_are_noticed_by_the_recor
     topic.consumer = lambda config: FetchesAhead(topic)  # type: ignore[method-assign]
     with reading(topic) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
+        assert consumer.read_to_end(10.0), "it reads by its lasting consumer, which began before the election"
         with topic.changed:
             for n in range(5):
                 put(topic, segment(n, entry(n, n)))
