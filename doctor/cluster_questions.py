@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
-from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, DescribedTopic
+from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
@@ -38,8 +38,8 @@ def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
     """Return the living brokers and the metadata topic. Blocks. Raises KafkaClusterError."""
     cluster = cluster_of(client, timeout_s)
     listing = cluster.listing()
-    metadata, settings = (listing.topics.get(one) for one in (METADATA_TOPIC, SETTINGS_TOPIC))
-    return Cluster(frozenset(listing.brokers), _metadata_topic(cluster, metadata), _config(cluster, settings))
+    metadata, settings = _metadata_topic(cluster, listing), _config(cluster, listing, SETTINGS_TOPIC)
+    return Cluster(frozenset(listing.brokers), metadata, settings)
 
 
 def ask_properties(
@@ -71,18 +71,18 @@ def ask_way(client: KafkaClientConfig, server: str, timeout_s: float) -> dict[in
     return {one.broker_id: Endpoint(one.host, one.port) for one in asked.brokers()}
 
 
-def _metadata_topic(cluster: KafkaCluster, listed: DescribedTopic | None) -> MetadataTopic | Unknown:
-    config = _config(cluster, listed)
+def _metadata_topic(cluster: KafkaCluster, listing: ClusterListing) -> MetadataTopic | Unknown:
+    config = _config(cluster, listing, METADATA_TOPIC)
     if isinstance(config, Unknown):
         return config
-    return MetadataTopic(config, listed.replication_factor if listed is not None else 0)
+    return MetadataTopic(config, listing.topics[METADATA_TOPIC].replication_factor)
 
 
-def _config(cluster: KafkaCluster, listed: DescribedTopic | None) -> Mapping[str, str] | Unknown:
-    if listed is None:
-        return Unknown("an agents' topic is not there: no agent has made it, or this client may not describe it")
+def _config(cluster: KafkaCluster, listing: ClusterListing, topic: str) -> Mapping[str, str] | Unknown:
+    if topic not in listing.topics:
+        return Unknown(f"{topic} is not there: no agent has made it, or this client may not describe it")
     try:
-        return cluster.topic_configurations([listed.name]).get_all()[listed.name]
+        return cluster.topic_configurations([topic]).get_all()[topic]
     except KafkaClusterError as error:
         return Unknown(str(error))
 

@@ -177,7 +177,7 @@ class ImbalanceCollector(Collector):
         )
         balancer = self._balancer()
         if balancer is not None and self._wall_ms() - balancer.measured_ms < _FRESH_MS:
-            for load, value in zip(("in", "out", "stored"), balancer.apart or (), strict=False):
+            for load, value in balancer.apart_in.items():
                 found.add_metric([load], value)
         yield found
 

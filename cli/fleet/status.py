@@ -136,9 +136,9 @@ def _balance(known: "SettingsTable") -> dict[str, float]:
     from metadata_topic.settings.settings_table import CLUSTER
 
     balancer = known.balancer.get(CLUSTER)
-    if balancer is None or balancer.apart is None:
+    if balancer is None or not balancer.apart_in:
         return {}
-    return {**dict(zip(("in", "out", "stored"), balancer.apart, strict=True)), "measured_ms": balancer.measured_ms}
+    return {**balancer.apart_in, "measured_ms": balancer.measured_ms}
 
 
 def _print(rows: list[dict[str, Any]], pauses: list[str], *, is_verbose: bool) -> None:

@@ -1,6 +1,6 @@
 """`remote-wal recover`: rebuilds a broker's log directories from object storage."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -333,31 +333,36 @@ def _document(
         "held": held,
         "unreachable_objects": len(inventory.unreachable),
         "only_in_sync_here": only_in_sync_here,
-        "logs": [
-            {
-                "log": row.name,
-                "status": row.status,
-                "start_offset": row.start_offset,
-                "end_offset": row.end_offset,
-                "size_bytes": row.size_bytes,
-                "resumed_bytes": row.resumed_bytes,
-                "gap": {"from_offset": row.gap[0], "to_offset": row.gap[1]} if row.gap else None,
-                "unreachable_in": list(row.unreachable_in),
-                "declared_gaps": [{"from_offset": begin, "to_offset": end} for begin, end in row.declared_gaps],
-                "deleted_meanwhile": row.gone_head._asdict() if row.gone_head else None,
-                "is_behind_expired": row.is_behind_expired,
-                "held_by_others": [{"from_offset": begin, "to_offset": end} for begin, end in row.held_by_others],
-                "missing": [{"from_offset": begin, "to_offset": end} for begin, end in row.missing],
-                "lacks_tier_epochs": row.lacks_tier_epochs,
-                "lost": [{"from_offset": begin, "to_offset": end} for begin, end in row.lost],
-                "recovery_point_ms": row.recovery_point_ms,
-                "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
-                "failed_copies": list(row.failed_copies),
-                "is_at_most": row.is_at_most,
-            }
-            for row in rows
-        ],
+        "logs": [_log_document(row) for row in rows],
     }
+
+
+def _log_document(row: LogRow) -> dict[str, Any]:
+    return {
+        "log": row.name,
+        "status": row.status,
+        "start_offset": row.start_offset,
+        "end_offset": row.end_offset,
+        "size_bytes": row.size_bytes,
+        "resumed_bytes": row.resumed_bytes,
+        "gap": {"from_offset": row.gap[0], "to_offset": row.gap[1]} if row.gap else None,
+        "unreachable_in": list(row.unreachable_in),
+        "declared_gaps": _ranges(row.declared_gaps),
+        "deleted_meanwhile": row.gone_head._asdict() if row.gone_head else None,
+        "is_behind_expired": row.is_behind_expired,
+        "held_by_others": _ranges(row.held_by_others),
+        "missing": _ranges(row.missing),
+        "lacks_tier_epochs": row.lacks_tier_epochs,
+        "lost": _ranges(row.lost),
+        "recovery_point_ms": row.recovery_point_ms,
+        "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
+        "failed_copies": list(row.failed_copies),
+        "is_at_most": row.is_at_most,
+    }
+
+
+def _ranges(ranges: Iterable[tuple[int, int]]) -> list[dict[str, int]]:
+    return [{"from_offset": begin, "to_offset": end} for begin, end in ranges]
 
 
 def _timestamp_ms(text: str | None) -> int | None:

@@ -95,7 +95,7 @@ class HostPlace:
         if found := self.refusals():
             raise TakeoverRefusedError("take over", f"broker {self._id}", "; ".join(found))
         if not self._dead_agent.exists():
-            write_durably(self._dead_agent, self._last_incarnation())
+            write_durably(self._dead_agent, _incarnation(self._registered()))
 
     def check_gone(self) -> None:
         """Raise TakeoverRefusedError if the broker has partitions: then it came back after all was done here."""
@@ -107,11 +107,11 @@ class HostPlace:
     def _dead_agent(self) -> Path:
         return self._host.directory / _DEAD_AGENT
 
-    def _last_incarnation(self) -> str:
+    def _registered(self) -> "AgentRegistration | None":
+        """Return what the agent of this id told last."""
         from metadata_topic.settings.settings_topic import read_settings
 
-        registered = read_settings(self._client).agents.get(self._id)
-        return "none" if registered is None else str(registered.incarnation)
+        return read_settings(self._client).agents.get(self._id)
 
     def refusals(self) -> list[str]:
         """Return why its place cannot be taken now. What this command has started here does not count."""
@@ -133,7 +133,6 @@ class HostPlace:
     def _of_agents(self) -> list[str]:
         """Return why the agents do not allow it: the dead broker's is alive, or others could not find the new one."""
         from agent.found_peers import own_address
-        from metadata_topic.settings.settings_topic import read_settings
 
         found = []
         if not self._host.agent.is_shadow and own_address(self._id, self._host.agent.peers) is None:
@@ -141,11 +140,11 @@ class HostPlace:
                 f"{PEER_LISTENER} is no address that other agents reach, so say which one is: "
                 f"remote.wal.agent.peers={self._id}@HOST:PORT"
             )
-        registered = read_settings(self._client).agents.get(self._id)
+        registered = self._registered()
         if registered is not None and self._lives(registered):
             found.append(f"its agent answers at {registered.peer_address or registered.http_endpoint}: stop it first")
         is_started = self._agent.spec.log_path.exists()
-        if not is_started and self._dead_agent.exists() and self._dead_agent.read_text() != self._last_incarnation():
+        if not is_started and self._dead_agent.exists() and self._dead_agent.read_text() != _incarnation(registered):
             found.append("it came back since its logs were restored here, and these are old: name another --directory")
         return found
 
@@ -171,10 +170,7 @@ class HostPlace:
         A leader is elected only where the controllers know the directory of a replica (KIP-858). If there are fewer
         directories here, `refusals` says so.
         """
-        from metadata_topic.settings.settings_topic import read_settings
-
-        host = self._host
-        registered = read_settings(self._client).agents.get(self._id)
+        host, registered = self._host, self._registered()
         ids = {} if registered is None else registered.directory_ids
         places = {str(old): new for old, new in zip(host.dead.log_dirs, host.made.log_dirs, strict=False)}
         known = (("--directory-id", f"{new}={ids[old]}") for old, new in places.items() if old in ids)
@@ -347,6 +343,10 @@ class HostPlace:
             self._wait(_TURN_S)
         code, text = _end_of(log)
         return process.exit_code if is_ours else code, text
+
+
+def _incarnation(agent: "AgentRegistration | None") -> str:
+    return "none" if agent is None else str(agent.incarnation)
 
 
 def _end_of(log: Path) -> tuple[int | None, str]:

@@ -71,6 +71,11 @@ class Balancer:
     measured_ms: Annotated[int, Field(ge=0)] = 0
     """When that was, wall clock, milliseconds since 1970."""
 
+    @property
+    def apart_in(self) -> dict[str, float]:
+        """`apart` by the kind of load; empty if it was not measured yet."""
+        return {} if self.apart is None else dict(zip(("in", "out", "stored"), self.apart, strict=True))
+
 
 ALL: Final = "all"
 LOCAL: Final = "local"

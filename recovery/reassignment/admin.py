@@ -5,7 +5,7 @@ without harm, so calls that brokers ask to retry are retried.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import structlog
@@ -129,14 +129,7 @@ class ReassignmentAdmin:
         if not numbers:
             return {}
         answer = _call("describe log directories", "", lambda: self._client.describe_log_dirs(dict(numbers)))
-        return {
-            (TopicPartition(topic["name"], one["partition_index"]), broker["broker"]): int(one["partition_size"])
-            for broker in answer
-            for directory in broker["log_dirs"]
-            for topic in directory["topics"]
-            for one in topic["partitions"]
-            if not one["is_future_key"]
-        }
+        return {(where, broker): size_bytes for where, broker, size_bytes in _replicas_in(answer)}
 
     def not_shown(self, broker: int, shown: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return what a living broker has of topics that Kafka's metadata do not show. Raises ReassignmentError.
@@ -147,15 +140,7 @@ class ReassignmentAdmin:
         if not all(of_broker["log_dirs"] for of_broker in answer):  # the client library drops the error
             reason = "no directory is told: may this client describe the cluster?"
             raise ReassignmentError("describe log directories", f"broker {broker}", reason)
-        found = {
-            TopicPartition(topic["name"], one["partition_index"])
-            for of_broker in answer
-            for directory in of_broker["log_dirs"]
-            for topic in directory["topics"]
-            for one in topic["partitions"]
-            if not one["is_future_key"]
-        }
-        return sorted(found - set(shown))
+        return sorted({where for where, _, _ in _replicas_in(answer)} - set(shown))
 
     # What is to be done.
 
@@ -248,6 +233,17 @@ def _partitions(client: "KafkaAdminClient", topics: list[str] | None) -> Iterabl
                 tuple(one["replica_nodes"]),
                 frozenset(one["isr_nodes"]),
             )
+
+
+def _replicas_in(answer: Iterable[Mapping[str, Any]]) -> Iterator[tuple[TopicPartition, int, int]]:
+    """Yield partition, broker and bytes of each replica of DescribeLogDirs' answer, but for future ones (KIP-113)."""
+    for of_broker in answer:
+        for directory in of_broker["log_dirs"]:
+            for topic in directory["topics"]:
+                for one in topic["partitions"]:
+                    if not one["is_future_key"]:
+                        where = TopicPartition(topic["name"], one["partition_index"])
+                        yield where, of_broker["broker"], int(one["partition_size"])
 
 
 def _call(operation: str, key: str, function: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
 """What `remote-wal reassign` refuses before it asks a cluster."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -122,24 +122,27 @@ def test_a_partition_that_is_being_moved_is_planned_when_that_has_ended(monkeypa
     assert "being moved" in json.loads(done.stdout)["left"]["t-0"]
 
 
+class TellsLogDirs(PlayedAdmin):
+    """Of the client's answers, only that about log directories is played."""
+
+    not_shown = ReassignmentAdmin.not_shown
+
+    def __init__(self, log_dirs: Callable[[None, list[int]], list[dict[str, object]]]) -> None:
+        self._client = SimpleNamespace(describe_log_dirs=log_dirs)
+
+    def cluster(self) -> ClusterReplicas:
+        return ClusterReplicas({1: "a", 2: "b"}, ())
+
+    def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
+        return {}
+
+
 def test_a_broker_with_replicas_of_a_hidden_topic_is_not_called_drained(monkeypatch: pytest.MonkeyPatch) -> None:
     def log_dirs(_topics: None, brokers: list[int]) -> list[dict[str, object]]:
-        partitions = [{"partition_index": one, "is_future_key": one == 2} for one in range(3)]
+        partitions = [{"partition_index": one, "partition_size": 0, "is_future_key": one == 2} for one in range(3)]
         return [{"broker": brokers[0], "log_dirs": [{"topics": [{"name": "secret", "partitions": partitions}]}]}]
 
-    class Hides(PlayedAdmin):
-        not_shown = ReassignmentAdmin.not_shown
-
-        def __init__(self) -> None:
-            self._client = SimpleNamespace(describe_log_dirs=log_dirs)
-
-        def cluster(self) -> ClusterReplicas:
-            return ClusterReplicas({1: "a", 2: "b"}, ())
-
-        def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
-            return {}
-
-    admin = Hides()
+    admin = TellsLogDirs(log_dirs)
     assert admin.not_shown(1, [TopicPartition("secret", 0)]) == [TopicPartition("secret", 1)]
     monkeypatch.setattr(reassign, "_admin", lambda _: nullcontext(admin))
     done = CliRunner().invoke(app, ["drain", *HERE, "1", "--json"])
@@ -156,19 +159,7 @@ def test_a_living_broker_that_does_not_tell_what_it_has_is_not_called_drained(
             raise ClusterAuthorizationFailedError
         return [{"broker": brokers[0], "log_dirs": []}]  # so does the client library when it is denied
 
-    class Tells(PlayedAdmin):
-        not_shown = ReassignmentAdmin.not_shown
-
-        def __init__(self) -> None:
-            self._client = SimpleNamespace(describe_log_dirs=log_dirs)
-
-        def cluster(self) -> ClusterReplicas:
-            return ClusterReplicas({1: "a", 2: "b"}, ())
-
-        def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
-            return {}
-
-    monkeypatch.setattr(reassign, "_admin", lambda _: nullcontext(Tells()))
+    monkeypatch.setattr(reassign, "_admin", lambda _: nullcontext(TellsLogDirs(log_dirs)))
     done = CliRunner().invoke(app, ["drain", *HERE, "1", "--json"])
     assert done.exit_code == 1, done.output
     assert "may not see is not known" in json.loads(done.stdout)["error"], "a takeover tells it"

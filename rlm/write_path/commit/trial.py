@@ -314,16 +314,15 @@ class Trials:
         found = [(topic, one.end_look()) for topic, one in looking.items()]
         held = tuple(topic for topic, one in looking.items() if one.state is State.INLINE)
         for topic, one in list(self._members.items()):
-            if topic in held and (what := one.found) is not None:
-                one.found = replace(what, topics=held)
-                seconds = round(what.held_back_s, 2)
-                log.info("links_hold_records_back", topic=topic, seconds=seconds, allowed=what.limit_s, topics=held)
-            elif not one.is_open:  # it is not looked at again because others are
-                one.end_round(now_s)
-            else:
+            if topic in held:
+                if (what := one.found) is not None:
+                    one.found = replace(what, topics=held)
+                    seconds = round(what.held_back_s, 2)
+                    log.info("links_hold_records_back", topic=topic, seconds=seconds, allowed=what.limit_s, topics=held)
+            elif one.is_open:
                 continue
+            else:  # it is not looked at again because others are
+                one.end_round(now_s)
             del self._members[topic]
-        if self._members:
-            self._go_by_links(now_s)
-        self.is_looking = False
+        self._go_by_links(now_s)
         return found

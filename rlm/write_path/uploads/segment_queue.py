@@ -179,7 +179,7 @@ class RemoteSegmentQueue:
         If more than one object is needed, each has partitions that are adjacent in `order`, so that few brokers read
         it. The first object begins with the item that has waited longest, so that none waits for ever.
         """
-        keys = {one: order(one) for one in {item.topic_id_partition for item in self._items}}
+        keys = {one: order(one) for one in self.partitions}
         ordered = sorted(self._items, key=lambda item: keys[item.topic_id_partition])
         if self.size_bytes <= upload_bytes and len(ordered) <= MAX_ITEMS_PER_SEGMENT:
             self._keep(())
