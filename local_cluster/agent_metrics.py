@@ -83,6 +83,16 @@ class Counters:
         return linked / max(linked + inline, 1.0)
 
     @property
+    def linked_share_by_topic(self) -> dict[str, float]:
+        """The same for each of these topics that followers got anything of."""
+        sums = self.sum_by("remote_wal_topic_record_bytes_total", "topic")
+        return {
+            topic: self.of("remote_wal_topic_record_bytes_total", topic=topic, path="linked") / size
+            for topic, size in sums.items()
+            if size
+        }
+
+    @property
     def puts(self) -> float:
         """PUT requests, each attempt counted."""
         return self.of("remote_wal_store_requests_total", operation="put")

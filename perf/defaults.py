@@ -22,7 +22,7 @@ from local_cluster.cluster import LocalCluster
 from metadata_topic.settings.topic_settings import LinkPolicy
 from perf.clusters import LARGE_SEGMENTS, LatencyMs, Store, object_store, started_cluster
 from perf.ladder.turns import NOT_KEPT_UP, Entrant, Rung
-from perf.loads import RECORD_BYTES, Figures, Run, fleet, kafka
+from perf.loads import RECORD_BYTES, Figures, Run, beside, fleet, kafka
 from plugin.prices import BYTES_PER_GB, PriceTable
 from retention_job.cost.cost_model import Amounts, Tariff
 
@@ -64,6 +64,9 @@ LOADS: Final[Mapping[str, Run]] = {
     "one producer, as fast as it goes, acks=1": java(0, "1"),
     "one producer, one record a request, 2,000/s, acks=all": fleet(1, 2, {"linger.ms": 0, **ALL}),
     "one producer of two topics, 10 MB/s, acks=all": fleet(1, 10, ALL, topics=2),
+    "40 producers, 4 MB/s, acks=1, beside another topic's as fast as it goes, acks=all": beside(
+        fleet(40, 4, LEADER), java(0, "all")
+    ),
 }
 
 
@@ -96,6 +99,7 @@ class Defaults:
             "topic": self.topic,
             **{name: self.figures.get(name) for name in ("MB/s", "p50 ms", "p99 ms")},
             "linked": grown.topics_linked_share,
+            "linked by topic": grown.linked_share_by_topic,
             "crossed": grown.zone_bytes / max(grown.stock_bytes, 1.0),
             "$ per GB": sum(amounts.usd(tariff).values()) / max(produced, 1.0) * BYTES_PER_GB,
             "inline": {

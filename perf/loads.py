@@ -136,6 +136,19 @@ def fleet(
     return run
 
 
+def beside(run: Run, other: Run) -> Run:
+    """Let another load write to the topic with a suffix meanwhile. The figures are the first one's."""
+
+    def both(tools: KafkaTools, topic: str, scale: float) -> Figures:
+        with ThreadPoolExecutor(1) as pool:
+            others = pool.submit(other, tools, f"{topic}-2", scale)
+            figures = run(tools, topic, scale)
+            others.result()
+        return figures
+
+    return both
+
+
 class _Fleet:
     """Some librdkafka producers, which take turns."""
 

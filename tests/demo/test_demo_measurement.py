@@ -79,3 +79,10 @@ def test_beyond_the_last_bound_a_quantile_is_that_bound_and_without_observations
     assert buckets(b0_1=1, bInf=10).quantile_ms("s", 0.99) == pytest.approx(100)
     assert buckets(b0_1=0, bInf=0).quantile_ms("s", 0.99) is None
     assert buckets().quantile_ms("s", 0.5) is None
+
+
+def test_a_topics_share_is_of_its_own_bytes() -> None:
+    name = "remote_wal_topic_record_bytes_total"
+    grown = {("held", "inline"): 30.0, ("free", "inline"): 1.0, ("free", "linked"): 9.0, ("idle", "linked"): 0.0}
+    totals = Counters({(name, (("path", path), ("topic", topic))): size for (topic, path), size in grown.items()})
+    assert totals.linked_share_by_topic == {"held": 0.0, "free": 0.9}
