@@ -151,7 +151,7 @@ class HostPlace:
     def _lives(self, agent: "AgentRegistration") -> bool:
         from cli.fleet.agents import ask_agents
 
-        if ask_agents({self._id: agent}, self._host.agent.http)[self._id].page is not None:
+        if ask_agents({agent.broker_id: agent}, self._host.agent.http)[agent.broker_id].page is not None:
             return True
         if agent.peer_address is None:
             return False
@@ -181,15 +181,17 @@ class HostPlace:
         return ("reassign", "drain", str(self._id), *self._host.where)
 
     def handing_over(self) -> tuple[str, ...]:
-        """Return the command that gives the objects to an heir: the living broker with the lowest id and an agent."""
+        """Return the command that gives the objects to an heir: the lowest living broker whose agent lives, too."""
         from metadata_topic.settings.settings_topic import read_settings
 
         heir = self._host.heir
         if heir is None:
-            agents = {one for one, agent in read_settings(self._client).agents.items() if not agent.is_gone}
-            heir = min(agents & self._cluster().racks.keys() - {self._id}, default=None)
+            brokers, agents = self._cluster().racks.keys() - {self._id}, read_settings(self._client).agents
+            able = (one for one, agent in sorted(agents.items()) if one in brokers and not agent.is_gone)
+            heir = next((one for one in able if self._lives(agents[one])), None)
         if heir is None:
-            raise TakeoverRefusedError("decommission", f"broker {self._id}", "no living broker has an agent")
+            reason, hint = "no living broker has an agent that answers", "name one by --heir"
+            raise TakeoverRefusedError("decommission", f"broker {self._id}", reason, hint)
         config = ("--broker-config", str(self._host.made.path))
         return ("decommission", str(self._id), "--heir", str(heir), *config, *self._host.where)
 

@@ -54,7 +54,7 @@ class TakenPlace:
     ]
     heir: Annotated[
         int | None,
-        typer.Option(help="The broker whose agent is to care for the objects; else the living one of the lowest id."),
+        typer.Option(help="The broker whose agent is to care for the objects; else the lowest whose agent answers."),
     ] = None
     recover_option: Annotated[
         list[str] | None,

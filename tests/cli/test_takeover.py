@@ -4,7 +4,7 @@ import json
 import signal
 import socket
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -144,7 +144,7 @@ def play(directory: Path, dies_in: str = "") -> list[str]:
     return place.acts
 
 
-@pytest.mark.parametrize("step", ["recover", "wait_until_led", "drain", "stop", "hand_over"])
+@pytest.mark.parametrize("step", ALL)
 def test_a_killed_takeover_goes_on_with_the_step_that_it_did_not_finish(tmp_path: Path, step: str) -> None:
     play(tmp_path, step)
     assert done_steps(tmp_path, 3) == list(Step)[: ALL.index(step)]
@@ -264,6 +264,29 @@ def test_a_directory_whose_takeover_is_done_is_not_used_again(tmp_path: Path) ->
     place.partitions = (PartitionReplicas(TopicPartition("t", 0), -1, (3,), frozenset({3})),)
     with pytest.raises(TakeoverRefusedError, match=r"has partitions again .*use a new --directory"):
         run_steps(tmp_path, 3, place, print)
+
+
+def test_the_heir_is_the_lowest_living_broker_whose_agent_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Place(HostPlace):
+        def _cluster(self) -> ClusterReplicas:
+            return ClusterReplicas({1: None, 2: None, 3: None, 4: None, 5: None}, ())
+
+    with socket.create_server(("127.0.0.1", 0)) as peers:
+        at = f"127.0.0.1:{peers.getsockname()[1]}"
+        dead = {one: AgentRegistration(one, 1, "127.0.0.1:1", "", "1", 1, peer_address="127.0.0.1:1") for one in (1, 5)}
+        living = {one: replace(dead[1], broker_id=one, peer_address=at, is_gone=one == 2) for one in (0, 2, 3, 4)}
+        agents = dead | living
+        monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(agents=agents))
+        made = broker(host_properties(DEAD, OWN, tmp_path))
+        agent = cast(Any, SimpleNamespace(http=None))
+        host = Host(tmp_path, broker(DEAD), OWN, made, agent, Path("k"), ("--bootstrap-server", "b:1"))
+        place = Place(host, KafkaClientConfig("127.0.0.1:1"), lambda _: None)
+        assert place.handing_over()[:4] == ("decommission", "3", "--heir", "4")
+        del agents[4]
+        with pytest.raises(TakeoverRefusedError, match=r"no living broker has an agent that answers .*--heir"):
+            place.handing_over()
 
 
 def test_fewer_log_directories_are_refused_and_do_not_break_the_plan(
