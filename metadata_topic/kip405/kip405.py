@@ -91,7 +91,7 @@ class RemoteLogSegmentMetadata(_SegmentFacts):
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadataUpdate:
-    """A segment's next state."""
+    """A record that gives a segment of the long-term tier its next state."""
 
     segment_id: RemoteLogSegmentId
     topic: str
@@ -103,7 +103,7 @@ class RemoteLogSegmentMetadataUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RemotePartitionDeleteMetadata:
-    """A partition whose topic was deleted."""
+    """A record that says how far the deletion of a partition, whose topic was deleted, is."""
 
     topic_id_partition: TopicIdPartition
     topic: str
@@ -129,7 +129,8 @@ RemoteLogMetadata = (
 
 
 def decode(value: bytes | None) -> RemoteLogMetadata:
-    """Decode a record's value; its key is null. Raises nothing: see UnknownRecord's `reason`."""
+    """Decode a record's value; its key is null. Raises nothing: for a record that cannot be decoded, returns
+    UnknownRecord."""
     if value is None:
         return UnknownRecord("no_value", "a tombstone; Kafka writes none to this topic")
     reader = MessageReader(value)

@@ -51,14 +51,14 @@ REMEMBERED_DELETIONS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class TieredRange:
-    """Offsets without a gap, inclusive at both ends."""
+    """A range of offsets without a gap, inclusive at both ends."""
 
     first_offset: int
     last_offset: int
 
 
 class TieredOffsets:
-    """The segments of the long-term tier by partition. See the module's theory."""
+    """The segments of the long-term tier by partition, in memory, built from the topic's records."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class TieredOffsets:
         self.start_over()
 
     def start_over(self) -> None:
-        """Forget everything: the topic is another one."""
+        """Forget all segments, because the topic was created anew."""
         with self._lock:
             self._partitions: dict[TopicIdPartition, _Partition] = {}
             self._deleted_segments = _Remembered(REMEMBERED_DELETIONS)
@@ -84,7 +84,7 @@ class TieredOffsets:
                 self._apply(record)
 
     def tiered_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
-        """Return the highest offset up to which the tier holds everything from its first one of this log; -1: nothing.
+        """Return the end (inclusive) of the tier's first unbroken range of this log; -1 if the tier has nothing of it.
 
         Only records of the chain's epochs count. It does not say what the tier's first offset is; a caller that deletes
         uses `is_tiered`.
@@ -149,7 +149,8 @@ class TieredOffsets:
 
     @property
     def counters(self) -> dict[str, int]:
-        """`replayed`, `without_start`, `after_delete`, `regression`, `snapshot`, and `unknown_<reason>`."""
+        """Records read (`replayed`), and those with no or little effect, by kind: `without_start`, `after_delete`,
+        `regression`, `snapshot`, `unknown_<reason>`."""
         with self._lock:
             return dict(self._counters)
 
@@ -293,10 +294,10 @@ TIER_SETTINGS = FollowSettings(absence_check_ms=30_000, retry_pause_ms=10_000)
 class TierFollower(TopicFollower):
     """Reads `__remote_log_metadata` into `offsets`, on a thread of its own.
 
-    Brokers make the topic when they start with `remote.log.storage.system.enable` and Kafka's own, topic-based metadata
-    manager. Without either it is absent: nothing is then on the tier as far as can be known here, and that is no fault.
-    It is looked for from time to time, and read from its beginning once it exists. Before its end is reached, the
-    knowledge is old, and may have segments that were deleted since: check `ready` first.
+    Brokers create the topic when they start with `remote.log.storage.system.enable` and Kafka's own, topic-based
+    metadata manager. Otherwise the topic is absent: that is no fault, and nothing counts as tiered. The follower looks
+    for it from time to time, and reads it from its beginning once it exists. Before its end is reached, `offsets` may
+    have segments that were deleted since: check `ready` first.
     """
 
     def __init__(

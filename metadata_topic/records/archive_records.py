@@ -61,7 +61,7 @@ _SOURCE: Final = struct.Struct(">16sI")
 
 
 class SourceSegments(NamedTuple):
-    """Consecutive combined segments of one agent."""
+    """Consecutive combined segments of one agent, from which an archive object was made."""
 
     first: CombinedSegmentId
     segments: int
@@ -113,7 +113,7 @@ ArchiveRecord = ArchiveObjectPrepared | ArchiveObjectCommitted | ArchiveObjectDe
 
 
 def is_archive_key(key: bytes | None) -> bool:
-    """Whether a record of the metadata topic is the archive's."""
+    """Whether a record of the metadata topic with this key is the archive's."""
     return key is not None and len(key) == ARCHIVE_OBJECT_ID_BYTES
 
 
@@ -152,7 +152,7 @@ def decode(key: bytes | None, value: bytes | None) -> ArchiveRecord:
 
 
 def decode_or_keep_out(key: bytes, value: bytes | None) -> ArchiveRecord | UnknownRecord:
-    """Decode a record, or return UnknownRecord instead of raising: for readers that must continue."""
+    """Decode a record, or return UnknownRecord for one that cannot be decoded: for readers that must continue."""
     try:
         return decode(key, value)
     except UndecodableRecordError as error:

@@ -25,7 +25,7 @@ KEPT_MAX: Final = 500_000
 
 
 class GapReason(IntEnum):
-    """Why records are in no object. The number is in the metadata topic."""
+    """Why records are in no object. The numbers are part of the metadata topic's format."""
 
     BEFORE_UPLOAD = 0
     """They were in the log before its upload began, with the active segment: nobody wanted them stored."""
@@ -64,7 +64,7 @@ class GapReason(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeclaredGap:
-    """Offsets [from_offset, to_offset) of a log that object storage cannot give; none, if both are equal."""
+    """Offsets [from_offset, to_offset) of a log that object storage does not have; empty if both are equal."""
 
     topic_id_partition: TopicIdPartition
     from_offset: int
@@ -80,7 +80,7 @@ class DeclaredGap:
 
 
 class DeclaredGaps:
-    """All known declarations, by partition."""
+    """All known declared gaps, by partition; bounded in number."""
 
     def __init__(self, known: Iterable[DeclaredGap] = (), kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
@@ -105,7 +105,7 @@ class DeclaredGaps:
             self._forget_oldest()
 
     def of(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
-        """Return a partition's declarations, sorted by offset."""
+        """Return a partition's declared gaps, sorted by offset."""
         return sorted([*self._of.get(topic_id_partition, ()), *self._unwanted(topic_id_partition)])
 
     def __iter__(self) -> Iterator[DeclaredGap]:

@@ -8,14 +8,14 @@ class MetadataTopicError(KafkaClusterError):
 
 
 class PublicationBacklogFullError(MetadataTopicError):
-    """Too much metadata waits to be published, so no more is accepted.
+    """Too much metadata waits to be published, so this record was not accepted.
 
     The caller must stop uploading until it drains: an object whose metadata is lost would be an orphan.
     """
 
 
 class MetadataRecordTooLargeError(MetadataTopicError):
-    """The record can never be published: it is above the cap. Nothing was queued."""
+    """The record is larger than the topic's limit, so it can never be published. Nothing was queued."""
 
     retriable = False
 
@@ -39,6 +39,7 @@ class TopicSettingsError(MetadataTopicError):
 
 
 class SnapshotError(MetadataTopicError):
-    """A snapshot of the store is damaged, foreign, or of a newer version; the topic has everything that was in it."""
+    """A snapshot of the metadata store is damaged, of another cluster, or of another format version. The topic has
+    everything that was in it."""
 
     retriable = False

@@ -45,7 +45,8 @@ def name_of(record: Publishable) -> str:
 
 
 def broker_of(record: Publishable) -> int:
-    """Return the broker that the record is about, by itself or by its object: fencing needs its order.
+    """Return the broker whose partition of the topic takes the record: fencing needs all of a broker's records in
+    order.
 
     0 for records about the topic itself, so that they are in the first partition.
     """
@@ -65,20 +66,22 @@ class MetadataPublisher(Protocol[RecordT_contra]):
     """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
 
     def publish(self, record: RecordT_contra, /) -> None:
-        """Publish a record. Raises PublicationBacklogFullError when too much waits, MetadataRecordTooLargeError."""
+        """Queue a record. Raises PublicationBacklogFullError or MetadataRecordTooLargeError; then nothing was
+        queued."""
 
 
 class SegmentPublisher(MetadataPublisher[RemoteWalCombinedLogSegmentMetadata], Protocol):
     """Publishes the metadata of combined segments."""
 
     def is_pending(self, combined_segment_id: CombinedSegmentId, /) -> bool:
-        """Whether a record of the segment waits, or is not acknowledged yet, so that nobody can have read it.
+        """Whether a record of the segment is queued, or sent and not acknowledged, so that nobody can have read it.
 
         On any thread.
         """
 
     def when_published(self, combined_segment_id: CombinedSegmentId, tell: Callable[[], object], /) -> None:
-        """Call `tell` once no record of the segment waits, on any thread and maybe at once; it must not block.
+        """Call `tell` once every record of the segment is acknowledged, on any thread and maybe at once; it must not
+        block.
 
         Lingering is off while such a callback waits.
         """

@@ -20,7 +20,8 @@ HIGHEST_INCARNATION: Final = 2**48 - 1
 
 
 class UndecodableRecordError(ValueError):
-    """The record is not one of ours, is damaged, or has another format. `reason` is a short label for counting."""
+    """The record is not one of the agents', is damaged, or has another format. `reason` is a short label for
+    counting."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
@@ -28,7 +29,7 @@ class UndecodableRecordError(ValueError):
 
 
 class RecordReader(ByteCursor):
-    """Reads fields from a value. Raises UndecodableRecordError."""
+    """Reads fields from a record's value. Raises UndecodableRecordError when it is too short."""
 
     __slots__ = ()
 
@@ -60,7 +61,7 @@ def value_of_known_version(value: bytes | None) -> bytes:
 
 
 def packed(subject: str, layout: struct.Struct, *fields: object) -> bytes:
-    """Pack fields. Raises ValueError that names the subject when a field does not fit the format."""
+    """Pack fields as bytes. Raises ValueError, which names the `subject`, when a field does not fit the format."""
     try:
         return layout.pack(*fields)
     except struct.error as error:

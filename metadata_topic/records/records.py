@@ -49,7 +49,7 @@ class PublishedSegment(NamedTuple):
 
     @property
     def metadata(self) -> RemoteWalCombinedLogSegmentMetadata:
-        """The metadata with the entries decoded, at each call."""
+        """The metadata with the entries decoded; decodes them at each call."""
         return RemoteWalCombinedLogSegmentMetadata(
             self.combined_segment_id,
             decode_entries(self.entry_block),
@@ -66,13 +66,13 @@ def encode_entries(entries: tuple[RemoteLogSegmentMetadataEntry, ...], *, digest
 
 
 def decode_entries(entry_block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-    """Decode entry columns. Raises ValueError."""
+    """Decode entry columns. Raises ValueError when they are malformed."""
     return entry_columns.decode(entry_block) if len(entry_block) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteWalLogSegmentMetadataUpdate:
-    """Entries of one partition that are dead: a leader of a newer epoch does not have these offsets.
+    """Declares the end of a partition's entry in an object dead: a leader of a newer epoch does not have these offsets.
 
     The KIP lets the new leader publish DELETE events after a failover. Ours is a separate record, because the object
     lives on while other partitions' entries in it are alive. A truncation always kills a tail, so an entry here means:
@@ -133,7 +133,7 @@ class RemoteWalTopicRebuilt:
 
 @dataclass(frozen=True, slots=True)
 class UnknownRecord:
-    """A record that could not be decoded, and why. It is counted, and not kept."""
+    """Stands for a record that could not be decoded, and says why. It is counted, and not kept."""
 
     reason: str
     """A short label, the same for all records with this fault."""

@@ -113,7 +113,7 @@ def encode_key(combined_segment_id: CombinedSegmentId) -> bytes:
 
 
 def key_of(record: PublishableRecord) -> bytes:
-    """Return the record's key. Raises ValueError when a field does not fit the format."""
+    """Return the key under which a record is published. Raises ValueError when a field does not fit the format."""
     if isinstance(record, RemoteWalNodeRegistration):
         return _node_key(record.broker_id)
     if isinstance(record, RemoteWalTopicRebuilt):
@@ -124,7 +124,7 @@ def key_of(record: PublishableRecord) -> bytes:
 
 
 def encode(record: PublishableRecord) -> bytes:
-    """Return the record's value. Raises ValueError when a field does not fit the format."""
+    """Return the value of a record. Raises ValueError when a field does not fit the format."""
     if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
         return _encode_dead_entries(record)
     if isinstance(record, RemoteWalNodeRegistration):
@@ -166,7 +166,7 @@ def decode(key: bytes | None, value: bytes | None) -> _Decoded:
 
 
 def decode_or_keep_out(key: bytes | None, value: bytes | None) -> MetadataRecord:
-    """Decode a record, or return UnknownRecord instead of raising: for readers that must continue."""
+    """Decode a record, or return UnknownRecord for one that cannot be decoded: for readers that must continue."""
     try:
         return decode(key, value)
     except UndecodableRecordError as error:

@@ -42,7 +42,7 @@ PADDING: Final = max(PADDING_BYTES, _FIELDS.itemsize, _KEY_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class BinaryColumn:
-    """Byte strings in a row, as in Arrow: `data[starts[i]:ends[i]]`, with PADDING bytes behind them."""
+    """Byte strings in one buffer, as in Arrow: `data[starts[i]:ends[i]]`, with PADDING bytes behind them."""
 
     data: NDArray[np.uint8]
     starts: Ints
@@ -56,7 +56,8 @@ class BinaryColumn:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatch:
-    """The good records about combined segments. `row` and the following fields are per such record, in order."""
+    """The decodable records about combined segments, as columns. `row` and the following fields are per such record,
+    in order."""
 
     is_decoded: Bools
     """Per given record: whether it is decoded here. The others are for `serde.decode`."""
@@ -76,7 +77,8 @@ class SegmentBatch:
 
 
 def decode_segments(keys: BinaryColumn, values: BinaryColumn) -> SegmentBatch:
-    """Decode the complete and good records about combined segments; a null is an empty string. Raises nothing."""
+    """Decode the finished segments' records as arrays; skip others, and damaged ones. A null counts as empty. Raises
+    nothing."""
     fields = gather(values.data, values.starts, _FIELDS.itemsize).view(_FIELDS).reshape(len(values.starts))
     entries_start = values.starts + _FIELDS.itemsize + fields["custom_length"].astype(np.int64)
     is_candidate = (

@@ -42,7 +42,7 @@ FINISHED becomes DELETED at once if the object was found missing: nobody decided
 
 
 class Step(Enum):
-    """The meaning of an arriving record for a segment's state."""
+    """What a record means for the state of its segment: a step forward, a repetition, or a record that came late."""
 
     FIRST = "first"
     """Nothing was known of the segment."""

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class TopicDoubt(StrEnum):
-    """A reason to conclude nothing from what the topic does not tell."""
+    """A reason to doubt that the topic is whole: nothing may then be concluded from what it lacks."""
 
     BEGAN_ANEW = "began_anew"
     SHORTER = "shorter"
@@ -21,6 +21,7 @@ NOT_ASKED: Final[EpochEnds] = MappingProxyType({})
 
 
 def end_of(partition: int, epoch: int | None, ends: Mapping[int, int], epoch_ends: EpochEnds) -> int:
-    """Return up to where the topic still has what somebody read of it whose last record was of this epoch."""
+    """Return up to which offset the topic still has what a reader read of a partition; `epoch` is that of its last
+    record."""
     end = ends.get(partition, 0)
     return end if epoch is None else min(end, epoch_ends.get((partition, epoch), end))

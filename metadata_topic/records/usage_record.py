@@ -79,7 +79,7 @@ _COUNTS: Final = {bits: struct.Struct(f">{code}") for bits, code in ((8, "B"), (
 
 
 class StoreUsage(NamedTuple):
-    """Requests to one store, each attempt counted, and the bytes of objects that they moved."""
+    """Requests to one object store, each attempt counted, and the bytes of objects that they moved."""
 
     prices: str
     """The section of price tables for these requests."""
@@ -103,7 +103,7 @@ class FollowerUsage(NamedTuple):
 
 
 class TopicUsage(NamedTuple):
-    """Record bytes of one topic that one follower got."""
+    """Record bytes of one topic that one follower got, linked and inline."""
 
     topic_id: TopicId
     follower: int
@@ -114,7 +114,7 @@ class TopicUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """Cumulative counters of one agent's incarnation."""
+    """Cumulative counters of one agent since it started."""
 
     broker_id: int
     incarnation: int
@@ -204,7 +204,7 @@ def _read_text(reader: RecordReader, length: int) -> str:
 
 
 class RouterUsage(NamedTuple):
-    """Answered requests for objects of the RouterChannel, and the bytes that they moved."""
+    """Answered requests for objects that gateways wrote for producers, and the bytes that they moved."""
 
     put: int = 0
     """PUTs of the gateways."""
@@ -215,7 +215,7 @@ class RouterUsage(NamedTuple):
 
 
 class ClientZoneUsage(NamedTuple):
-    """Bytes of one zone's clients to and from brokers of other zones.
+    """Bytes that one zone's clients exchanged with brokers of other zones.
 
     The first four are counted at the gateway, `near_bytes` beside the brokers, `untold_bytes` at both sides.
     """
@@ -238,7 +238,7 @@ class ClientZoneUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientUsageRecord:
-    """Cumulative counters of what one agent's incarnation moved for clients, as a zone gateway."""
+    """Cumulative counters of what one agent has moved for clients, as a zone gateway, since it started."""
 
     broker_id: int
     incarnation: int

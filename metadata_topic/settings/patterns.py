@@ -24,7 +24,7 @@ def _compiled(pattern: str) -> _Compiled:
 
 
 def fault_in(pattern: str) -> str | None:
-    """Return why this is no pattern, for people; None if it is one."""
+    """Return what is wrong with the pattern, as text for people; None if it is valid."""
     try:
         _compiled(pattern)
     except re2.error as error:
@@ -33,5 +33,5 @@ def fault_in(pattern: str) -> str | None:
 
 
 def is_match(pattern: str, topic: str) -> bool:
-    """Return whether the pattern matches the topic's whole name. The pattern must be without fault."""
+    """Return whether the pattern matches the topic's whole name. The pattern must be valid (`fault_in`)."""
     return _compiled(pattern).fullmatch(topic) is not None

@@ -35,13 +35,13 @@ _ADAPTER: Final = TypeAdapter(TopicSettings)
 
 
 def text_of(settings: TopicSettings, key: str) -> str | None:
-    """Return a key's value as it stands in files; None if it has none."""
+    """Return the value of a settings key as settings files have it; None if it is not set."""
     value = getattr(settings, FIELDS[key])
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
 def changed_settings(topic: str, settings: TopicSettings, changes: Mapping[str, Any]) -> TopicSettings:
-    """Return a topic's own settings with these keys set. Raises TopicSettingsError naming the key.
+    """Return a topic's own settings after these changes. Raises TopicSettingsError, which names the key.
 
     A topic that is explicitly off stays off, whatever a pattern or the broker's file says, until it is switched on.
     """

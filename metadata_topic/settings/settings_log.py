@@ -18,7 +18,7 @@ def read_settings_log(log_dir: Path) -> SettingsTable | None:
     """Return the log's content; None if the topic is not in this directory.
 
     Records at its end may not be committed. Raises LogDirectoryError when it cannot be read, MalformedFileError when it
-    is not understood, or damaged: what came behind may be a longer retention.
+    is damaged or of another format: a setting behind the damage could be a longer retention.
     """
     directory = log_dir / _DIRECTORY
     if not directory.is_dir():

@@ -73,7 +73,10 @@ class _Content:
 
 
 class SettingsMemory:
-    """The content of the settings topic, with what was lost. Also the topic's continuity, for `TopicFollower`."""
+    """The content of the settings topic, joined with what an earlier topic had and this one lost.
+
+    Also judges for `TopicFollower` whether the topic is still the same one, and whole.
+    """
 
     def __init__(self, state_directory: Path | None = None) -> None:
         """Load what is remembered in this directory, if there is one."""
@@ -109,16 +112,16 @@ class SettingsMemory:
 
     @property
     def doubts(self) -> Mapping[TopicDoubt, str]:
-        """Return none that a person must end: agents restore what was lost."""
+        """Return no doubts, ever: agents restore what the topic lost, so no person has to."""
         return {}
 
     @property
     def remembered_epochs(self) -> Collection[tuple[int, int]]:
-        """The epoch that the remembered content ends with."""
+        """The partition and leader epoch of the last record that the memory has."""
         return [] if self._before.epoch is None else [(0, self._before.epoch)]
 
     def reads(self, topic_id: TopicId | None, ends: Mapping[int, int], epoch_ends: EpochEnds = NOT_ASKED) -> bool:
-        """Handle the topic's id and end, as brokers give them. Returns whether reading goes on where it is."""
+        """Take the topic's id and ends, as brokers report them. Returns whether reading continues from where it is."""
         topic = _UNKNOWN_TOPIC if topic_id is None else topic_id.hex()
         end = end_of(0, self.epochs_read.get(0), ends, epoch_ends)
         with self._lock:
@@ -139,7 +142,7 @@ class SettingsMemory:
             return True
 
     def doubted(self, doubt: TopicDoubt, found: str) -> None:
-        """Handle a topic that lost its end, or its beginning, while it was read."""
+        """Handle the news that the topic lost its end or its beginning while it was read."""
         with self._lock:
             self._is_cut |= doubt is TopicDoubt.GAP
             if doubt is TopicDoubt.SHORTER:
@@ -253,7 +256,8 @@ class SettingsMemory:
         ]
 
     def table(self, *, is_read: bool) -> SettingsTable:
-        """Return the values that count; what is remembered until the topic `is_read` to its end once."""
+        """Return the values that count; until the topic was read to its end once (`is_read`), those that are
+        remembered."""
         with self._lock:
             rows = self._counting() if is_read or self._is_lost or not self._before.rows else self._before.rows
             return table_of({key: row.value for key, row in rows.items() if row.value is not None})
@@ -262,18 +266,20 @@ class SettingsMemory:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the topic may still lack something that counts."""
+        """Whether values that count may be missing from the topic, because an earlier topic had them."""
         return self._is_lost
 
     @property
     def unread(self) -> list[str]:
-        """The keys of records that could not be read: what was known before counts, else what loses nothing."""
+        """The keys of records that could not be decoded. For these, the earlier value counts, or else the one that
+        loses nothing."""
         with self._lock:
             rows = self._now.rows.items()
             return sorted(kind.key(name).decode() for (kind, name), row in rows if row.place.is_unread)
 
     def may_lack(self) -> str | None:
-        """Return why the topic may lack what an earlier one held and nobody remembers here; None: it does not."""
+        """Return why the topic may lack values of an earlier one that this agent does not remember; None if it lacks
+        none."""
         with self._lock:
             rows = self._now.rows
             if self._before.rows:
@@ -293,12 +299,12 @@ class SettingsMemory:
             )
 
     def has_new(self, kind: Kind[Any, Any]) -> bool:
-        """Whether the topic has a value of this kind that nobody restored."""
+        """Whether the topic has a value of this kind that was written to it, not restored."""
         with self._lock:
             return any(one is kind and not row.is_restored for (one, _), row in self._now.rows.items())
 
     def restorations(self) -> dict[bytes, bytes]:
-        """Return the records to write now, so that the topic lacks nothing; empty if it does not."""
+        """Return the records (key to value) that would give the topic back what it lost; empty if it lost nothing."""
         with self._lock:
             found = {
                 key: self._now.rows[key]._replace(place=Place(self._now.topic, offset + 1))
@@ -337,7 +343,8 @@ class SettingsMemory:
     # The file.
 
     def save(self) -> None:
-        """Remember what counts; the topic must have been read to its end. Raises OSError."""
+        """Save the values that count to the state directory; the topic must have been read to its end. Raises
+        OSError."""
         with self._lock:
             if self._path is None or self._is_lost or self._saved == (self._now.topic, self.changes):
                 return

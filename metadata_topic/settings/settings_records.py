@@ -21,7 +21,7 @@ TopicPartitionName = tuple[str, int]
 @with_config(AS_READ)
 @dataclass(frozen=True, slots=True)
 class TailRequest:
-    """A request to upload what is below `up_to` now."""
+    """An operator's request to the leader's agent to upload now all records of a partition below the offset `up_to`."""
 
     request_id: str
     up_to: int
@@ -33,7 +33,7 @@ class TailRequest:
 @with_config(AS_READ)
 @dataclass(frozen=True, slots=True)
 class TailStored:
-    """The answer of the leader's agent: everything below `offset` is stored."""
+    """The response of the leader's agent to a `TailRequest`: every record below `offset` is stored."""
 
     request_id: str
     broker_id: int
@@ -53,14 +53,14 @@ Leases = tuple[LeaseValue, ...]
 
 
 def with_lease(known: Leases, lease: LeaseValue) -> Leases:
-    """Return the leases to record next: this one, behind the known ones from the number before it on."""
+    """Return the leases to record next: the known ones from the number before this one's on, and this one."""
     return (*(one for one in known if one.number >= lease.number - 1), lease)
 
 
 @with_config(AS_READ)
 @dataclass(frozen=True, slots=True)
 class Balancer:
-    """The one process of several that balances the cluster (`recovery.reassignment.balance_turn`)."""
+    """Who balances the cluster: of several processes, one at a time (`recovery.reassignment.balance_turn`)."""
 
     holder: str
     """Random, of one process."""
@@ -73,7 +73,7 @@ class Balancer:
 
     @property
     def apart_in(self) -> dict[str, float]:
-        """`apart` by the kind of load; empty if it was not measured yet."""
+        """How far brokers' loads are apart, by the kind of load; empty if it was not measured yet."""
         return {} if self.apart is None else dict(zip(("in", "out", "stored"), self.apart, strict=True))
 
 
@@ -86,7 +86,7 @@ _LATEST_MS: Final = int(datetime.max.replace(tzinfo=UTC).timestamp() * 1000)
 @with_config(AS_READ)
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Who paused links, when, and why."""
+    """A pause of links: who set it, when, and why."""
 
     by: str
     since_ms: Annotated[int, Field(ge=0, le=_LATEST_MS)]
@@ -94,7 +94,7 @@ class Pause:
     reason: str = ""
 
     def describe(self, scope: str) -> str:
-        """Describe the pause in one sentence for people."""
+        """Describe the pause of this scope in one sentence for people."""
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         reason = f" ({self.reason})" if self.reason else ""
         return f"{_links_of(scope)} are paused since {since} by {self.by}{reason}; to end it: {resuming(scope)}"
@@ -105,7 +105,7 @@ Pauses = Mapping[str, Pause]
 
 
 def resuming(scope: str) -> str:
-    """Return the command that ends the pause of this scope."""
+    """Return the command line that ends the pause of this scope."""
     return f"remote-wal resume --{scope.replace(':', ' ', 1)}"
 
 

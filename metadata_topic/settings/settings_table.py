@@ -67,7 +67,7 @@ _PAUSED_KINDS: Final = frozenset({"broker", "zone", "topic"})
 
 
 class MalformedSettingError(ValueError):
-    """A record of the settings topic that has no meaning for us."""
+    """A record of the settings topic cannot be decoded."""
 
 
 class Place(NamedTuple):
@@ -89,7 +89,7 @@ class _Record(Generic[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind(Generic[N, V]):
-    """One kind of values."""
+    """One kind of values in the settings topic: how its names become keys, and its values become records."""
 
     field: str
     """The field of `SettingsTable`."""
@@ -106,13 +106,13 @@ class Kind(Generic[N, V]):
     """Of two values of one place the higher counts: records take others' offsets when a topic's end is lost."""
 
     def key(self, name: N) -> bytes:
-        """Return the key of a record. Raises TopicSettingsError, ValueError for a name that has no meaning."""
+        """Return the key of the record for a name. Raises TopicSettingsError or ValueError for an invalid name."""
         text = self.text(name)
         self.parse(text)
         return f"{self.prefix}:{text}".encode()
 
     def encode(self, value: V | None, restored: Place | None = None) -> bytes:
-        """Return the value of a record; None with a place: that it had been removed."""
+        """Return the value of a record. Without a value but with a place it says that the value was removed."""
         return self.record.dump_json(_Record(FORMAT_VERSION, value, restored))
 
     def decode(self, value: bytes) -> tuple[V | None, Place | None]:
@@ -208,7 +208,7 @@ Key = tuple[Kind[Any, Any], Hashable]
 
 
 def parse_key(key: bytes | None) -> Key:
-    """Return the kind and name of a record. Raises MalformedSettingError, and nothing else."""
+    """Return the kind and name in a record's key. Raises MalformedSettingError, and nothing else."""
     try:
         prefix, _, text = (key or b"").decode().partition(":")
         kind = _BY_PREFIX[prefix]
@@ -249,7 +249,7 @@ class SettingsTable:
         return found if found is not None else self._by_name(topic)
 
     def may_be_durable(self, topic: str) -> bool:
-        """Whether a topic of this name is durable, whatever its id: it may have been made again a moment ago."""
+        """Whether a topic of this name is durable, whatever its id: it may have been recreated a moment ago."""
         own = self.topics.get(topic)
         if own is not None and (own.is_durable or own.topic_id is None):
             return own.is_durable
@@ -274,7 +274,7 @@ class SettingsTable:
 
     @property
     def is_any_durable(self) -> bool:
-        """Whether a topic is durable, or may become so by its name."""
+        """Whether any topic is durable, or any pattern would make a new topic durable."""
         return any(one.is_durable for topics in (self.topics, self.patterns) for one in topics.values())
 
 

@@ -43,7 +43,7 @@ class SettingsReader(TopicFollower):
         settings: FollowSettings = FOLLOW_SETTINGS,
         memory: SettingsMemory | None = None,
     ) -> None:
-        """`on_change` gets the table after each batch that changed it, on the reader's thread; it must not raise.
+        """`on_change` is called with the table after each batch of changes, on the reader's thread; it must not raise.
 
         `memory` has what counts if the topic was lost.
         """
@@ -57,7 +57,7 @@ class SettingsReader(TopicFollower):
 
     @property
     def table(self) -> SettingsTable:
-        """The content, as it counts; until the topic was read to its end once, as it is remembered."""
+        """The values that count; until the topic was read to its end once, those that are remembered."""
         state = self.memory.changes, self.ready
         if self._table[0] != state:
             self._table = state, self.memory.table(is_read=state[1])
@@ -86,7 +86,7 @@ def read_settings(
     consumer_factory: ConsumerFactory = confluent_reader,
     memory: SettingsMemory | None = None,
 ) -> SettingsTable:
-    """Return the topic's content as of now. Blocks.
+    """Read the topic to its end and return its content. Blocks.
 
     Unless `memory` has what an earlier topic held, it waits until agents have put that back. Raises MetadataTopicError
     when there is no such topic, when its end was not reached in time, or when it may still lack something.
@@ -119,7 +119,7 @@ def read_settings(
 
 
 def read_known_settings(client_config: KafkaClientConfig) -> SettingsTable:
-    """Return the topic's content as of now; settings of topics that are gone stand apart. Blocks.
+    """Read the topic to its end and return its content, with settings of deleted topics kept apart. Blocks.
 
     Raises MetadataTopicError when there is no such topic, or its end was not reached in time.
     """
@@ -169,21 +169,21 @@ class SettingsWriter:
         )
 
     def put(self, kind: Kind[N, V], values: Mapping[N, V | None]) -> None:
-        """Write values by their names, None to remove one; durable on return.
+        """Write values of a kind under their names (None removes one). They are durable when this returns.
 
         Raises MetadataTopicError, and TopicSettingsError or ValueError for a name that has no meaning.
         """
         self.write({kind.key(name): None if value is None else kind.encode(value) for name, value in values.items()})
 
     def put_soon(self, kind: Kind[N, V], name: N, value: V) -> None:
-        """Write a value; returns at once."""
+        """Queue a value to be written, and return at once; delivery is not awaited."""
         self._producer.produce(
             SETTINGS_TOPIC, value=kind.encode(value), key=kind.key(name), partition=0, on_delivery=_log_failure
         )
         self._producer.poll(0)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Wait for the delivery of records on their way. Idempotent."""
+        """Wait until the queued records are delivered, or time runs out. Idempotent."""
         self._producer.flush(timeout_s)
 
     def write(self, records: Mapping[bytes, bytes | None]) -> None:

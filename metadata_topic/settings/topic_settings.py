@@ -99,7 +99,7 @@ class TopicSettings:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether an agent wrote them for the topic, by a pattern or the broker's file."""
+        """Whether an agent wrote the settings for the topic, from a pattern or from the broker's file."""
         return self.origin not in ("", OWN)
 
     @property
@@ -109,7 +109,7 @@ class TopicSettings:
 
     @property
     def is_durable(self) -> bool:
-        """Whether producers are answered only once their records are stored."""
+        """Whether acknowledgements are held until the records are stored in object storage."""
         return self.enable and self.durable
 
     @property
@@ -118,7 +118,8 @@ class TopicSettings:
         return replace(self, topic_id=None) == TopicSettings()
 
     def is_of(self, topic_id: TopicId | None) -> bool:
-        """Whether they belong to this topic, not to an earlier one of that name; True also while an id is unknown."""
+        """Whether the settings belong to the topic with this id, not to an earlier one of its name; True also while
+        an id is unknown."""
         return None in (topic_id, self.topic_id) or topic_id == self.topic_id
 
 
@@ -129,7 +130,7 @@ def settings_of(topics: Mapping[str, TopicSettings], name: str, topic_id: TopicI
 
 
 class GatewayPart(StrEnum):
-    """A part of the zone gateway that works only if agents at both ends, or all of them, have it on."""
+    """A part of the zone gateway that works only if agents at both ends, or all agents, have it switched on."""
 
     CLIENTS = "clients"
     PRODUCE = "produce"
@@ -141,7 +142,7 @@ class GatewayPart(StrEnum):
 @with_config(AS_READ)
 @dataclass(frozen=True, slots=True)
 class AgentRegistration:
-    """An agent that runs, or ran last, beside a broker."""
+    """What an agent wrote about itself at its start: the broker beside it, its address and its settings."""
 
     broker_id: int
     incarnation: int
@@ -192,7 +193,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def why_not_durable(agents: Mapping[int, AgentRegistration], broker_ids: Collection[int] = ()) -> str | None:
-    """Return why topics cannot be durable, by what agents registered at their start; None if they can.
+    """Return why topics cannot be durable, judged by what agents registered at their start; None if they can.
 
     `broker_ids` are brokers that may lead, beside those whose agents have registered.
     """

@@ -89,7 +89,7 @@ def ends_by_local_retention(topic: TopicSettings | None, *, tiered: bool) -> boo
 
 
 def why_not_as_local(config: Config) -> str | None:
-    """Return why a topic's objects cannot be kept as long as the brokers keep its log; None if they can."""
+    """Return why a topic's objects cannot be kept for as long as its log on the brokers' disks; None if they can."""
     policy = _policy(config)
     if "compact" not in policy or "delete" in policy:
         return None
@@ -102,7 +102,7 @@ def why_not_as_local(config: Config) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class KeptFor:
-    """How long entries of a topic are kept, in ms from the writing of their object; NO_LIMIT: for ever."""
+    """For how long entries of a topic are kept, in ms since their object was written; NO_LIMIT: for ever."""
 
     retention_ms: int
     lagging_ms: int
@@ -118,7 +118,7 @@ class WalRetention:
     lagging_max_ms: int = LAGGING_MAX_MS
 
     def of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
-        """Return how long a topic's entries are kept; `local_ms` may be NO_LIMIT.
+        """Return for how long a topic's entries are kept; `local_ms` is its local retention, or NO_LIMIT.
 
         `topic` is None, and the replication factor 0, if unknown.
         """
@@ -129,7 +129,8 @@ class WalRetention:
         return KeptFor(kept_ms, _shorter(longer(kept_ms, self.lagging_max_ms), local_ms))
 
     def chosen_ms(self, topic: TopicSettings, replication_factor: int) -> int:
-        """Return the wanted retention, whatever the local retention is: in ms, AS_LOCAL or NO_LIMIT."""
+        """Return the retention that settings ask for, before the local retention limits it: in ms, AS_LOCAL or
+        NO_LIMIT."""
         if topic.wal_retention_ms is not None:
             return topic.wal_retention_ms
         return AS_LOCAL if topic.is_durable or replication_factor <= _FEW_REPLICAS else self.default_ms
@@ -149,7 +150,8 @@ AS_BEFORE: Final = WalRetention(AS_LOCAL)
 
 @dataclass(frozen=True, slots=True)
 class AgentsRetention:
-    """The retention settings of the registered agents, which may differ. Each decides for the objects in its care."""
+    """The retention settings of the registered agents, which may differ. Each agent decides for the objects that it
+    owns."""
 
     agents: tuple[WalRetention, ...]
 
@@ -162,14 +164,14 @@ class AgentsRetention:
         return cls(tuple(told) or (AS_BEFORE,))
 
     def shortest_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
-        """Return the time up to which every agent keeps entries."""
+        """Return for how long every agent keeps a topic's entries: the shortest of the agents' retentions."""
         kept = self._all_of(topic, replication_factor, local_ms)
         return KeptFor(
             reduce(_shorter, (one.retention_ms for one in kept)), reduce(_shorter, (one.lagging_ms for one in kept))
         )
 
     def longest_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
-        """Return the time beyond which no agent keeps entries."""
+        """Return after how long no agent keeps a topic's entries: the longest of the agents' retentions."""
         kept = self._all_of(topic, replication_factor, local_ms)
         return KeptFor(
             reduce(longer, (one.retention_ms for one in kept)), reduce(longer, (one.lagging_ms for one in kept))

@@ -44,11 +44,11 @@ class DeadTails:
         return ((key, tails[key]) for tails in self._tails.values() for key in tails.keys() & keys)
 
     def is_published(self, segment_id: CombinedSegmentId, key: PartitionAndEpoch) -> bool:
-        """Whether this topic itself tells what is known of the segment's dead records of this partition and epoch."""
+        """Whether the present topic has what is known of the segment's dead records of this partition and epoch."""
         return key not in self._unpublished.get(segment_id, ())
 
     def know(self, tail: DeadTail) -> None:
-        """Add a dead tail that an image tells, of this topic or of one before it."""
+        """Add a dead tail from a snapshot, which may be of an earlier topic."""
         tails = self._tails.setdefault(tail.combined_segment_id, {})
         key = (tail.topic_id_partition, tail.leader_epoch)
         tails[key] = min(tails.get(key, tail.first_offset), tail.first_offset)
@@ -67,7 +67,7 @@ class DeadTails:
         self._unpublished.pop(segment_id, None)
 
     def list_untold(self) -> list[DeadTail]:
-        """Return the dead tails that this topic does not tell."""
+        """Return the dead tails that no record of the present topic declares."""
         return [
             DeadTail(segment_id, *partition_and_epoch, first_offset)
             for segment_id, tails in self._unpublished.items()
@@ -75,11 +75,11 @@ class DeadTails:
         ]
 
     def know_as_untold(self, tail: DeadTail) -> None:
-        """Note that the topic does not tell this dead tail, as an earlier process knew."""
+        """Mark a dead tail as unpublished: an earlier process found no record of it in the topic."""
         self._unpublished.setdefault(tail.combined_segment_id, {})[tail.topic_id_partition, tail.leader_epoch] = (
             tail.first_offset
         )
 
     def begin_anew(self) -> None:
-        """Mark all dead tails as unpublished, because the topic is another one, or is read again."""
+        """Mark all dead tails as unpublished, because the topic was recreated, or is read again from its beginning."""
         self._unpublished = {segment_id: dict(tails) for segment_id, tails in self._tails.items()}

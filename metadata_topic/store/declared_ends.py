@@ -10,7 +10,8 @@ from kafka_log.topic_partition import TopicIdPartition
 
 
 class DeclaredEnd(NamedTuple):
-    """Everything that one leader said of one older epoch: its own log's leader epochs do not change while it leads."""
+    """Where one leader said that one older epoch ends. Its own leader epochs do not change while it leads, so it
+    says so once."""
 
     topic_id_partition: TopicIdPartition
     declarer_epoch: int
@@ -23,7 +24,7 @@ class DeclaredEnd(NamedTuple):
 
 
 class DeclaredEnds:
-    """All declarations, in any order and however often they were told."""
+    """All declared ends of epochs. The order in which they arrive, and repetitions, make no difference."""
 
     def __init__(self) -> None:
         self._by_partition: dict[TopicIdPartition, dict[tuple[int, int], DeclaredEnd]] = {}

@@ -24,14 +24,15 @@ BEFORE_THE_TOPIC: Source = (-1, -1)
 
 
 class PlacedRegistration(NamedTuple):
-    """A registration and where it stood."""
+    """A registration of an agent, and the partition and offset of its record; None if it was not read from the
+    topic."""
 
     registration: RemoteWalNodeRegistration
     source: Source | None
 
 
 class Registrations:
-    """All brokers' registrations. Not thread-safe."""
+    """The registrations of all brokers' agents: they decide which records are refused. Not thread-safe."""
 
     def __init__(self) -> None:
         # Fenced registrations are not kept, so there are about as many as the broker's agent had starts.
@@ -41,7 +42,7 @@ class Registrations:
         """By broker: how many registrations came after one of a higher incarnation."""
 
     def add(self, registration: RemoteWalNodeRegistration, source: Source | None) -> bool:
-        """Add a registration; False when its incarnation is itself fenced."""
+        """Add a registration; False when one of a higher incarnation came before it, so that it is refused."""
         broker_id = registration.broker_id
         arriving = PlacedRegistration(registration, source)
         placed = self._placed.setdefault(broker_id, [])
@@ -57,7 +58,7 @@ class Registrations:
         return True
 
     def fences(self, broker_id: int, incarnation: int, source: Source | None) -> bool:
-        """Whether a record of that incarnation at that place is refused."""
+        """Whether a record of that incarnation, at that place in the topic, is refused."""
         newest = self._newest.get(broker_id)
         if newest is None or incarnation >= newest.registration.incarnation:
             return False
@@ -67,7 +68,8 @@ class Registrations:
         )
 
     def begin_anew(self) -> None:
-        """Place all registrations before the topic: it is another one, and places in the two are not comparable."""
+        """Move all registrations before the topic's beginning: the topic was recreated, so their offsets mean
+        nothing in it."""
         for broker_id, placed in self._placed.items():
             self._placed[broker_id] = [PlacedRegistration(known.registration, BEFORE_THE_TOPIC) for known in placed]
         for broker_id, newest in self._newest.items():

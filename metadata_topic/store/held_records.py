@@ -21,14 +21,14 @@ LocalLosses = Mapping[TopicIdPartition, tuple[DeclaredGap, ...]]
 
 
 class HeldRecords:
-    """All declared local losses. Declarations are few, and only grow."""
+    """All declared local losses. Declarations are few, and are never removed."""
 
     def __init__(self) -> None:
         self.losses: LocalLosses = {}
         self._told: dict[DeclaredGap, None] = {}
 
     def add(self, losses: Iterable[DeclaredGap], *, is_published: bool = True) -> None:
-        """Add losses; `is_published`: the topic tells them.
+        """Add local losses; `is_published`: records of the topic declare them.
 
         `losses` is replaced, never changed, so others may keep it.
         """
@@ -40,12 +40,12 @@ class HeldRecords:
                 self._told[loss] = None
 
     def __iter__(self) -> Iterator[DeclaredGap]:
-        """Yield the losses that the topic tells of: a snapshot must not know more."""
+        """Yield the losses that records of the topic declare: a snapshot must not have more than the topic."""
         return iter(self._told)
 
 
 def is_held(entry: RemoteLogSegmentMetadataEntry, losses: LocalLosses) -> bool:
-    """Whether the entry has records that the log lost locally, whether or not they were declared dead."""
+    """Whether the entry has records that the log lost locally, so that its object is kept."""
     return lost_from(entry, losses) is not None
 
 

@@ -37,7 +37,7 @@ class _Run(NamedTuple):
 
 
 class PartitionLookups:
-    """Answers a store's lookups by partition."""
+    """The lookups of a metadata store by partition, leader epoch and offset."""
 
     _lock: AbstractContextManager[object]
     _state: StoreState
@@ -125,7 +125,8 @@ class PartitionLookups:
         return LeaderEpochs([*chain, (head, head_start), *newer])
 
     def released_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
-        """Return the offset below which nothing of a log is wanted: an object with records up to there has gone."""
+        """Return the offset below which no record of a log is needed: an object with records up to there was
+        released."""
         with self._lock:
             released = self._state.take_in_released()
             ends = ((epoch, leader_epochs.end_of(epoch)) for epoch in leader_epochs.newest_first())
@@ -135,7 +136,7 @@ class PartitionLookups:
             )
 
     def log_starts(self) -> dict[TopicIdPartition, dict[int, int]]:
-        """Return where logs begin as their leaders' agents told it, by leader epoch."""
+        """Return the first offset of logs by leader epoch, as the agents beside their leaders published it."""
         found: defaultdict[TopicIdPartition, dict[int, int]] = defaultdict(dict)
         with self._lock:
             for partition, epoch, offset, _ in self._state.log_starts.all():

@@ -31,7 +31,7 @@ _KEPT_MAX: Final = 500_000
 
 
 class ReleasedUpTo(NamedTuple):
-    """Says that a partition's records of an epoch were released below `offset`."""
+    """Up to which offset (exclusive) a partition's records of one epoch were released."""
 
     topic_id_partition: TopicIdPartition
     leader_epoch: int
@@ -62,7 +62,7 @@ class ReleasedOffsets:
         self._known[key] = max(offset, known_offset), max(reached, known_reached)
 
     def add(self, entry_block: bytes) -> None:
-        """Record that a finished object with these entries, none of them dead, is not wanted any more."""
+        """Record that the records in this block of entries, of a finished object, are no longer needed."""
         if not entry_block:
             return
         self._waiting.append(entry_block)
@@ -81,7 +81,7 @@ class ReleasedOffsets:
         return [ReleasedUpTo(*key, *known) for key, known in self._known.items()]
 
     def take_changed(self) -> list[ReleasedUpTo]:
-        """Return what changed since the last call, as far as it is still known."""
+        """Return the released offsets that changed since the last call, without those forgotten since."""
         self._fold()
         changed, self._changed = self._changed, set()
         return [ReleasedUpTo(*key, *self._known[key]) for key in changed if key in self._known]

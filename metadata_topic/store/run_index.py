@@ -66,7 +66,7 @@ _EPOCHS: Final = (
 
 
 class Runs(NamedTuple):
-    """Some runs, as columns."""
+    """Runs of offsets and the numbers of the blocks that hold them, as columns."""
 
     firsts: Int64s
     lasts: Int64s
@@ -74,7 +74,7 @@ class Runs(NamedTuple):
     """The numbers of the segments' blocks."""
 
     def select(self, wanted: NDArray[np.bool_]) -> "Runs":
-        """Return the runs that the mask selects."""
+        """Return the runs where the mask is true."""
         return Runs(self.firsts[wanted], self.lasts[wanted], self.numbers[wanted])
 
 
@@ -87,7 +87,7 @@ class _Chunk(NamedTuple):
 
 
 class RunIndex:
-    """Finds the runs of a partition: in memory those of recent blocks, in spans of the file all others."""
+    """Finds the runs of a partition: in memory for recent blocks, in spans of the SQLite file for all others."""
 
     def __init__(self, connection: sqlite3.Connection, states: SegmentStates) -> None:
         self._connection = connection
@@ -102,11 +102,12 @@ class RunIndex:
 
     @property
     def facts(self) -> list[int]:
-        """What a later process needs beside the spans, for `load`."""
+        """Counters to be stored beside the spans, for a later process's `load`."""
         return [self._packed_to, self._spans, self._packed_runs, self._dead_runs]
 
     def load(self, facts: Sequence[int], unpacked: Callable[[int], Iterable[tuple[int, bytes]]]) -> None:
-        """Continue with the spans of an earlier process, and with the blocks that `unpacked` gives from a number on."""
+        """Continue with an earlier process's spans. `unpacked(n)` yields the blocks from number n on that are in no
+        span yet."""
         self._packed_to, self._spans, self._packed_runs, self._dead_runs = facts
         for number, block in unpacked(self._packed_to):
             self.add(number, block)
@@ -117,14 +118,14 @@ class RunIndex:
         self._waiting_rows += entry_columns.entry_count(entry_block)
 
     def forget(self, number: int, entries: int) -> None:
-        """Note that a block with so many entries belongs to no segment any more."""
+        """Record that a block with this many entries no longer belongs to a segment."""
         if self._waiting.pop(number, None) is not None:
             self._waiting_rows -= entries
         elif number < self._packed_to:
             self._dead_runs += entries
 
     def advance(self, next_number: int) -> int:
-        """Write or sweep spans if it is time, in the table's transaction; all blocks below `next_number` are indexed.
+        """Write or sweep spans when due, within the table's transaction; all blocks below `next_number` are indexed.
 
         Returns about how many bytes that writes.
         """
@@ -178,7 +179,7 @@ class RunIndex:
     ) -> list[tuple[int, int]]:
         """Return offsets within `bounds` that finished segments hold, as ascending ranges that do not touch.
 
-        `dead_from` is by block the offset from which on that segment's records of this epoch are dead.
+        `dead_from` maps a block's number to the offset from which on its records of this epoch are dead.
         """
         runs = self.find_runs(topic_id_partition, leader_epoch, bounds, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
         return _joined(_living(runs, dead_from, bounds[0]), bounds)

@@ -80,15 +80,15 @@ _GONE: Final = 255
 
 
 class DamagedRowError(Exception):
-    """The file returned something other than what was written."""
+    """The database returned something other than what was written to it."""
 
 
 class StoreLostError(OSError):
-    """The store's file failed. The topic and snapshots have everything that was in it, for another store."""
+    """The metadata store's file failed. Another store can be built from the topic and snapshots."""
 
 
 class Segment:
-    """A combined segment that is not deleted. Whoever changes it puts it back (`SegmentTable.put`)."""
+    """A combined segment that is not deleted. Code that changes one must put it back (`SegmentTable.put`)."""
 
     __slots__ = (
         "custom_metadata",
@@ -125,7 +125,7 @@ class Segment:
 
 
 class SegmentStates:
-    """The state of each block's segment, one byte each, for searches that look at thousands."""
+    """The state of each block's segment, one byte each, so that a search can check thousands at once."""
 
     def __init__(self) -> None:
         self._first = 1
@@ -143,11 +143,11 @@ class SegmentStates:
             self._states[at] = state
 
     def forget(self, number: int) -> None:
-        """Record that the block belongs to no segment any more."""
+        """Record that the block no longer belongs to a segment."""
         self.put(number, _GONE)
 
     def load(self, numbers: Sequence[int], states: Sequence[int], behind: int) -> None:
-        """Start with these blocks' states; the numbers of later blocks begin at `behind`."""
+        """Start with these blocks' states; `behind` is the number of the next block."""
         self._first = min(numbers, default=behind)
         self._states = np.full(behind - self._first + 1024, _GONE, dtype=np.uint8)
         self._states[np.array(numbers, dtype=np.int64) - self._first] = states
@@ -165,7 +165,7 @@ class SegmentStates:
         return self._first <= number < self._first + len(self._states) and self._states[number - self._first] != _GONE
 
     def count_from(self, number: int) -> int:
-        """Return how many blocks from that number on belong to segments."""
+        """Return how many of the blocks with this number or a higher one belong to segments."""
         return int((self._states[max(number - self._first, 0) :] != _GONE).sum())
 
     def are_living(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -175,12 +175,12 @@ class SegmentStates:
 
 
 class SegmentTable:
-    """The segments, their blocks of entries and all other facts, in one SQLite database."""
+    """All combined segments, their blocks of entries and other facts, in one SQLite database."""
 
     def __init__(self, path: Path | None = None, cache_bytes: int = 2 << 20, *, is_read_only: bool = False) -> None:
         """Open the file, or make it; without a path in memory. Raises sqlite3.Error and DamagedRowError.
 
-        `is_read_only`: stay with what the file holds now, while its agent goes on.
+        `is_read_only`: read the file as it is now, while the agent that owns it continues to write.
         """
         self.path, self._is_read_only = path, is_read_only
         if path is not None and is_read_only:
@@ -234,13 +234,13 @@ class SegmentTable:
         [[self._data_version]] = run("PRAGMA data_version")
 
     def check_unshared(self) -> None:
-        """Raise DamagedRowError if somebody else wrote into the file."""
+        """Raise DamagedRowError if another process wrote into the file."""
         [[version]] = self.connection.execute("PRAGMA data_version")
         if version != self._data_version:
             raise DamagedRowError("another process has written into it")
 
     def load(self, next_number: int) -> Iterator[Segment]:
-        """Yield the segments that the file holds, and count them. Raises sqlite3.Error and DamagedRowError."""
+        """Yield the segments in the file, and count them. Raises sqlite3.Error and DamagedRowError."""
         self.next_number = next_number
         numbers, states = [], []
         for row in self.connection.execute(f"SELECT {_COLUMNS} FROM segments"):  # noqa: S608
@@ -290,18 +290,18 @@ class SegmentTable:
         return segment
 
     def add(self, segment: Segment) -> None:
-        """Add a segment that is not there; `give_block` follows if it has entries."""
+        """Add a new segment; if it has entries, call `give_block` afterwards."""
         self.enter(segment)
         writer, sequence = segment.segment_id[:2], segment.segment_id.sequence
         self._highest[writer] = max(self._highest.get(writer, -1), sequence)
 
     def leave(self, segment: Segment) -> None:
-        """Stop counting a segment that is going to be changed or removed."""
+        """Take a segment out of the totals, before it is changed or removed."""
         self.segments_in[segment.state] -= 1
         self.bytes_in[segment.state] -= max(segment.size_bytes, 0)
 
     def enter(self, segment: Segment) -> None:
-        """Count a segment as it is now, and put it back."""
+        """Add a changed segment to the totals again, and put it back."""
         self.segments_in[segment.state] += 1
         self.bytes_in[segment.state] += max(segment.size_bytes, 0)
         if segment.number:
@@ -309,12 +309,12 @@ class SegmentTable:
         self.put(segment)
 
     def put(self, segment: Segment) -> None:
-        """Put a segment back as it is now, for the next flush."""
+        """Queue a changed segment for the next flush."""
         self.changes += 1
         self._pending[segment.segment_id] = segment
 
     def give_block(self, segment: Segment, entry_block: bytes) -> None:
-        """Replace a segment's entries by this block, under a new number."""
+        """Store this block as the segment's entries, under a new number."""
         if segment.number:
             self.states.forget(segment.number)
             self._by_number.pop(segment.number, None)
@@ -327,7 +327,7 @@ class SegmentTable:
         self.put(segment)
 
     def remove(self, segment: Segment) -> None:
-        """Remove a segment, after `leave`."""
+        """Remove a segment; call `leave` before."""
         self.changes += 1
         if segment.number:
             self.states.forget(segment.number)
@@ -340,12 +340,12 @@ class SegmentTable:
             self._blocks_gone.append((number,))
 
     def release(self, segment: Segment) -> None:
-        """Keep the segment's stored block until `take_released`, also if the segment is removed before."""
+        """Keep the segment's entries for `take_released`, even if the segment is removed before."""
         self._released.add(segment.number)
         self._newly_released.append((segment.number,))
 
     def take_released(self) -> list[bytes]:
-        """Return the blocks that were released since the last call, and keep them no longer."""
+        """Return, and forget, the entries of segments that were released since the last call."""
         if not self._released:
             return []
         numbers = np.array(sorted(self._released), dtype=np.int64)
@@ -420,7 +420,7 @@ class SegmentTable:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection that sees everything as it is now, without a lock if there is a file."""
+        """Yield a connection with a view of the present content; with a file, others may write meanwhile."""
         if self.path is None or self._is_read_only:
             yield self.connection
             return
@@ -432,7 +432,7 @@ class SegmentTable:
     # The file
 
     def flush(self, facts: Iterable[tuple[str, str, str | None]] = ()) -> None:
-        """Write everything that waits, and these facts (kind, key, value; None: forget it), as one transaction."""
+        """Write all changed segments and these facts (kind, key, value; None removes one) in one transaction."""
         run, many = self.connection.execute, self.connection.executemany
         if self._pending:
             gone = [segment_id for segment_id, segment in self._pending.items() if segment is None]
@@ -482,14 +482,14 @@ class SegmentTable:
         return len(self._pending)
 
     def facts(self) -> Iterator[tuple[str, str, str]]:
-        """Yield all facts (kind, key, value). Raises DamagedRowError."""
+        """Yield all facts of other kinds than segments (kind, key, value). Raises DamagedRowError."""
         for kind, key, value, checksum in self.connection.execute("SELECT kind, key, value, checksum FROM facts"):
             if _sum(kind, key, value) != checksum:
                 raise DamagedRowError(f"what is known of {kind} cannot be read back")
             yield kind, key, value
 
     def clear(self) -> None:
-        """Forget everything, also in the file."""
+        """Remove all content, also from the file."""
         for table in _TABLES:
             self.connection.execute(f"DELETE FROM {table}")  # noqa: S608
         self.connection.commit()
@@ -522,7 +522,7 @@ def published_rows(
     state: RemoteLogSegmentState | None = None,
     limit: int = -1,
 ) -> Iterator[PublishedSegment]:
-    """Yield the segments that the connection sees, by writer and sequence, beginning behind `behind`."""
+    """Yield the segments that follow `behind` in the order of writer and sequence, as the connection sees them."""
     of_state = "" if state is None else f"AND s.state = {int(state)}"
     for *row, block, of_block in connection.execute(
         f"SELECT {', '.join('s.' + name for name in _COLUMNS.split(', '))}, b.block, b.checksum"  # noqa: S608
@@ -543,7 +543,7 @@ def published_rows(
 
 
 def checked_block(number: int, block: bytes | None, checksum: int) -> bytes:
-    """Return a block as it was written. Raises DamagedRowError."""
+    """Return a stored block after checking it. Raises DamagedRowError when the checksum differs."""
     if not isinstance(block, bytes) or _block_sum(number, block) != checksum:
         raise DamagedRowError(f"block {number} cannot be read back")
     return block

@@ -8,7 +8,7 @@ from plugin.segment_metadata import RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True)
 class SegmentTally:
-    """The segments of one broker, all of its incarnations, in one state."""
+    """How many segments of one broker are in one state, over all its incarnations."""
 
     broker_id: int
     state: RemoteLogSegmentState

@@ -60,7 +60,7 @@ class SequenceSet:
         self._size = sum(ends) - sum(starts)
 
     def join(self, intervals: Iterable[tuple[int, int]]) -> None:
-        """Add half-open intervals, in any order, whatever is there already."""
+        """Add half-open intervals in any order; they may overlap the set's."""
         known = joined_ranges([*self.intervals, *intervals])
         self._starts, self._ends = [start for start, _ in known], [end for _, end in known]
         self._size = sum(self._ends) - sum(self._starts)

@@ -93,16 +93,16 @@ class StoreFile:
 
     @property
     def path(self) -> Path:
-        """The database."""
+        """The path of the SQLite database."""
         return self.directory / FILE_NAME
 
     @property
     def refused(self) -> Path:
-        """An empty file that is there if the last store was lost because the disk took no more."""
+        """The path of an empty file that exists if the last store was lost because the disk was full."""
         return self.directory / f"{FILE_NAME}-refused"
 
     def remove(self) -> None:
-        """Remove the store's files, as far as the disk allows."""
+        """Delete the store's files; errors of the disk are ignored."""
         for suffix in ("", "-wal", "-shm", "-refused"):
             try:
                 self.path.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
@@ -164,10 +164,13 @@ class _StoreLock:
 
 
 class RemoteWalMetadataStore(PartitionLookups):
-    """Answers what is where. See the module's theory."""
+    """Answers which object holds which records, from the metadata topic's records. Thread-safe.
+
+    The module's docstring has the theory.
+    """
 
     def __init__(self, file: StoreFile | None = None) -> None:
-        """Continue with what is in the file; without one all that is known is in memory.
+        """Open the store with the content of the file; without a file it starts empty, in memory.
 
         Raises StoreLostError for a file of another process that cannot be read.
         """
@@ -238,18 +241,20 @@ class RemoteWalMetadataStore(PartitionLookups):
         self._state.flush(facts)
 
     def close(self) -> None:
-        """Close the store: it answers nothing from now on, and the next one may use the file. Waits for the disk."""
+        """Close the store and wait for the disk: no method may be called afterwards, and another store may open the
+        file."""
         with suppress(StoreLostError), self._lock:
             self._lock.failure = StoreLostError("the metadata store is closed")
             self._state.table.connection.close()
 
     @property
     def failure(self) -> StoreLostError | None:
-        """What every question raises from now on; None while all is well."""
+        """The error that every method raises since the store's file failed; None while it works."""
         return self._lock.failure
 
     def keep_also(self, kind: str, changed: OtherFacts) -> Mapping[str, str]:
-        """Keep facts of another part in the same file and transactions. Returns those that the file has."""
+        """Also store facts of another part of the agent, in the same transactions. Returns those already in the
+        file, by key."""
         with self._lock:
             self._other_facts[kind] = changed
             return self._state.other_facts.pop(kind, {})
@@ -292,7 +297,8 @@ class RemoteWalMetadataStore(PartitionLookups):
                     self._state.note_ends(RemoteWalLogSegmentMetadataUpdate(*about, record.event_timestamp_ms))
 
     def declares(self, record: RemoteWalGapDeclaration) -> None:
-        """Record gaps that this process has just declared. Snapshots leave them out until the topic tells of them."""
+        """Record gaps that this process has just declared. Snapshots leave them out until they are read back from
+        the topic."""
         with self._lock:
             losses = [gap for gap in record.gaps if gap.reason is GapReason.LOST_LOCALLY]
             self._state.untold_gaps.add(gap for gap in record.gaps if gap not in losses)
@@ -305,7 +311,7 @@ class RemoteWalMetadataStore(PartitionLookups):
 
     @contextmanager
     def streamed_image(self) -> Iterator[StoreImage]:
-        """Yield all that is known, with segments that are read one by one on demand, until the context ends.
+        """Yield all that is known, with segments that are read one by one on demand while the context lasts.
 
         If there is a file, other threads continue meanwhile.
         """
@@ -329,7 +335,7 @@ class RemoteWalMetadataStore(PartitionLookups):
                 raise
 
     def restore(self, image: StoreImage) -> None:
-        """Replace everything that is known by `image`; counters stay.
+        """Replace all content by `image`; counters stay.
 
         Errors that its segments raise are passed on; then nothing is known.
         """
@@ -344,13 +350,13 @@ class RemoteWalMetadataStore(PartitionLookups):
                 raise
 
     def begin_anew(self) -> None:
-        """Start over with a topic that is another one, or lost its tail: what is known stays known."""
+        """Start over at the beginning of a topic that was recreated or lost its end: all content is kept."""
         with self._lock:
             self._state.begin_anew()
             self._flush()
 
     def join(self, image: StoreImage) -> None:
-        """Add what `image` tells: several agents' snapshots tell more than one."""
+        """Add the content of `image` to this store: several agents' snapshots together have more than one."""
         with self._lock:
             self._state.join(image)
             self._flush()
@@ -369,7 +375,7 @@ class RemoteWalMetadataStore(PartitionLookups):
             return self._state.registrations.newest(broker_id)
 
     def refused_registrations_of(self, broker_id: int) -> int:
-        """Return how many of a broker's registrations this store has read behind one of a higher incarnation."""
+        """Return how many of a broker's registrations were refused, because one of a higher incarnation came before."""
         with self._lock:
             return self._state.registrations.refused[broker_id]
 
@@ -384,7 +390,7 @@ class RemoteWalMetadataStore(PartitionLookups):
             return self._state.registrations.placed()
 
     def caretaker_of(self, broker_id: int) -> int:
-        """Return the broker whose agent cares for this broker's objects: itself, unless another took over."""
+        """Return the broker whose agent owns this broker's objects: its own agent, unless another took over."""
         registration = self.registration_of(broker_id)
         return broker_id if registration is None else registration.caretaker_broker_id
 
@@ -491,7 +497,7 @@ class RemoteWalMetadataStore(PartitionLookups):
 
     @property
     def file_bytes(self) -> int:
-        """How much of the disk (or of the memory) everything takes."""
+        """The size of the store's content on disk, or in memory without a file."""
         with self._lock:
             return self._state.table.file_bytes
 

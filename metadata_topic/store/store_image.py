@@ -15,7 +15,7 @@ from plugin.segment_metadata import CombinedSegmentId
 
 @dataclass(frozen=True, slots=True)
 class WriterImage:
-    """What is remembered of one incarnation's objects that are gone or refused: half open intervals."""
+    """The sequences of one incarnation's objects that are deleted or refused, as half-open intervals."""
 
     broker_id: int
     incarnation: int
@@ -25,7 +25,7 @@ class WriterImage:
 
 @dataclass(frozen=True, slots=True)
 class DeadTail:
-    """The end of an object's entry that is dead: all of its records from `first_offset` on."""
+    """The dead end of an entry in an object: all of its records from `first_offset` on."""
 
     combined_segment_id: CombinedSegmentId
     topic_id_partition: TopicIdPartition

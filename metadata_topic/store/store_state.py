@@ -45,7 +45,7 @@ _PENDING_MAX: Final = 500
 
 
 class AdoptedSources:
-    """Knows which segments that are not deleted name which objects of gateways (`plugin.adopted_records`)."""
+    """Knows for each object of a gateway which segments, not deleted, name it (`plugin.adopted_records`)."""
 
     def __init__(self) -> None:
         self._segments: dict[RouterObjectId, set[CombinedSegmentId]] = {}
@@ -74,7 +74,7 @@ def _named(custom_metadata: bytes) -> tuple[RouterObjectId, ...]:
 
 
 class Writer:
-    """What is remembered of one incarnation's objects that are gone or refused."""
+    """The sequences of one incarnation's objects that are deleted or refused."""
 
     __slots__ = ("deleted", "fenced")
 
@@ -85,10 +85,10 @@ class Writer:
 
 
 class StoreState:
-    """All that a store knows, and the changes by records."""
+    """The content of a metadata store, and how records change it."""
 
     def __init__(self, path: Path | None = None, cache_bytes: int = 0, *, is_read_only: bool = False) -> None:
-        """Continue with what the file holds. Raises sqlite3.Error, DamagedRowError, and what `json` and `int` raise."""
+        """Load the file's content. Raises sqlite3.Error, DamagedRowError, and what `json` and `int` raise."""
         self.table = SegmentTable(path, cache_bytes, is_read_only=is_read_only)
         self.counters: Counter[str] = Counter()
         self.untold_gaps = DeclaredGaps()
@@ -117,21 +117,21 @@ class StoreState:
         """Keys of what changed since the last flush; for the file."""
 
     def clear(self) -> None:
-        """Forget everything, also in the file."""
+        """Remove all content, also from the file."""
         self.table.clear()
         self._forget_all()
 
     # The file
 
     def flush(self, facts: Iterable[tuple[str, str, str | None]]) -> None:
-        """Write all that changed, with these facts of other parts."""
+        """Write all changes, and these facts of other parts of the agent, in one transaction."""
         self.table.unchecked_bytes += self.index.advance(self.table.next_number)
         index = json.dumps([self.table.next_number, *self.index.facts])
         progress = json.dumps(sorted(self.progress.items()))
         self.table.flush([*facts, *self._changed_facts(), ("index", "", index), ("progress", "", progress)])
 
     def flush_if_many(self) -> None:
-        """Write changed segments alone if many wait; they count only once `flush` has written everything."""
+        """Write changed segments early if many wait; a reader counts them only after the next `flush`."""
         if self.table.pending >= _PENDING_MAX:
             self.table.unchecked_bytes += self.index.advance(self.table.next_number)
             self.table.flush()
@@ -205,7 +205,7 @@ class StoreState:
     # Records
 
     def apply(self, record: MetadataRecord, source: Source | None) -> None:
-        """Apply a record that stood at `source`."""
+        """Apply a record; `source` is its partition and offset."""
         if isinstance(record, PublishedSegment):
             self._apply_segment(record, source)
         elif isinstance(record, UnknownRecord):
@@ -227,7 +227,7 @@ class StoreState:
             self._apply_segment(PublishedSegment.of(record), source)
 
     def image(self, segments: Segments) -> StoreImage:
-        """Return all that is known, to be restored by `restore`; `segments` is filled in by the caller."""
+        """Return the content as an image for `restore`; the caller gives the segments."""
         return StoreImage(
             progress=dict(self.progress),
             writers=[self._writer_image(key) for key in sorted(self._writers)],
@@ -241,7 +241,7 @@ class StoreState:
         )
 
     def restore(self, image: StoreImage) -> None:
-        """Replace everything that is known by the image. The file is whole only at the next flush."""
+        """Replace all content by the image. The file has it all after the next flush."""
         self.clear()
         self._take_small(image)
         for record in image.segments:
@@ -268,7 +268,7 @@ class StoreState:
             self._touched["dead"].add(tail.combined_segment_id)
 
     def join(self, image: StoreImage) -> None:
-        """Add what `image` tells. Its places are of another topic, or another time: they fence nothing."""
+        """Add the content of `image`. Its registrations are of another topic or another time, so they fence nothing."""
         for placed in image.registrations:
             self.registrations.add(placed.registration, BEFORE_THE_TOPIC)
         self._touched["registrations"].add("")
@@ -295,7 +295,7 @@ class StoreState:
     def begin_anew(self) -> None:
         """Start over with a topic that is another one, or lost its end: only progress and places are forgotten.
 
-        All dead tails count as untold until the topic tells them again.
+        All dead tails count as unpublished until they are read from the topic again.
         """
         self.progress.clear()
         self.registrations.begin_anew()
@@ -304,18 +304,18 @@ class StoreState:
         self._touched["registrations"].add("")
 
     def writer(self, broker_id: int, incarnation: int) -> Writer:
-        """Return what is remembered of a writer's objects, to be added to."""
+        """Return the record of a writer's gone and refused objects, which the caller may add to."""
         writer = self._writers.get((broker_id, incarnation))
         if writer is None:
             writer = self._writers[broker_id, incarnation] = Writer()
         return writer
 
     def find_writer(self, segment_id: CombinedSegmentId) -> Writer | None:
-        """Return what is remembered of the objects of this segment's writer; None when nothing is."""
+        """Return the record of gone and refused objects of this segment's writer; None when there is none."""
         return self._writers.get(segment_id[:2])
 
     def writers(self) -> Iterable[Writer]:
-        """Return what is remembered of every writer's objects."""
+        """Return the records of all writers' gone and refused objects."""
         return self._writers.values()
 
     def _writer_image(self, key: tuple[int, int]) -> WriterImage:
@@ -323,7 +323,7 @@ class StoreState:
         return WriterImage(*key, writer.deleted.intervals, writer.fenced.intervals)
 
     def dead_from(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> dict[int, int]:
-        """Return by block the offset from which on a segment's records of that partition and epoch are dead."""
+        """Return for each block the offset from which on its records of that partition and epoch are dead."""
         found = {}
         for segment_id, first_offset in self.dead_tails.of_partition((topic_id_partition, leader_epoch)):
             segment = self.table.find(segment_id)
@@ -436,7 +436,7 @@ class StoreState:
             )
 
     def note_ends(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:
-        """Keep where the record's leader says that older epochs end, whether or not the segment is known."""
+        """Keep the ends of older epochs that the record's leader declares, whether or not the segment is known."""
         named = self.table.find(record.combined_segment_id)
         entries = entry_columns.decode(self.table.entry_block(named)) if named is not None and named.number else ()
         for entry in record.entries:

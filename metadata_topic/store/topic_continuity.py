@@ -35,7 +35,7 @@ NEVER_REBUILT_MS = -1
 
 @dataclass(frozen=True, slots=True)
 class RememberedTopic:
-    """What is remembered of the topic, from a time without doubt."""
+    """The metadata topic's id and ends as they were when the topic was last whole."""
 
     topic_id: TopicId | None
     """None: the agent that remembered it did not ask for it."""
@@ -48,7 +48,8 @@ class RememberedTopic:
 
 
 class TopicContinuity:
-    """Keeps the doubts about the topic. The reading thread reports to it; any thread may ask."""
+    """Keeps the doubts about whether the metadata topic is whole. The reading thread reports to it; any thread may
+    ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +65,7 @@ class TopicContinuity:
         reading thread, by the code that loads it."""
 
     def remember(self, topic: RememberedTopic, *, reading_goes_on: bool = False) -> None:
-        """Add what is remembered of the topic; `reading_goes_on`: reading continues at its ends."""
+        """Add a remembered id and ends of the topic; `reading_goes_on`: reading continues at these ends."""
         with self._lock:
             self._remembered.append(topic)
             self._rebuilt_ms = max(self._rebuilt_ms, topic.rebuilt_ms)
@@ -97,7 +98,7 @@ class TopicContinuity:
             return goes_on
 
     def to_resume(self, ends: Mapping[int, int]) -> Mapping[str, Any]:
-        """Return what a later process needs to continue the reading where it is, as what JSON can hold."""
+        """Return what a later process needs to continue reading from here, as values that JSON can hold."""
         with self._lock:
             remembered = self._remembered
             if not self._doubts:
@@ -132,12 +133,12 @@ class TopicContinuity:
                 self._doubts[TopicDoubt.SHORTER] = found
 
     def doubted(self, doubt: TopicDoubt, found: str) -> None:
-        """Record a doubt that arose while reading."""
+        """Record a doubt that arose while reading; `found` describes it for people."""
         with self._lock:
             self._doubts[doubt] = found
 
     def rebuilt(self, record: RemoteWalTopicRebuilt) -> None:
-        """Handle the record of a rebuild: one that is newer than all known ends the doubts."""
+        """Handle the record of a topic's rebuild: one that is newer than all known ends the doubts."""
         with self._lock:
             if self._topic_id not in (None, record.topic_id):
                 return
@@ -151,7 +152,7 @@ class TopicContinuity:
 
     @property
     def doubts(self) -> Mapping[TopicDoubt, str]:
-        """What speaks against it, with what was found; empty while all is well."""
+        """The doubts about the topic, each with what was found; empty if it is whole."""
         with self._lock:
             return dict(self._doubts)
 
@@ -162,11 +163,11 @@ class TopicContinuity:
 
     @property
     def rebuilt_ms(self) -> int:
-        """When the newest rebuild was made that is known."""
+        """When the newest known rebuild of the topic was made, wall clock in ms."""
         return self._rebuilt_ms
 
     def to_remember(self, ends: Mapping[int, int]) -> RememberedTopic:
-        """Return what to remember of the topic, read up to `ends`. Not to be called while there is a doubt."""
+        """Return the topic's id and ends to remember. Call it only without doubts."""
         with self._lock:
             return self._remember(self._topic_id, ends)
 

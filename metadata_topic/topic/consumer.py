@@ -53,9 +53,9 @@ _TOLD_EACH_S: Final = 5.0
 
 
 class ObjectRates:
-    """Measures how many objects each agent makes in a second, by the metadata topic's records.
+    """Measures how many objects each agent makes per second, by the metadata topic's records.
 
-    Counts in windows, of which the last whole one is reported. One thread records what it reads, any may ask.
+    It counts in windows and reports the last complete one. One thread counts; any thread may ask.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, window_s: float = WINDOW_S) -> None:
@@ -67,9 +67,9 @@ class ObjectRates:
         self._per_second: Mapping[int, float] = {}
 
     def read(self, record: MetadataRecord) -> None:
-        """Count an object if this record finishes it, unless it comes from a rebuild.
+        """Count the object that this record finishes, unless the record comes from a rebuild.
 
-        For records that did not wait in the topic for this agent to begin.
+        Only for records that were written while this agent was reading, not for older ones.
         """
         if isinstance(record, PublishedSegment) and record.state is FINISHED and not record.is_rebuilt:
             with self._lock:
@@ -125,7 +125,7 @@ class RemoteWalMetadataConsumer(TopicFollower):
         clock: Callable[[], float] = time.monotonic,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """Begin with the newest snapshot, and wait until everything that is in the topic now was read: for a command.
+        """Start from the newest snapshot, and wait until the topic is read to its present end: for commands.
 
         `tell` gets the progress. Raises MetadataTopicError when nothing more comes for `stalled_s`, however long the
         whole takes.
@@ -155,7 +155,7 @@ class RemoteWalMetadataConsumer(TopicFollower):
 
     @property
     def failure(self) -> BaseException | None:
-        """The defect that ended the reading or the store for good; None while all is well."""
+        """The defect that ended the reading, or the store, for good; None while both work."""
         return super().failure or self._store.failure
 
     def _prepare(self) -> dict[int, int]:

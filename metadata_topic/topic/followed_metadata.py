@@ -16,7 +16,7 @@ _READ_TO_END_TIMEOUT_S = 60.0
 
 
 class FollowedMetadata:
-    """The stores, and the consumer that reads the topic into them on its own thread. Any thread may ask."""
+    """The metadata stores, and the consumer that keeps them up to date on its own thread. Thread-safe."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class FollowedMetadata:
         storage: GuardedStorageManager,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Load what is in the file, which blocks: for seconds if it has many objects.
+        """Load the file's content. Blocks: for seconds if it has many objects.
 
         Snapshots are in `storage`, by `keeper`.
         """
@@ -41,15 +41,15 @@ class FollowedMetadata:
 
     @property
     def is_read(self) -> bool:
-        """Whether the stores hold everything that was in the topic at the start."""
+        """Whether the stores have everything that was in the topic when the agent started."""
         return self.consumer.ready
 
     def was_read(self, timeout_s: float) -> bool:
-        """Wait until `is_read`; False when time ran out. Blocks."""
+        """Wait until `is_read`; False on a timeout. Blocks."""
         return self.consumer.wait_until_ready(timeout_s)
 
     def objects_per_s(self) -> Mapping[int, float]:
-        """Return the recent rate of each uploading agent, by broker."""
+        """Return how many objects each agent made per second of late, by broker."""
         return self.consumer.object_rates.per_second()
 
     def read_to_end(self) -> bool:
@@ -57,7 +57,8 @@ class FollowedMetadata:
         return self.consumer.read_to_end(_READ_TO_END_TIMEOUT_S)
 
     def is_whole(self) -> bool:
-        """Wait until the stores hold the whole topic; False if that fails, or it may have lost records. Blocks."""
+        """Wait until the stores have the whole topic; False if that fails, or the topic may have lost records.
+        Blocks."""
         return self.read_to_end() and not self.store.topic.doubts
 
     def doubt(self) -> str:
@@ -65,7 +66,7 @@ class FollowedMetadata:
         return "; ".join(f"metadata topic {doubt}: {found}" for doubt, found in self.store.topic.doubts.items())
 
     async def save_snapshots(self, interval_s: float, may_save: Callable[[], bool]) -> None:
-        """Save snapshots at that interval, for ever, while `is_read` and `may_save`.
+        """Save snapshots at that interval, for ever, while `is_read` and `may_save` return True.
 
         The snapshot of a store that is not read to its end yet would replace a better one.
         """

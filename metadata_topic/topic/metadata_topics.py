@@ -45,7 +45,8 @@ _ADMIN_TIMEOUT_S = 10.0
 
 
 class MetadataTopics:
-    """Takes care of both topics. Looks block, one at a time, on `threads`; the rest belongs to the event loop."""
+    """Creates and checks the agents' two topics. `look` blocks, so it runs on `threads`; the rest is for the event
+    loop."""
 
     def __init__(
         self,
@@ -87,13 +88,13 @@ class MetadataTopics:
             await asyncio.sleep(_RETRY_S)
 
     async def watch(self) -> None:
-        """Look after both topics as long as the agent runs."""
+        """Check both topics from time to time, as long as the agent runs."""
         while True:
             await asyncio.sleep(_RETRY_S if self._missing_since_s is not None else _LOOK_S)
             await self._look()
 
     def retention_seen(self, longest_ms: int | None) -> None:
-        """Record the longest retention of objects of the enabled topics; None: nothing new is known."""
+        """Record the longest retention of objects of the enabled topics, in ms; None changes nothing."""
         if longest_ms is not None:
             self._longest_retention_ms = longest_ms
 
@@ -106,7 +107,7 @@ class MetadataTopics:
             return False
 
     def look(self) -> bool:
-        """Create what is missing, if it is this agent's turn, and check what exists. Returns whether all is there.
+        """Create missing topics, if it is this agent's turn, and check existing ones. Returns whether both exist.
 
         Blocks. Raises MetadataTopicError.
         """

@@ -18,7 +18,7 @@ from plugin.segment_metadata import CombinedSegmentId
 
 @dataclass(frozen=True, slots=True)
 class PublisherSettings:
-    """How much may wait, for how long, and how long records are gathered into one group."""
+    """The limits of the queue of records to publish, and how long records are gathered into one group."""
 
     topic: str = METADATA_TOPIC
     linger_ms: int = 250
@@ -49,7 +49,7 @@ class PendingRecord:
 
 
 class PublicationQueue:
-    """The queue of a publisher's records; the subclass sends them."""
+    """The queue of records that an agent publishes; a subclass sends them."""
 
     def __init__(self, clock: Callable[[], float], settings: PublisherSettings) -> None:
         self._clock = clock
@@ -126,7 +126,7 @@ class PublicationQueue:
             self._changed.notify_all()
 
     def stall_reason(self) -> str | None:
-        """Return why no metadata is published, if that has lasted too long, or is required; None while all is well."""
+        """Return why nothing is published, if that lasts too long or is on purpose; None if publication works."""
         with self._changed:
             if self._held is not None:
                 return self._held
@@ -141,13 +141,13 @@ class PublicationQueue:
 
     @property
     def pending(self) -> int:
-        """Records that are not acknowledged."""
+        """How many records are queued or not acknowledged yet."""
         with self._changed:
             return len(self._waiting) + len(self._sent)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of their values."""
+        """The bytes of values that are queued or not acknowledged yet."""
         with self._changed:
             return self._bytes
 
@@ -158,7 +158,7 @@ class PublicationQueue:
             return key in self._records_by_key
 
     def when_published(self, combined_segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-        """Call `tell` once no record of the segment waits, on any thread and maybe at once.
+        """Call `tell` once every record of the segment is acknowledged, on any thread and maybe at once.
 
         It must neither block nor call anything here. Records with such a callback do not linger.
         """
@@ -179,9 +179,8 @@ class PublicationQueue:
 
     @property
     def counters(self) -> dict[str, int]:
-        """`queued`, `refused`, `sent`, `acknowledged`, `delivery_failures`, `producer_restarts`,
-        `queue_full`.
-        """
+        """Counts of records and producer's events: `queued`, `refused`, `sent`, `acknowledged`, `delivery_failures`,
+        `producer_restarts`, `queue_full`."""
         with self._changed:
             return dict(self._counters)
 

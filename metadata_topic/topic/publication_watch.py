@@ -17,7 +17,8 @@ STALLED = "metadata_publication_stalled"
 
 
 class PublicationWatch:
-    """Belongs to the event loop; `stalled_because` may be read on any thread."""
+    """Checks every second whether metadata can be published. For the event loop; any thread may read
+    `stalled_because`."""
 
     def __init__(
         self,
@@ -25,7 +26,7 @@ class PublicationWatch:
         count_fault: Callable[[str], None],
         on_well: Callable[[], None] = lambda: None,
     ) -> None:
-        """`stall_reason` is the publisher's.
+        """`stall_reason` returns why nothing is published (`PublicationQueue.stall_reason`).
 
         `count_fault` is called once for a stall, `on_well` at each look without one.
         """
@@ -37,7 +38,7 @@ class PublicationWatch:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether nothing may be linked."""
+        """Whether nothing may be linked, because metadata cannot be published."""
         return self.stalled_because is not None
 
     async def run(self) -> None:

@@ -50,7 +50,7 @@ _BATCHING_MS = 5
 
 
 class RemoteWalMetadataPublisher(PublicationQueue):
-    """Publishes one agent's records, in order per partition. See the module's theory."""
+    """Publishes one agent's records to the metadata topic, in order per partition, on its own thread."""
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         settings: PublisherSettings = DEFAULT_SETTINGS,
         producer_factory: ProducerFactory = confluent_producer,
     ) -> None:
-        """`clock` is lasting, in seconds (`plugin.wall_clock.lasting_s`). The thread starts with `start`."""
+        """`clock` also counts while the host sleeps, in seconds (`plugin.wall_clock.lasting_s`). The thread starts
+        with `start`."""
         super().__init__(clock, settings)
         self._client_config = client_config
         self._partition_count = 0
@@ -77,7 +78,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
     def start(self, on_defect: Callable[[Exception], object] = lambda _defect: None) -> None:
         """Begin publishing. Earlier records go out now, also those that an earlier thread had sent.
 
-        `on_defect` is called on the publishing thread, if that ends for good; it may then be restarted.
+        `on_defect` is called on the publishing thread when a defect ends it; `start` may then be called again.
         """
         self._thread = threading.Thread(target=self._run, args=(on_defect,), name="metadata-publisher", daemon=True)
         self._thread.start()

@@ -42,7 +42,7 @@ class Continuity(Protocol):
 
 
 class SameTopic:
-    """The continuity of a topic that is read from its beginning whenever it is another one."""
+    """A `Continuity` for a topic that is simply read again from its beginning after it was recreated."""
 
     awaits_snapshot = False
     epochs_read: Mapping[int, int] = MappingProxyType({})
@@ -51,7 +51,8 @@ class SameTopic:
     topic_id: TopicId | None = None
 
     def reads(self, topic_id: TopicId | None, _ends: Mapping[int, int], _epoch_ends: EpochEnds = NOT_ASKED) -> bool:
-        """Return whether this is still the topic that was read; brokers that do not tell its id say nothing."""
+        """Return whether this is still the topic that was read; without an id from the brokers it counts as the
+        same."""
         before, self.topic_id = self.topic_id, topic_id or self.topic_id
         return None in (before, topic_id) or before == topic_id
 
@@ -68,7 +69,7 @@ class ReadingPositions:
     """
 
     def __init__(self, topic: str, timeout_s: float, end_timeout_s: float) -> None:
-        """`end_timeout_s` is for questions while reading continues."""
+        """`end_timeout_s` limits requests for the topic's ends while reading continues."""
         self._topic = topic
         self._timeout_s = timeout_s
         self._end_timeout_s = end_timeout_s
@@ -88,7 +89,7 @@ class ReadingPositions:
         self.counters: Counter[str] = Counter()
 
     def take_up(self, consumer: ConsumerLike) -> None:
-        """Assign every existing partition, each from its position."""
+        """Assign to the consumer every existing partition, each from its position on."""
         count = consumer.partition_count(self._topic, self._timeout_s)
         if self._goals is None:
             self._goals = self._end_offsets(consumer, self._timeout_s)
@@ -157,7 +158,7 @@ class ReadingPositions:
                 self.positions[partition] = begin
 
     def ends_of_the_same(self, consumer: ConsumerLike) -> dict[int, int] | None:
-        """Return the end offsets of the topic that is read; None when they are unknown.
+        """Return the topic's end offsets by partition; None when they are unknown.
 
         Raises MetadataTopicError, so that the topic is assigned again, if it is another one, or lost its end.
         """
@@ -178,11 +179,11 @@ class ReadingPositions:
         return ends
 
     def is_new_epoch(self, partition: int, epoch: int) -> bool:
-        """Whether the next record is not of the leader epoch of the one before."""
+        """Whether the next record has another leader epoch than the one before it."""
         return self.continuity is not None and epoch != self._epoch_read(partition)
 
     def reads_epoch(self, consumer: ConsumerLike, partition: int, epoch: int) -> None:
-        """Handle the leader epoch of the next record, when all before it was taken.
+        """Check, at a record of a new leader epoch, that nothing read before it is lost.
 
         Raises MetadataTopicError, so that the topic is assigned again, if what was read before it is lost.
         """
@@ -225,11 +226,11 @@ class ReadingPositions:
 
     @property
     def left(self) -> int:
-        """How many offsets are missing up to the ends of the start; 0 while these are unknown."""
+        """How many records remain up to the ends that the topic had at the start; 0 while these are unknown."""
         return sum(max(goal - self.positions.get(partition, 0), 0) for partition, goal in (self._goals or {}).items())
 
     def moved(self, ends: Mapping[int, int]) -> None:
-        """Record that everything below these offsets was taken, by partition."""
+        """Record by partition the next offset to read, after records were processed."""
         self.positions.update(ends)
         if ends:
             self._look_whether_caught_up()

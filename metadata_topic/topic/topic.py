@@ -79,14 +79,14 @@ def _segment_ms(retention_ms: int) -> int:
 
 
 class Broker(NamedTuple):
-    """A live broker, as the cluster describes it."""
+    """A live broker: its id and rack."""
 
     broker_id: int
     rack: str | None
 
 
 class AdminLike(Protocol):
-    """The part of an admin client used here; `confluent_admin` makes the real one."""
+    """The subset of an admin client that creating the topics needs; `confluent_admin` makes the real one."""
 
     def brokers(self) -> list[Broker]: ...
 

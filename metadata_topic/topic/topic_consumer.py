@@ -18,7 +18,7 @@ _EARLIEST = -2
 
 
 class MessageLike(Protocol):
-    """The part of confluent_kafka.Message used here."""
+    """The subset of confluent_kafka.Message that a reader needs."""
 
     def error(self) -> Any: ...
     def partition(self) -> int: ...
@@ -29,7 +29,8 @@ class MessageLike(Protocol):
 
 
 class TopicState(NamedTuple):
-    """What brokers say of a topic that tells it from others, and from itself before it lost records."""
+    """A topic's id and its partitions' leader epochs: they show a recreated topic, and one that may have lost
+    records."""
 
     topic_id: TopicId | None
     """It changes when the topic is recreated; None if brokers know no ids."""
@@ -38,18 +39,18 @@ class TopicState(NamedTuple):
 
 
 class ConsumerLike(Protocol):
-    """The part of a consumer used here; `confluent_reader` adapts confluent_kafka.Consumer to it."""
+    """The subset of a consumer that a reader needs; `confluent_reader` adapts confluent_kafka.Consumer to it."""
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
-        """Return the number of partitions; 0 only when the topic does not exist."""
+        """Return the topic's number of partitions; 0 only when the topic does not exist."""
 
     def state(self, topic: str) -> TopicState:
         """Ask for the topic's id and leader epochs. Raises KafkaClusterError."""
 
     def ends_of_epochs(self, topic: str, asked: Collection[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
-        """Return by partition and leader epoch where that epoch ends, as `KafkaCluster.ends_of_epochs`.
+        """Return where leader epochs end, by partition and epoch, as `KafkaCluster.ends_of_epochs`.
 
-        What a reader has of an epoch behind its end, the topic has lost.
+        If a reader has read records of an epoch behind its end, the topic has lost them.
         """
 
     def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:

@@ -41,7 +41,7 @@ _EAGER_WAIT_MS = 100
 
 
 class TopicRecord(NamedTuple):
-    """One record as it was read."""
+    """One record as it was read, with its partition and offset."""
 
     partition: int
     offset: int
@@ -51,7 +51,7 @@ class TopicRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FollowSettings:
-    """How eagerly to read."""
+    """How large the follower's fetches are, how long they wait, and the pauses before retries."""
 
     batch_records: int = 500
     batch_wait_ms: int = 1000
@@ -114,9 +114,9 @@ class ReadBarriers:
         self._is_over = False
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until everything that was in the topic at the call has been taken in. Blocks.
+        """Wait until everything that is in the topic at the call has been processed. Blocks.
 
-        False when time ran out, for instance because nobody said where the topic ends, or when reading has ended.
+        False on a timeout, for instance because no broker gave the topic's end, or when reading has ended.
         """
         barrier = _Barrier()
         with self._lock:
@@ -129,9 +129,10 @@ class ReadBarriers:
         return barrier.is_passed
 
     def serve(self, end_offsets: Callable[[], Mapping[int, int] | None], positions: Mapping[int, int]) -> None:
-        """Settle requests whose goals are reached. `end_offsets` returns them per partition, None if unknown.
+        """Finish the waits whose goals are reached. `end_offsets` returns ends by partition, None if unknown.
 
-        Then they are asked for again next time: a partition whose leader just moved is known again within a moment.
+        Unknown ends are asked for again at the next call: a partition that has just lost its leader gets one within a
+        moment.
         """
         with self._lock:
             waiting = list(self._waiting)
@@ -148,7 +149,8 @@ class ReadBarriers:
     def give_up(self) -> None:
         """End all waits, because reading has ended.
 
-        At its end the interpreter joins the threads of pools, so one that waited here would keep the process alive.
+        The interpreter joins its pools' threads when it exits, so a thread that still waited would keep the process
+        alive.
         """
         with self._lock:
             self._is_over = True
@@ -176,13 +178,14 @@ class StallWatch:
         self._end_offsets: Mapping[int, int] = {}
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time for a look."""
+        """Whether it is time to compare positions with the topic's ends."""
         return now_s - self._looked_s >= self._interval_s
 
     def find_stalled(self, positions: Mapping[int, int], end_offsets: Mapping[int, int], now_s: float) -> int | None:
-        """Return a partition that has not moved since the last look although it had more; None: all is well.
+        """Return a partition that has not moved since the last look although it had more to read; None if there is
+        none.
 
-        Both by partition: the next offset to read, and the end according to brokers now; empty when unknown.
+        Arguments are by partition: the next offset to read, and the end according to brokers now; empty when unknown.
         """
         earlier, goals = self._positions, self._end_offsets
         self._looked_s, self._positions, self._end_offsets = now_s, dict(positions), dict(end_offsets)
@@ -193,7 +196,7 @@ class StallWatch:
 
 
 class TopicFollower:
-    """Gives `take` every record of a topic. See the module's theory."""
+    """Reads a topic on its own thread and passes every record to `take`, retrying all errors."""
 
     def __init__(
         self,
@@ -230,7 +233,7 @@ class TopicFollower:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin reading with the topic's first record. Subclasses begin elsewhere."""
+        """Start reading from the topic's beginning. Subclasses may start elsewhere."""
         self.begin()
 
     def begin(
@@ -239,7 +242,7 @@ class TopicFollower:
         start_over: Callable[[], None] = lambda: None,
         continuity: Continuity | None = None,
     ) -> None:
-        """Begin reading.
+        """Start reading from where `prepare` says.
 
         `prepare` is called on the follower's thread, until something was read, and returns where to begin: the next
         offset per partition, 0 for absent ones. It must not raise. `start_over` is called on that thread when the topic
@@ -252,7 +255,7 @@ class TopicFollower:
 
     @property
     def ready(self) -> bool:
-        """Whether it caught up once, and still reads."""
+        """Whether the follower has caught up once, and is still reading."""
         return self._reading.is_caught_up and self._failure is None
 
     @property
@@ -265,9 +268,9 @@ class TopicFollower:
         return self._settled.wait(timeout_s) and self.ready
 
     def read_to_end(self, timeout_s: float) -> bool:
-        """Wait until `take` got everything that was in the topic at the call. Blocks.
+        """Wait until `take` got everything that is in the topic at the call. Blocks.
 
-        False when time ran out, or the brokers do not say where the topic ends.
+        False on a timeout, or when no broker gives the topic's end.
         """
         return self._barriers.wait(timeout_s)
 
@@ -283,7 +286,7 @@ class TopicFollower:
 
     @property
     def left(self) -> int:
-        """How many offsets are to be read until it has caught up; 0 while no broker has said so."""
+        """How many records remain until the follower has caught up; 0 while the topic's ends are unknown."""
         return self._reading.left
 
     @property

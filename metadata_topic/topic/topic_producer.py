@@ -9,12 +9,11 @@ from kafka_cluster.flushing import flush
 
 
 class ProducerLike(Protocol):
-    """The part of a producer used here; `confluent_producer` adapts confluent_kafka.Producer to it."""
+    """The subset of a producer that publishing needs; `confluent_producer` adapts confluent_kafka.Producer to it."""
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
-        """Return the number of partitions; 0 only when the topic does not exist. Raises
-        confluent_kafka.KafkaException.
-        """
+        """Return the topic's number of partitions; 0 only when the topic does not exist. Raises
+        confluent_kafka.KafkaException."""
 
     def produce(
         self,
@@ -38,7 +37,7 @@ ProducerFactory = Callable[[ProducerConfig], ProducerLike]
 
 
 def partition_count(client: object, topic: str, timeout_s: float) -> int:
-    """Return the number of partitions by any librdkafka client; 0 only when the topic does not exist.
+    """Return a topic's number of partitions, asked of any librdkafka client; 0 only when the topic does not exist.
 
     Raises confluent_kafka.KafkaException.
     """

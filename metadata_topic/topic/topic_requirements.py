@@ -20,7 +20,7 @@ _KAFKAS_MESSAGE_BYTES: Final = 1_048_588
 
 @dataclass(frozen=True, slots=True)
 class TopicProblem:
-    """A setting that is not as required."""
+    """A setting of a metadata topic that is not as required, and the command that fixes it."""
 
     key: str
     found: str
@@ -43,7 +43,7 @@ class TopicLayout:
 
 @dataclass(frozen=True, slots=True)
 class TopicNeeds:
-    """The requirements of this cluster's metadata topic."""
+    """What this cluster requires of its metadata topics: retention and replicas."""
 
     replication_factor: int
     min_insync_replicas: int
@@ -56,7 +56,7 @@ def retention_needed_ms(longest_kept_ms: int, grace_ms: int) -> int:
 
     An object lives as long as the enabled topic with the longest retention wants, by the WAL's retention or by
     `local.retention.ms` (-1: for ever), and its deletion is published after the grace time. Its metadata must not be
-    gone before that.
+    removed before that.
     """
     if longest_kept_ms < 0:
         return UNLIMITED

@@ -33,7 +33,7 @@ Tell = Callable[[str], None]
 
 
 def newest_snapshot(blobs: BlobStorage | None, cluster_id: str) -> Callable[[], StoreImage | None]:
-    """Return how to load the newest snapshot; `blobs`: None if the store keeps none."""
+    """Return a function that loads the newest snapshot from `blobs`; it returns None if `blobs` is None or has none."""
     return SnapshotKeeper(blobs, cluster_id, -1, 0).load if blobs is not None else lambda: None
 
 
@@ -43,10 +43,10 @@ def read_metadata(
     tell: Tell = lambda _text: None,
     known: tuple[SparseStore, ArchiveStore] | None = None,
 ) -> tuple[SparseStore, ArchiveStore]:
-    """Return all that is known by the newest snapshot and the topic. Raises MetadataTopicError when nothing comes.
+    """Return the content of the newest snapshot and the topic. Raises MetadataTopicError when the topic cannot be read.
 
-    What a snapshot alone tells of segments is in the store's `untold` ones. `known`: what an earlier call returned is
-    taken further by what the topic told since; or two empty stores.
+    Segments that only the snapshot has are in the store's `untold`. `known` are the stores of an earlier call, to be
+    brought up to date, or two empty ones.
     """
     store, archive = known or (SparseStore(), ArchiveStore())
     consumer = RemoteWalMetadataConsumer(client, store, ONE_LOOK, load_snapshot=load_snapshot, archive=archive)
@@ -61,7 +61,7 @@ def read_metadata(
 
 
 class TopicSession:
-    """A command's access to the topic: `store` and `archive` hold its content; `publisher` takes records to add."""
+    """A command's access to the metadata topic: `store` and `archive` have its content, `publisher` adds records."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TopicSession:
         load_snapshot: Callable[[], StoreImage | None] = lambda: None,
         tell: Tell = lambda _text: None,
     ) -> None:
-        """`clock` is monotonic, in seconds. Without `load_snapshot` only what the topic itself tells is known.
+        """`clock` is monotonic, in seconds. Without `load_snapshot`, only the topic itself is read.
 
         Raises MetadataTopicError without a topic.
         """
@@ -114,7 +114,7 @@ class TopicSession:
         self.publisher.publish(record)
 
     def published(self) -> None:
-        """Wait until everything is acknowledged. Raises MetadataTopicError."""
+        """Wait until every queued record is acknowledged. Raises MetadataTopicError."""
         if not self.publisher.flush(_PUBLISHED_WITHIN_S):
             raise MetadataTopicError("publish", METADATA_TOPIC, "not acknowledged in time", "run it again")
 

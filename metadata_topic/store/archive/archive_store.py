@@ -42,7 +42,7 @@ from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegm
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRun:
-    """The object, and its run, that hold an offset in the archive."""
+    """An object of the archive, and the run in it, that hold a record."""
 
     object_id: ArchiveObjectId
     run: RemoteLogSegmentMetadataEntry
@@ -229,7 +229,7 @@ class ArchiveIndex:
 
 
 class ArchiveStore:
-    """Answers what is archived, and where. See the module's theory."""
+    """Answers which records are archived, and in which objects. Thread-safe; the module's docstring has the theory."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -254,7 +254,8 @@ class ArchiveStore:
                 self._apply(record)
 
     def registered(self, broker_id: int, incarnation: int, partition: int | None = None) -> None:
-        """Record that an agent is registered to care for this broker's objects: records of older ones no longer count.
+        """Record that an agent registered as owner of this broker's objects: records of older incarnations no longer
+        count.
 
         That holds for later records in the registration's partition, because two partitions have no common order.
         """
@@ -263,7 +264,7 @@ class ArchiveStore:
             registered[partition] = max(incarnation, registered.get(partition, 0))
 
     def restore(self, registered: Mapping[int, int], records: Iterable[ArchiveRecord]) -> None:
-        """Replace everything by the records of a `snapshot`; `registered` is broker id to incarnation."""
+        """Replace all content by the records of a `snapshot`; `registered` maps broker ids to incarnations."""
         with self._lock:
             for known in (self._objects, self._deleted, self._index):
                 known.clear()
@@ -345,7 +346,7 @@ class ArchiveStore:
     # What is to be done
 
     def uncommitted(self, now_ms: int, broker_id: int | None = None) -> list[ArchiveObjectId]:
-        """Return the prepared objects whose TTL is over."""
+        """Return the objects that were prepared and not committed before their time to live ended."""
         with self._lock:
             return [
                 object_id
@@ -406,7 +407,8 @@ class ArchiveStore:
             return [record for object_id in self._objects for record in self._records(object_id)]
 
     def take_changed(self) -> list[tuple[ArchiveObjectId, list[ArchiveRecord]]]:
-        """Return each object changed since the last call, with its records as in `snapshot`; none if it is gone."""
+        """Return each object changed since the last call, with its records as in `snapshot`; no records if it is
+        forgotten."""
         with self._lock:
             changed, self._changed = self._changed, set()
             return [(object_id, self._records(object_id)) for object_id in changed]

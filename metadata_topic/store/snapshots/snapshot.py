@@ -88,7 +88,7 @@ _BYTES: Final = ("custom_metadata_bytes", "entry_block_bytes")
 
 
 class SnapshotSource(Protocol):
-    """All of a snapshot's bytes."""
+    """The bytes of a snapshot, to be read by position."""
 
     size: int
 
@@ -112,7 +112,7 @@ class SpooledSnapshot:
     """A snapshot in a file without a name, which is removed with this object."""
 
     def __init__(self, parts: Iterable[bytes], directory: Path | None) -> None:
-        """Write the parts to a file; without a directory, where the machine has such files.
+        """Write the parts to a file in `directory`; None: in the system's temporary directory.
 
         Raises OSError, and whatever `parts` raises.
         """
@@ -234,7 +234,7 @@ def _read_image(snapshot: SnapshotSource, cluster_id: str) -> StoreImage:
 
 
 class StoredSegments:
-    """The segments of a snapshot that was checked once; each iteration decodes them again."""
+    """The segments of a snapshot whose checksums were checked; each iteration decodes them again."""
 
     def __init__(self, snapshot: SnapshotSource, count: int) -> None:
         self._snapshot, self._count = snapshot, count
@@ -247,7 +247,7 @@ class StoredSegments:
             yield from (portion[at] for at in range(len(portion)))
 
     def portions(self) -> Iterator["SegmentPortion"]:
-        """Yield them in portions."""
+        """Yield the segments section by section."""
         for kind, content in _sections(self._snapshot):
             if kind == _SEGMENTS:
                 yield SegmentPortion(content)
@@ -296,10 +296,10 @@ def _encode_segments(segments: Sequence[PublishedSegment]) -> bytes:
 
 
 class SegmentPortion:
-    """The segments of one section, as columns; each becomes a record when it is asked for."""
+    """The segments of one section of a snapshot, as columns; each is decoded to a record on demand."""
 
     def __init__(self, content: bytes) -> None:
-        """Raises ValueError."""
+        """Split a section into columns. Raises ValueError when it is malformed."""
         [count] = _COUNT.unpack_from(content)
         at = _COUNT.size
         columns: dict[str, NDArray[Any]] = {}
@@ -340,7 +340,7 @@ class SegmentPortion:
         return self._content[end - int(self._columns["custom_metadata_bytes"][at]) : end]
 
     def check(self) -> None:
-        """Raise ValueError unless every segment has a state, and entries that are laid out well."""
+        """Raise ValueError unless every segment has a valid state and well-formed entries."""
         if not np.isin(self.states, [int(state) for state in RemoteLogSegmentState]).all():
             raise ValueError("a segment has no state that is known")
         has_entries = self.block_ends > self.block_starts
@@ -348,18 +348,18 @@ class SegmentPortion:
             raise ValueError("a segment's entries cannot be read")
 
     def is_of(self, writer: tuple[int, int]) -> Bools:
-        """Return which segments the writer made."""
+        """Return a mask of the segments that this writer made."""
         found: Bools = (self._writers == np.array(writer)[:, None]).all(axis=0)
         return found
 
     def by_writer(self, chosen: Bools) -> Iterator[tuple[tuple[int, int], NDArray[np.int64]]]:
-        """Yield the writers of the chosen segments, each with the sequences of its chosen segments in their order."""
+        """Yield each writer of the segments in the mask `chosen`, with the sequences of its segments in their order."""
         for broker_id, incarnation in np.unique(self._writers[:, chosen], axis=1).T.tolist():
             writer = (broker_id, incarnation)
             yield writer, self._columns["sequence"][chosen & self.is_of(writer)].astype(np.int64)
 
     def find_holders(self, logs: LogFilter, chosen: Bools) -> NDArray[np.int64]:
-        """Return the places of those chosen segments that have entries of some of the logs."""
+        """Return the indexes of those segments in the mask `chosen` that have entries of some of the logs."""
         places = np.flatnonzero(chosen & (self.block_ends > self.block_starts))
         return places[logs.find_blocks(self.data, self.block_starts[places], self.block_ends[places])]
 
@@ -368,7 +368,7 @@ class SegmentPortion:
 
 
 def state_fields(image: StoreImage) -> Mapping[str, Any]:
-    """Return all of an image but segments and extras, as what JSON can hold."""
+    """Return all of an image except segments and extras, as values that JSON can hold."""
     return {
         "topic_id": None if image.topic_id is None else image.topic_id.hex(),
         "rebuilt_ms": image.rebuilt_ms,

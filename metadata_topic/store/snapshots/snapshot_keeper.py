@@ -43,7 +43,7 @@ _Listed = Mapping[tuple[str, str], list[StoredBlob]]
 
 
 def brokers_with_snapshots(storage: BlobStorage) -> tuple[list[int], bool]:
-    """Return the brokers whose agents have saved snapshots, and whether all buckets answered.
+    """Return the brokers whose agents have saved snapshots, and whether every bucket could be listed.
 
     Raises RemoteStorageError.
     """
@@ -54,7 +54,7 @@ def brokers_with_snapshots(storage: BlobStorage) -> tuple[list[int], bool]:
 
 
 class SnapshotKeeper:
-    """Saves and loads one broker's snapshots. See the module's theory."""
+    """Saves and loads one broker's snapshots of the metadata store in object storage."""
 
     def __init__(
         self,
@@ -65,9 +65,7 @@ class SnapshotKeeper:
         part_bytes: int = PART_BYTES,
         spool_directory: Path | None = None,
     ) -> None:
-        """A snapshot is in a file in `spool_directory` before it is saved, and after it is loaded; None: in the
-        machine's own directory for such files.
-        """
+        """A snapshot is spooled to a file in `spool_directory`; None: in the system's temporary directory."""
         self._spool_directory = spool_directory
         self._storage = storage
         self._cluster_id = cluster_id
@@ -79,8 +77,8 @@ class SnapshotKeeper:
     def save(self, image: StoreImage, now_ms: int) -> int:
         """Write a snapshot and remove old ones; returns its size in bytes. `now_ms` must differ from call to call.
 
-        Raises RemoteStorageError, or OSError of the spool; what was written before it counts for nothing and the next
-        save removes it. Old ones that cannot be removed are logged, and left to the next save as well.
+        Raises RemoteStorageError, or OSError of the spool; readers ignore a snapshot that is written in part, and the
+        next save removes it. Old snapshots that cannot be removed are logged and left to the next save.
         """
         name = f"{now_ms:015}-{self._incarnation:012x}"
         with tempfile.TemporaryFile(dir=self._spool_directory) as content:  # how many parts it has must be known first
@@ -100,10 +98,8 @@ class SnapshotKeeper:
         return size_bytes
 
     def load(self) -> StoreImage | None:
-        """Load the newest whole snapshot of any broker.
-
-        None when there is none, or the store does not answer.
-        """
+        """Load the newest complete snapshot of any broker; None when there is none, or the object store does not
+        respond."""
         failed: set[str] = set()
         try:
             snapshots = self._list(_KIND)
@@ -121,7 +117,7 @@ class SnapshotKeeper:
         return None
 
     def load_own(self) -> StoreImage | None:
-        """Load this broker's newest whole snapshot; None when there is none. Raises RemoteStorageError."""
+        """Load this broker's newest complete snapshot; None when there is none. Raises RemoteStorageError."""
         snapshots = self._list(self._directory)
         images = (self._read(name, snapshots[name, broker_id]) for name, broker_id in _newest_first(snapshots))
         return next((image for image in images if image is not None), None)
@@ -132,7 +128,7 @@ class SnapshotKeeper:
 
     @property
     def counters(self) -> dict[str, int]:
-        """`saved`, `loaded`, `refused` (damaged or foreign ones), `load_failures`, `removed`."""
+        """Counts of snapshots: `saved`, `loaded`, `refused` (damaged or foreign ones), `load_failures`, `removed`."""
         return dict(self._counters)
 
     def _read(self, name: str, parts: list[StoredBlob]) -> StoreImage | None:

@@ -37,7 +37,7 @@ _Writer = tuple[int, int]
 
 
 class UntoldSegments:
-    """The finished segments of a snapshot that the topic says nothing of behind it."""
+    """The finished segments of a snapshot about which the topic has no record after the snapshot."""
 
     def __init__(self, segments: StoredSegments | None = None) -> None:
         self._segments = segments
@@ -58,7 +58,7 @@ class UntoldSegments:
             self._marks[writer] = begin, grown
 
     def note_listed(self, segment_id: CombinedSegmentId) -> bool:
-        """Note that the store has the segment; False if it is none of these."""
+        """Note that a listing of the object store has the segment; False if it is none of these."""
         first, marks = self._marks.get(segment_id[:2], (0, b""))
         at = segment_id.sequence - first
         if not 0 <= at < len(marks) or not marks[at]:
@@ -67,7 +67,7 @@ class UntoldSegments:
         return True
 
     def portions(self) -> Iterator[tuple[SegmentPortion, Bools, Bools]]:
-        """Yield portions of the snapshot, each with which of its segments are these, and which of those were listed.
+        """Yield portions of the snapshot, each with a mask of its segments that are untold, and a mask of those listed.
 
         Raises SnapshotError, OSError.
         """
@@ -84,7 +84,8 @@ class UntoldSegments:
 
 
 class SparseStore(RemoteWalMetadataStore):
-    """See the module's theory."""
+    """A metadata store for one command: of a snapshot's segments it loads only those that the topic mentions
+    afterwards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,13 +95,13 @@ class SparseStore(RemoteWalMetadataStore):
         """What the topic told behind the snapshot, until `settle`."""
 
     def restore(self, image: StoreImage) -> None:
-        """Begin with what the image tells, but for its segments, if these can be read when they are wanted."""
+        """Start from the image, but leave its segments unread if they can be read later, on demand."""
         segments = image.segments
         self._base = (image, segments) if isinstance(segments, StoredSegments) else None
         super().restore(image if self._base is None else replace(image, segments=()))
 
     def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
-        """Apply a batch, or keep it until `settle`."""
+        """Apply a batch of records, or keep it until `settle` has loaded the segments that it changes."""
         if self._base is not None:
             told = list(records)
             self._tail += told
@@ -108,12 +109,13 @@ class SparseStore(RemoteWalMetadataStore):
         super().apply_all(records)
 
     def begin_anew(self) -> None:
-        """Start over with a topic that is another one."""
+        """Start over, because the topic was recreated."""
         self.settle()
         super().begin_anew()
 
     def settle(self) -> None:
-        """Take in the segments that were told of, and apply what was. Raises SnapshotError, OSError."""
+        """Load the snapshot's segments that kept records mention, then apply those records. Raises SnapshotError,
+        OSError."""
         if self._base is None:
             return
         (base, segments), self._base = self._base, None
@@ -136,7 +138,7 @@ class SparseStore(RemoteWalMetadataStore):
         self._tail = []
 
     def declared(self) -> StoreImage:
-        """Return all that is known but segments."""
+        """Return all that is known except segments: registrations, gaps, ends of epochs and the like."""
         with self._lock:
             return self._state.image(())
 

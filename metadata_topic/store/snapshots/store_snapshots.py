@@ -43,7 +43,7 @@ FILE_NAME: Final = "metadata-topic.json"
 
 
 class TopicMemory:
-    """Remembers in the state directory the metadata topic's id, and how far it was read. Blocks; one thread at a time.
+    """Saves to the state directory the metadata topic's id and how far it was read. Blocks; one thread at a time.
 
     A snapshot in object storage has the same, but the store may not answer when the agent starts, and snapshots may be
     lost with it. A file that cannot be read is logged, and counts as nothing remembered.
@@ -53,7 +53,7 @@ class TopicMemory:
         self._path = state_directory / FILE_NAME
 
     def load(self) -> RememberedTopic | None:
-        """Load what is remembered of the topic; None when nothing is."""
+        """Load the metadata topic's remembered id and positions; None when there are none."""
         try:
             known = json.loads(self._path.read_text())
             topic_id = known["topic_id"]
@@ -82,7 +82,7 @@ class TopicMemory:
 
 
 class StoreSnapshots:
-    """Loads a snapshot when reading begins, and saves one at intervals. See the module's theory."""
+    """Loads a snapshot when an agent starts to read the metadata topic, and saves one at intervals."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class StoreSnapshots:
         memory: TopicMemory,
         storage_wait_s: float = STORAGE_WAIT_S,
     ) -> None:
-        """`keeper` works on `storage`."""
+        """`keeper` saves to and loads from `storage`."""
         self._memory = memory
         self._store = store
         self._archive = archive
@@ -106,7 +106,8 @@ class StoreSnapshots:
         self._tries = 0
 
     def load(self) -> StoreImage | None:
-        """Load the newest snapshot to start from; None if there is none, or no answer yet. For the reading thread."""
+        """Load the newest snapshot to start from; None if there is none, or the object store does not respond. For
+        the reading thread."""
         topic = self._store.topic
         if not topic.awaits_snapshot and (remembered := self._memory.load()) is not None:
             topic.remember(remembered)
@@ -160,7 +161,7 @@ class StoreSnapshots:
         is_read: Callable[[], bool],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Save at that interval, for ever, on a separate thread, whenever the topic was read to its end."""
+        """Save a snapshot at that interval, for ever, on a separate thread, if the topic was read to its end."""
         if is_read():
             await asyncio.to_thread(self._remember_topic)
         while True:
