@@ -27,7 +27,8 @@ _AFTER_DEFECT_S: Final = 1.0
 
 
 async def tell_outcomes(adoptable: AdoptableRecords, metrics: ProduceMetrics) -> None:
-    """Report due outcomes until cancelled, and continue after any defect: without them gateways delete nothing."""
+    """Report the due outcomes of offers until cancelled; continues after any error, because without outcomes
+    gateways delete nothing."""
     while True:
         pause_s = _LOOK_AGAIN_S
         try:
@@ -40,7 +41,7 @@ async def tell_outcomes(adoptable: AdoptableRecords, metrics: ProduceMetrics) ->
 
 
 class AdoptionOffers:
-    """The offers of one connection. All times are monotonic seconds."""
+    """The offers of one gateway connection to the write path. All times are monotonic seconds."""
 
     def __init__(self, adoptable: AdoptableRecords, channel: PeerChannel) -> None:
         self._adoptable = adoptable
@@ -50,7 +51,7 @@ class AdoptionOffers:
         self._is_closed = False
 
     def spliced(self, request: ZoneRouteRequest, content: Buffer, now_s: float) -> None:
-        """Offer a request's records, `content`; the broker has not got it yet."""
+        """Offer a request's records, `content`, before the request is sent to the broker."""
         offer = self._adoptable.offer(
             BatchSource(request.object_id, request.custom_metadata),
             request.start_position,
@@ -65,12 +66,12 @@ class AdoptionOffers:
         self._open[request.number] = offer
 
     def answered(self, number: int | None, now_s: float) -> None:
-        """Record that the broker has answered a request; `number` is that of a routed one."""
+        """Record that the broker responded to a request; `number` is that of a routed one, else None."""
         if number is not None and (offer := self._open.pop(number, None)) is not None:
             self._adoptable.answered(offer, now_s)
 
     def close(self, now_s: float) -> None:
-        """End all offers: the connection ended."""
+        """End all offers, because the connection ended."""
         self._is_closed = True
         for offer in self._open.values():
             self._adoptable.answered(offer, now_s)

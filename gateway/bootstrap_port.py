@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ZoneListener:
-    """The broker's listener for a zone's clients."""
+    """The broker's listener for the clients of one zone."""
 
     where: Address
     tls: ssl.SSLContext | None = None
@@ -49,7 +49,8 @@ class BootstrapPort(ClientPort):
         metrics: GatewayMetrics,
         frames_bytes: int,
     ) -> None:
-        """`listeners` are by zone, for all zones of `rules.zones`. Requests hold so many bytes, and answers as many."""
+        """`listeners` are by zone, for all zones of `rules.zones`. `frames_bytes` bounds the memory of requests, and
+        that of responses."""
         super().__init__(client_tls, limits, metrics)
         self._requests_budget, self._answers_budget = MemoryBudget(frames_bytes), MemoryBudget(frames_bytes)
         self._broker_id = broker_id

@@ -58,13 +58,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RouterReads:
-    """Reads objects of the RouterChannels; while reads fail, they are retried from time to time."""
+    """Reads objects that gateways wrote for producers; while reads fail, they are retried only from time to time."""
 
     store: BlobStorage
     breaker: CircuitBreaker
 
     async def read(self, wanted: Read, timeout_s: float) -> bytes | None:
-        """Read a range; None if it failed, or is not tried now."""
+        """Read a range; None if that failed, or is not tried now."""
         loop = asyncio.get_running_loop()
         if not self.breaker.allows(loop.time()):
             return None
@@ -84,7 +84,7 @@ class RouterReads:
 
 @dataclass(frozen=True, slots=True)
 class SplicingContext:
-    """What all connections of an agent share on which it holds answers to producers."""
+    """What all connections share on which an agent splices routed requests."""
 
     limits: SpliceLimits
     reads: RouterReads
@@ -99,7 +99,7 @@ class SplicingContext:
 
 @dataclass(frozen=True, slots=True)
 class HoldingContext:
-    """What all connections of an agent share on which it holds answers to producers."""
+    """What all connections share on which an agent holds responses to producers."""
 
     logs: DurableLogs
     metrics: DurableMetrics
@@ -122,7 +122,7 @@ class _Note(NamedTuple):
 
 
 class SpliceStage:
-    """Puts routed requests of one connection together, and offers them to the write path."""
+    """Puts the records back into one connection's routed requests, and offers them to the write path."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class SpliceStage:
         near: PeerChannel,
         forward: Callable[[Sequence[Buffer], int | None], None],
     ) -> None:
-        """`forward` gets each request for the broker, as buffers, and its number if it was routed."""
+        """`forward` is called with each request for the broker, as buffers, and its number if it was routed."""
         self._context = context
         self._near = near
         self._forward = forward
@@ -147,7 +147,7 @@ class SpliceStage:
         self._timer = DeadlineTimer(lambda: self._do(self._core.look_again(self._loop.time())))
 
     def came(self, kind: MessageKind, body: Buffer) -> None:
-        """Handle a gateway's message. Raises MalformedFrameError."""
+        """Handle a message of the gateway. Raises MalformedFrameError."""
         if kind is MessageKind.KAFKA:
             self._do(self._core.frame_came(body))
         elif kind is MessageKind.ZONE_ROUTE_REQUEST and self._is_routed:
@@ -188,7 +188,7 @@ class SpliceStage:
             self._do(self._core.was_read(wanted.number, content))
 
     def close(self) -> None:
-        """Drop what waits: the connection ended."""
+        """Drop all waiting requests, because the connection ended."""
         self._timer.set(None)
         for task in list(self._reads):
             task.cancel()
@@ -197,7 +197,8 @@ class SpliceStage:
 
 
 class HoldStage:
-    """Holds responses of one connection. A task of its own reads them, so that a held one does not stop the broker."""
+    """Holds the responses of one connection until they may go to the client. A task of its own reads them, so that a
+    held one does not stop the broker."""
 
     def __init__(self, context: HoldingContext, broker: FramedConnection) -> None:
         self._context = context
@@ -215,7 +216,7 @@ class HoldStage:
         self._pump.add_done_callback(self._ended)
 
     def forward(self, buffers: Sequence[Buffer], note: _Note) -> None:
-        """Send the broker one frame made of these buffers, in its turn.
+        """Send the broker one frame made of these buffers, after those before it.
 
         Raises ProduceRefusedError if the broker must not get it; then its connection ends. Raises ConnectionError.
         """
@@ -240,7 +241,7 @@ class HoldStage:
             raise
 
     async def wait_for_room(self, client: FramedConnection) -> None:
-        """Wait until the broker may be sent more; `client`, whose frames they are, is stalled meanwhile."""
+        """Wait until more may be sent to the broker; `client`, whose frames these are, counts as stalled meanwhile."""
         if self._has_room_now:
             return
         with client.stalled():
@@ -305,7 +306,7 @@ class HoldStage:
         self._context.held_budget.adjust(more)
 
     def close(self) -> None:
-        """Stop reading the broker and drop what is held: the connection ended."""
+        """Stop reading from the broker and drop what is held, because the connection ended."""
         self._timer.set(None)
         self._pump.cancel()
         self._core.close()
@@ -313,7 +314,7 @@ class HoldStage:
 
 
 class BrokerPipe:
-    """Relays until either side ends. Create it in the event loop, and `run` it."""
+    """Relays the frames of one client's connection until either side ends. Create and `run` it in the event loop."""
 
     def __init__(
         self,
@@ -326,9 +327,9 @@ class BrokerPipe:
         holding: HoldingContext | None = None,
         edit: Callable[[Buffer], Buffer] | None = None,
     ) -> None:
-        """Requests come by `near`. Stages that are None are left out.
+        """Requests come from `near`. Stages that are None are left out.
 
-        `passed` is called whenever something has passed; `edit` returns what replaces a request.
+        `passed` is called whenever a frame has passed; `edit` returns the frame to send in place of a request.
         """
         self._near, self._client, self._broker = near, near.connection, broker
         self._passed = passed
@@ -344,7 +345,7 @@ class BrokerPipe:
     async def run(self, *others: Coroutine[None, None, None]) -> None:
         """Relay until either side or one of `others` ends.
 
-        Raises MalformedFrameError when either side sends what it may not.
+        Raises MalformedFrameError when a side sends a frame that is not understood or not allowed.
         """
         try:
             await run_until_one_ends(self._relay_requests(), self._relay_responses(), *others)

@@ -18,7 +18,7 @@ _FLUSH_S = 10.0
 
 
 class RelayEnd(asyncio.BufferedProtocol):
-    """One of the two ends. Before it has another end, it keeps one chunk and reads no more."""
+    """One of the two connections of a relay. Until it is joined to the other, it keeps one chunk and reads no more."""
 
     _chunk = memoryview(bytearray(CHUNK_BYTES))
     """Shared by all, as the event loop fills it and calls `buffer_updated` at once. A view: it is filled by slices."""
@@ -38,7 +38,7 @@ class RelayEnd(asyncio.BufferedProtocol):
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to use a new connection. The event loop calls this."""
+        """Start with a new connection. The event loop calls this."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
@@ -47,7 +47,7 @@ class RelayEnd(asyncio.BufferedProtocol):
         return self._chunk
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle so many bytes that were received into the buffer. The event loop calls this."""
+        """Handle bytes that were received into the buffer. The event loop calls this."""
         self.bytes_received += nbytes
         chunk = bytes(self._chunk[:nbytes])
         if self._other is not None:
@@ -69,19 +69,19 @@ class RelayEnd(asyncio.BufferedProtocol):
         return self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection. The event loop calls this."""
+        """Close the other end as well, because this connection ended. The event loop calls this."""
         self._has_ended = self._is_finished = True
         self.lost.set_result(None)
         if self._other is not None:
             self._other.close()
 
     def pause_writing(self) -> None:
-        """Handle that the peer does not keep up. The event loop calls this."""
+        """Pause the other end's receiving, because the peer does not keep up. The event loop calls this."""
         if self._other is not None:
             self._other.hold(True)
 
     def resume_writing(self) -> None:
-        """Handle that the peer keeps up again. The event loop calls this."""
+        """Resume the other end's receiving, because the peer keeps up again. The event loop calls this."""
         if self._other is not None:
             self._other.hold(False)
 
@@ -95,7 +95,7 @@ class RelayEnd(asyncio.BufferedProtocol):
     # The relay's side.
 
     def join(self, other: "RelayEnd") -> None:
-        """Pass on to `other` what this end receives, and has already received."""
+        """Send to `other` all that this end receives, and what it has received already."""
         self._other = other
         for chunk in self._early:
             other.send(chunk)
@@ -112,7 +112,7 @@ class RelayEnd(asyncio.BufferedProtocol):
             self._transport.write(chunk)
 
     def finish(self) -> None:
-        """Send nothing more after what was sent."""
+        """Close the sending direction once everything was sent."""
         self._is_finished = True
         if self._transport is None or self._transport.is_closing():
             return
@@ -122,7 +122,7 @@ class RelayEnd(asyncio.BufferedProtocol):
             self._transport.write_eof()
 
     def close(self) -> None:
-        """Close the connection when its data is sent, or after a time limit. Idempotent."""
+        """Close the connection once its data is sent, or after a time limit. Idempotent."""
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.close()
@@ -131,15 +131,15 @@ class RelayEnd(asyncio.BufferedProtocol):
 
 
 class ByteRelay:
-    """Relays between both ends."""
+    """Relays bytes between two connections, in both directions."""
 
     def __init__(self, client: RelayEnd, broker: RelayEnd) -> None:
         self._ends = client, broker
 
     async def run(self, idle_s: float) -> bool:
-        """Wait until both connections are gone.
+        """Relay until both connections are closed.
 
-        False: nothing has passed for `idle_s`, so they were closed; 0: no limit.
+        Returns False if both were closed because nothing had passed for `idle_s`; 0: no limit.
         """
         client, broker = self._ends
         client.join(broker)
@@ -157,6 +157,6 @@ class ByteRelay:
         return was_used
 
     def close(self) -> None:
-        """Close both ends, after what they have to send. Idempotent."""
+        """Close both ends once their data is sent. Idempotent."""
         for end in self._ends:
             end.close()

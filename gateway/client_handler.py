@@ -26,7 +26,7 @@ _LINKING: Final = PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Limits of clients' connections, at either side."""
+    """Limits of clients' connections, at the gateway and at the broker's agent."""
 
     max_connections: int
     max_connections_per_ip: int
@@ -38,7 +38,7 @@ class ClientLimits:
 
 
 class ClientHandler:
-    """Serves the connections that `LeaderProxy` got for clients."""
+    """Serves the connections of gateways that the peer listener (`LeaderProxy`) accepted."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class ClientHandler:
         consumers: ConsumerContext | None = None,
         holding: HoldingContext | None = None,
     ) -> None:
-        """`listeners` are the broker's own, by the zones of their clients.
+        """`listeners` are the local broker's, by the zones of their clients.
 
-        Without `consumers`, answers pass unchanged; without `holding`, at once.
+        Without `consumers`, Fetch responses pass unchanged; without `holding`, no response is held.
         """
         self._holding = holding
         self._splicing = splicing
@@ -64,7 +64,7 @@ class ClientHandler:
         self._held = 0
 
     async def serve(self, peer: FramedConnection, gateway: Hello, capabilities: PeerCapabilities) -> None:
-        """Serve one client's connection. Raises PeerRefusedError, OSError."""
+        """Serve one client's connection, which its gateway relays. Raises PeerRefusedError, OSError."""
         async with asyncio.timeout(self._limits.connect_timeout_s):
             payload = await peer.read_frame()
         if payload is None:

@@ -32,12 +32,12 @@ class ClientRefusedError(Exception):
 
 
 class ClientListeners:
-    """Listens for clients at numbered addresses from `start` until `stop`."""
+    """Listens for clients at numbered addresses, from `start` until `stop`."""
 
     def __init__(
         self, serve: Serve, tls: Callable[[], ssl.SSLContext | None], limits: ClientLimits, metrics: GatewayMetrics
     ) -> None:
-        """`tls` is called once, at the start."""
+        """`tls` returns the TLS context; it is called once, at the start."""
         self._serve = serve
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
@@ -72,21 +72,21 @@ class ClientListeners:
 
     @property
     def addresses(self) -> dict[int, Address]:
-        """The listeners' addresses."""
+        """The listeners' addresses, by number."""
         return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
 
     @property
     def socket_count(self) -> int:
-        """How many sockets it listens with, after the start: a name may resolve to several addresses."""
+        """On how many sockets it listens, after the start: a name may resolve to several addresses."""
         return sum(len(found.sockets) for found in self._listeners.values())
 
     def refuse(self, reason: str) -> None:
-        """Count a connection that is closed for this reason."""
+        """Count, by this reason, a connection that is closed."""
         self._metrics.refused.labels(GATEWAY_SIDE, reason).inc()
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds as many connections as it may, or did so in the last `FULL_S`."""
+        """Whether as many clients as allowed are connected, or were in the last `FULL_S`."""
         return asyncio.get_running_loop().time() < self._full_until_s
 
     def _accepted(self, number: int, accepted: socket.socket, address: str) -> None:
@@ -117,7 +117,8 @@ class ClientListeners:
             self._shares.leave(share)
 
     async def shake_hands(self, accepted: socket.socket, client: RelayEnd | FramedConnection) -> None:
-        """Connect an accepted socket to `client`, with the TLS handshake if there is TLS. Raises ClientRefusedError."""
+        """Make `client` the protocol of an accepted socket, after the TLS handshake if there is TLS. Raises
+        ClientRefusedError."""
         try:
             async with asyncio.timeout(self._limits.connect_timeout_s):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: client, accepted, ssl=self._tls)
@@ -126,7 +127,7 @@ class ClientListeners:
             raise ClientRefusedError(str(error) or type(error).__name__) from error
 
     async def relay(self, relay: ByteRelay) -> None:
-        """Relay until either end is over, or nothing has passed for the time that the limits say."""
+        """Run the relay until either end is closed, or nothing has passed for the time in the limits."""
         self._relays[relay] = None
         try:
             if not await relay.run(self._limits.idle_s):

@@ -39,7 +39,7 @@ class ClientPort(ABC):
 
     @property
     def socket_count(self) -> int:
-        """How many sockets it listens with, after the start."""
+        """On how many sockets it listens, after the start."""
         return self._clients.socket_count
 
     @abstractmethod
@@ -47,12 +47,12 @@ class ClientPort(ABC):
         """Serve a connection until it is over."""
 
     async def stop(self) -> None:
-        """Accept no more clients, and end the existing ones."""
+        """Accept no more clients, and close all connections."""
         await self._clients.stop()
 
 
 class PassingPort(ClientPort):
-    """Passes all bytes to a broker as they are."""
+    """Connects each client to a broker, and relays all bytes unchanged."""
 
     def __init__(
         self,

@@ -26,12 +26,12 @@ _CONNECTED, _REFUSED = b"\x00", b"\x01"
 
 
 def encode_zone(zone: str) -> bytes:
-    """Encode the zone: the first message's payload."""
+    """Encode the client's zone as the payload of the first message, from its gateway."""
     return zone.encode()
 
 
 def decode_zone(payload: Buffer) -> str:
-    """Parse the zone. Raises MalformedFrameError."""
+    """Parse the client's zone from the first message. Raises MalformedFrameError."""
     if len(payload) > MAX_ZONE_BYTES:
         raise MalformedFrameError(0, f"a zone's name of {len(payload)} bytes")
     try:
@@ -41,12 +41,13 @@ def decode_zone(payload: Buffer) -> str:
 
 
 def encode_answer(refused_because: str = "") -> bytes:
-    """Encode the answer: the second message's payload; without a reason the client is connected."""
+    """Encode the payload of the second message, to the gateway: why the client is refused; empty: it is connected."""
     return (_REFUSED if refused_because else _CONNECTED) + refused_because.encode()[: MAX_MESSAGE_BYTES - 1]
 
 
 def decode_answer(payload: Buffer) -> str:
-    """Return why the client was refused; empty if it is connected. Raises MalformedFrameError."""
+    """Return why the client was refused, by the second message; empty if it is connected. Raises
+    MalformedFrameError."""
     kind, reason = bytes(payload[:1]), bytes(payload[1:]).decode("utf-8", "replace")
     if kind not in (_CONNECTED, _REFUSED) or (kind == _REFUSED) != bool(reason):
         raise MalformedFrameError(0, "no answer to a client's connection")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class ZoneTraffic:
-    """Bytes of one zone's clients, as in `metadata_topic.records.usage_record.ClientZoneUsage`."""
+    """Bytes of one zone's clients, as `metadata_topic.records.usage_record.ClientZoneUsage` has them."""
 
     sent_bytes: int = 0
     sent_crossed_bytes: int = 0
@@ -22,7 +22,7 @@ class ZoneTraffic:
 
 @dataclass(slots=True)
 class RouterTraffic:
-    """Answered requests for objects of the RouterChannel, and the bytes that they moved."""
+    """Answered requests for objects that gateways wrote for producers, and the bytes that they moved."""
 
     put: int = 0
     get: int = 0
@@ -32,7 +32,7 @@ class RouterTraffic:
 
 @dataclass(slots=True)
 class ClientTraffic:
-    """The traffic of both of an agent's sides."""
+    """The bytes that an agent has moved for clients: as their gateway, and beside their broker."""
 
     zone: str = ""
     """The zone of the clients that connect to this agent."""
@@ -45,7 +45,7 @@ class ClientTraffic:
         return self.by_zone[self.zone]
 
     def fetched(self, zone: str, size: int, has_replica: bool | None) -> None:
-        """Count record bytes of the local broker for a consumer of another zone.
+        """Count record bytes that the local broker sent to a consumer of another zone.
 
         `has_replica`: whether its zone has a replica of the partition; None if unknown.
         """

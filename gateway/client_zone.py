@@ -16,7 +16,7 @@ _MARK: Final = "zone="
 
 @dataclass(frozen=True, slots=True)
 class ZoneRules:
-    """The rules by which a client's zone is found."""
+    """The rules by which a client's zone is found: zone names in client ids, and networks."""
 
     own_zone: str
     zones: Collection[str]
@@ -24,7 +24,7 @@ class ZoneRules:
     networks: Mapping[Network, str]
 
     def zone_of(self, client_id: str, address: str) -> str:
-        """Return a client's zone, one of `zones`."""
+        """Return a client's zone by its client id, or else by its address; one of `zones`."""
         for zone in (self._said(client_id), self._located(address)):
             if zone in self.zones:
                 return zone

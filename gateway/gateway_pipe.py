@@ -62,7 +62,7 @@ from replication.wire.request_order import MAX_UNANSWERED, RequestOrder
 
 @dataclass(frozen=True, slots=True)
 class LinkReading:
-    """How links in consumers' answers are hydrated."""
+    """What a gateway needs to hydrate links in consumers' responses."""
 
     context: FollowerContext
     defects: Callable[[int], LinkDefects]
@@ -71,7 +71,7 @@ class LinkReading:
 
 @dataclass(frozen=True, slots=True)
 class RoutingContext:
-    """Shared state of all connections of one gateway."""
+    """What all connections of one gateway share."""
 
     limits: RouteLimits
     uploads: RouterUploads
@@ -88,7 +88,7 @@ class RoutingContext:
 
 @dataclass(frozen=True, slots=True)
 class AgentSide:
-    """The agent beside a broker."""
+    """The connection to the agent beside a broker, and what that agent understands."""
 
     broker_id: int
     connection: FramedConnection
@@ -119,7 +119,7 @@ class _Note(NamedTuple):
 
 
 class GatewayPipe:
-    """One connection of a client, and the matching connection to the agent beside the broker."""
+    """Relays one client's connection to the agent beside the broker, frame by frame."""
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class GatewayPipe:
         edit: Callable[[Buffer], Buffer] = lambda frame: frame,
         served: ServedClient | None = None,
     ) -> None:
-        """`passed` is called whenever something has passed; `edit` returns what replaces a client's frame.
+        """`passed` is called whenever a frame has passed; `edit` returns the frame to send in place of a client's.
 
-        With `served`, Fetch requests may be answered here.
+        With `served`, the gateway may respond to Fetch requests itself.
         """
         self._served = served
         self._passed = passed
@@ -157,7 +157,8 @@ class GatewayPipe:
         self._held_bytes = 0
 
     async def run(self) -> None:
-        """Relay until either side ends. Raises MalformedFrameError when the agent sends what it may not."""
+        """Relay until either side ends. Raises MalformedFrameError when the agent sends a message that is not
+        allowed."""
         try:
             if self._responses is None:
                 await run_until_one_ends(self._relay_requests(), self._relay_answers())
@@ -216,7 +217,7 @@ class GatewayPipe:
     # ResponseTaker.
 
     def passed(self) -> None:
-        """Record that something has passed."""
+        """Record that a frame has passed."""
         self._passed()
 
     # FrameSink.
@@ -226,7 +227,7 @@ class GatewayPipe:
         await self._client.drain()
 
     def write_frame(self, *buffers: Buffer) -> None:
-        """Give the client an answer of the broker, in its turn. Raises MalformedFrameError."""
+        """Send the client a response of the broker, after those before it. Raises MalformedFrameError."""
         number, relayed = self._order.answered(buffers[0])
         answer: Sequence[Buffer] = buffers
         if relayed is not None and self._served is not None:
@@ -239,7 +240,7 @@ class GatewayPipe:
         self._do(actions)
 
     def message_came(self, kind: MessageKind, body: Buffer) -> None:
-        """Handle any other message of the agent. Raises MalformedFrameError."""
+        """Handle a message of the agent that is no response. Raises MalformedFrameError."""
         if kind is MessageKind.ROUTE_OUTCOME:
             self._do(self._core.outcome(*decode_outcome(body)))
             return

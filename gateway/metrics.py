@@ -17,18 +17,18 @@ GATEWAY_SIDE, BROKER_SIDE, BOOTSTRAP_SIDE, OWN_SIDE = "gateway", "broker", "boot
 
 
 class PassedBytes:
-    """The bytes on one of a client's two connections since the last count."""
+    """Counts the bytes on one of a client's two connections, in steps."""
 
     def __init__(
         self, peer: FramedConnection, received: Callable[[int], object], sent: Callable[[int], object]
     ) -> None:
-        """What `peer` has received and sent until now does not count."""
+        """What `peer` has received and sent before is not counted."""
         self._peer = peer
         self._count = received, sent
         self._counted = peer.bytes_received, peer.bytes_sent
 
     def update(self) -> None:
-        """Count what came since the last call."""
+        """Count the bytes since the last call."""
         now = self._peer.bytes_received, self._peer.bytes_sent
         for count, new, old in zip(self._count, now, self._counted, strict=True):
             count(new - old)
@@ -36,7 +36,7 @@ class PassedBytes:
 
 
 class GatewayMetrics:
-    """Counters of both sides."""
+    """Counters of clients' connections, at the gateway and at the broker's agent."""
 
     def __init__(self, registry: CollectorRegistry, traffic: ClientTraffic | None = None) -> None:
         counter = partial(Counter, registry=registry)

@@ -32,7 +32,7 @@ _AFTER_DEFECT_S: Final = 1.0
 
 
 class RoutedConnection(Protocol):
-    """The connection that a request belongs to."""
+    """The client's connection that a routed request belongs to."""
 
     def stored(self, number: int, where: StoredRecords) -> None:
         """Handle that the request's records are stored."""
@@ -42,14 +42,14 @@ class RoutedConnection(Protocol):
 
 
 class Holder(NamedTuple):
-    """Stands for one request."""
+    """Stands for one routed request of one connection."""
 
     connection: RoutedConnection
     number: int
 
 
 class RouterUploads:
-    """The uploads of one agent."""
+    """The uploads, deletions and sweeps of one agent's RouterChannel."""
 
     def __init__(
         self,
@@ -69,25 +69,25 @@ class RouterUploads:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def offer(self, holder: Holder, records: Sequence[Buffer], owner: int | None = None) -> None:
-        """Queue records for upload. The holder's connection is called later, unless `settled` is called before.
+        """Queue records for upload. The holder's connection is notified later, unless `settled` is called before.
 
-        `owner` as in `RouterChannel.offer`.
+        `owner` is the broker whose agent may adopt the records; None if no agent does.
         """
         self._channel.offer(holder, records, owner, self._clocks.monotonic_s())
         self._woken.set()
 
     def settled(self, holder: Holder) -> None:
-        """Record that the request does not need its stored records any more."""
+        """Record that the request no longer needs its stored records."""
         self._channel.settled(holder, self._clocks.monotonic_s())
         self._woken.set()
 
     def left(self, holder: Holder) -> None:
-        """Record that a log may want what is stored."""
+        """Record that a log may refer to the request's stored records."""
         self._channel.left(holder, self._clocks.monotonic_s())
         self._woken.set()
 
     async def run(self) -> None:
-        """Run until cancelled. Uploads under way then are left to a later sweep."""
+        """Run until cancelled. Objects of uploads then under way are left to a later sweep."""
         try:
             await asyncio.gather(self._go_on_always(), self._sweep_always())
         finally:
@@ -183,7 +183,7 @@ class RouterUploads:
             await asyncio.sleep(SWEEP_EACH_S)
 
     async def sweep(self) -> None:
-        """Delete what dead gateways left and no log wants. Raises what the store raises."""
+        """Delete objects that dead gateways left and that no log refers to. Raises RemoteStorageError."""
         listed: list[StoredBlob] = []
         with suppress(IncompleteListingError):  # objects in the other buckets are swept all the same
             async for part in self._store.list_blobs(ROUTER_KIND):

@@ -30,9 +30,10 @@ _LISTENS: Final = "0A"
 
 
 async def stand_by(listener: Address, port: PassingPort, is_any_durable: Callable[[], bool]) -> None:
-    """Lead clients that come to `listener` by `port`, while no agent listens and no topic is durable, until cancelled.
+    """Connect clients of `listener` to the broker through `port`, while no agent listens and no topic is durable; until
+    cancelled.
 
-    `is_any_durable` blocks, and raises if that is not known. Raises OSError if it may not listen, ssl.SSLError.
+    `is_any_durable` blocks, and raises if that is unknown. Raises OSError if the address is not allowed, ssl.SSLError.
     """
     unable, clock = News(), asyncio.get_running_loop().time
     leads, ask_s = False, 0.0
@@ -74,7 +75,7 @@ def _may_lead(is_any_durable: Callable[[], bool], unable: News) -> bool:
 
 
 def listeners_at(where: Address, tables: tuple[Path, ...] = _TABLES) -> int:
-    """Count the sockets of this host that listen there, or at all addresses. The kernel lists listening ones first."""
+    """Count the sockets of this host that listen at this address, or at all addresses, by the kernel's tables."""
     wanted = _addresses(where)
     found = 0
     for table in filter(Path.exists, tables):  # a host without IPv6 has no table of it

@@ -22,7 +22,7 @@ CLOCKS_MS: Final = 300_000
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """What the metadata says."""
+    """Which segments name which gateways' objects, by the metadata."""
 
     find_adopters: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
     untold_ms: Callable[[int], Collection[int]]
@@ -37,24 +37,24 @@ class KnownNames:
 
 
 class WantedObjects:
-    """Finds unwanted objects once there is metadata; before, none."""
+    """Finds objects of gateways that no segment names. Before there is metadata, it finds none."""
 
     def __init__(self, near_ms: int = NAMED_WITHIN_MS + CLOCKS_MS) -> None:
-        """`near_ms`: how far from an object, by the store's clock, a segment that names it may be stored."""
+        """`near_ms` bounds how far apart, by the store's clock, an object and a segment that names it can be stored."""
         self._near_ms = near_ms
         self._known: KnownNames | None = None
 
     def arrived(self, known: KnownNames) -> None:
-        """Use this metadata from now on."""
+        """Start to use this metadata."""
         self._known = known
 
     @property
     def is_stopped(self) -> bool:
-        """Whether this agent may neither store nor delete."""
+        """Whether this agent may neither store nor delete objects now."""
         return self._known is not None and self._known.is_stopped()
 
     def find_unwanted(self, listed: Iterable[StoredBlob]) -> list[StoredBlob]:
-        """Return the objects that no segment names or will name. Raises RemoteStorageError."""
+        """Return the objects that no segment names or can still come to name. Raises RemoteStorageError."""
         known = self._known
         if known is None:
             return []

@@ -38,7 +38,7 @@ _PROBE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """Shared state of all its connections."""
+    """What all connections of a zone gateway share."""
 
     zone: str
     hello: Hello
@@ -60,7 +60,7 @@ class GatewayContext:
 
 
 class ZoneGateway:
-    """Listens for clients from `start` until `stop`."""
+    """Listens for clients of its zone, at one port for each broker of another zone, from `start` until `stop`."""
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
@@ -79,10 +79,8 @@ class ZoneGateway:
         await self._clients.start(listeners)
 
     async def keep_to(self, wanted: Mapping[int, Listener]) -> bool:
-        """Listen for clients of these brokers and of no others, after the start. Returns whether all ports are bound.
-
-        Connections for others are closed.
-        """
+        """Listen for clients of these brokers, and close all others' listeners and connections. Returns whether all
+        ports are bound."""
         for broker_id in self.addresses.keys() - wanted.keys():
             await self._clients.leave(broker_id)
             self.unreached.pop(broker_id, None)
@@ -106,11 +104,12 @@ class ZoneGateway:
         return True
 
     def unserved(self) -> tuple[int, ...]:
-        """Return the brokers whose clients cannot be served here now; see `Hello.unserved`."""
+        """Return the brokers whose clients cannot be served here now (`Hello.unserved`)."""
         return NO_BROKER_SERVED if self._clients.is_full else (*sorted(self._unable | self._unbound),)
 
     async def probe(self) -> None:
-        """Try again to reach those that were not reached, until cancelled: no client may come here any more."""
+        """Try from time to time to reach brokers that could not be reached, because clients may no longer come here.
+        Until cancelled."""
         while True:
             await asyncio.sleep(_PROBE_S)
             await asyncio.gather(*(self._probe(broker_id) for broker_id in self._unable))
@@ -127,7 +126,7 @@ class ZoneGateway:
 
     @property
     def addresses(self) -> dict[int, Address]:
-        """The listeners' addresses, by the broker that is reached there."""
+        """The listeners' addresses, by the broker that clients reach there."""
         return self._clients.addresses
 
     async def _serve(self, broker_id: int, accepted: socket.socket, address: str) -> None:

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 
 def ranked(broker_id: int, agents: Iterable[int]) -> list[int]:
-    """Return a zone's agents (the ids of their brokers) in the order in which they are the proxy for this broker."""
+    """Return a zone's agents, by the ids of their brokers, in the order in which they act as proxy for this broker."""
 
     def weight(agent: int) -> bytes:
         return blake2b(f"{broker_id}/{agent}".encode(), digest_size=8).digest()
@@ -24,17 +24,19 @@ def ranked(broker_id: int, agents: Iterable[int]) -> list[int]:
 
 
 class ZoneProxies:
-    """Says for which brokers this agent is the proxy of its zone now."""
+    """Decides for which brokers this agent is the proxy of its zone now."""
 
     def __init__(self, own_id: int, others: Callable[[], frozenset[int]], serves: Callable[[int, int], bool]) -> None:
-        """`others` returns the zone's other agents that serve clients; none as long as they are not known: then all
-        serve all. `serves` says whether an agent is alive, and does not say that it cannot serve clients of a broker.
+        """`others` returns the zone's other agents that serve clients; none while they are unknown: then every agent
+        serves all brokers.
+
+        `serves` returns whether an agent may live, and has not said that it cannot serve clients of a broker.
         """
         self._own_id = own_id
         self._others = others
         self._serves = serves
 
     def is_proxy(self, broker_id: int) -> bool:
-        """Whether no agent that comes first for this broker serves its clients."""
+        """Whether no other agent that comes earlier in the order for this broker serves its clients."""
         order = ranked(broker_id, self._others() | {self._own_id})
         return not any(self._serves(one, broker_id) for one in order[: order.index(self._own_id)])

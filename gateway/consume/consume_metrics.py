@@ -11,7 +11,7 @@ from gateway.client_traffic import ClientTraffic
 
 
 class ConsumeMetrics:
-    """Counters of the broker's side."""
+    """Counters of consumers of other zones, at the agent beside the broker."""
 
     def __init__(self, registry: CollectorRegistry, traffic: ClientTraffic | None = None) -> None:
         counter = partial(Counter, registry=registry)

@@ -22,7 +22,7 @@ CONTROL_KINDS: Final = (MessageKind.INLINE_REQUEST, MessageKind.LINKS_PAUSED, Me
 
 @dataclass(frozen=True, slots=True)
 class ConsumerContext:
-    """Shared state of all connections of one agent."""
+    """What all consumers' connections of one agent share."""
 
     leader: LeaderContext
     """The context for followers, with another budget and other stage times."""
@@ -35,10 +35,10 @@ def _tell_nobody(_object_id: StoredObjectId, _ranges: list[tuple[int, int]], _cu
 
 
 class ConsumerAnswers:
-    """The answers of one connection."""
+    """Sends one connection's responses to the consumer's gateway, linked where `ConsumerLinks` says so."""
 
     def __init__(self, context: ConsumerContext, side: ClientSide, channel: PeerChannel) -> None:
-        """`channel` is that to the consumer's gateway."""
+        """`channel` leads to the consumer's gateway."""
         leader = context.leader
         self._leader = leader
         self._channel = channel
@@ -53,23 +53,24 @@ class ConsumerAnswers:
         )
 
     def asked(self, frame: Buffer) -> Asked:
-        """Return what `answer` needs to know of a frame that is about to be sent to the broker, by its begin."""
+        """Return a note on a request that is about to be sent to the broker, for `answer`; the frame's beginning is
+        enough."""
         return self._links.asked(frame, self._leader.clock())
 
     def control(self, kind: MessageKind, body: Buffer) -> None:
-        """Handle a message of one of CONTROL_KINDS. Raises MalformedFrameError, ConnectionError."""
+        """Handle a message of the gateway about links (CONTROL_KINDS). Raises MalformedFrameError, ConnectionError."""
         original = self._links.control(kind, body)
         if original is not None:
             self._channel.send(original.kind, *original.body, records=original.records)
         self._leader.uploads.notify()  # whether links are given may have changed
 
     async def answer(self, frame: Buffer, what: Asked) -> None:
-        """Send what replaces this frame, the answer to what was `asked`. Raises ConnectionError."""
+        """Send a response, linked if that pays; `what` is the note on its request. Raises ConnectionError."""
         answer = await self._decided(self._links.response(frame, what, self._leader.clock()))
         self._channel.send(answer.kind, *answer.body, records=answer.records)
 
     def close(self) -> None:
-        """Release everything: the connection ended."""
+        """Release all memory and reads, because the connection ended."""
         self._links.close()
         if self._catch_up is not None:
             self._catch_up.close()

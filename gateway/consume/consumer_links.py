@@ -49,7 +49,7 @@ _MAX_UNDER_WAY: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class AskedFetch:
-    """A Fetch request that is under way."""
+    """A note on a Fetch request that was sent to the broker."""
 
     api_version: int
     sent_s: float
@@ -72,7 +72,7 @@ class _AtHand:
 
 
 class ConsumerLinks:
-    """The links of one connection. All times are monotonic seconds."""
+    """Decides on links in the Fetch responses of one consumer's connection. All times are monotonic seconds."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ConsumerLinks:
         costs: ReadCosts,
         read_ahead: ReadAhead | None,
     ) -> None:
-        """`context` is the same as for followers; `read_ahead` finds what the link index does not hold."""
+        """`context` is the one for followers; `read_ahead` finds batches that the link index does not hold."""
         self._worth = ReadWorth(costs)
         self._context = context
         self._side = side
@@ -98,11 +98,12 @@ class ConsumerLinks:
         self._links = ResponseLinks(context, self._defects, links, read_ahead)
 
     def close(self) -> None:
-        """Release everything: the connection ended."""
+        """Release all memory, because the connection ended."""
         self._links.arrived()
 
     def control(self, kind: MessageKind, body: Buffer) -> ToFollower | None:
-        """Handle the gateway's message about links. Raises MalformedFrameError, ConnectionResetError."""
+        """Handle a message of the gateway about links; returns what to send back. Raises MalformedFrameError,
+        ConnectionResetError."""
         frame = self._links.control(kind, body)
         if frame is None:
             return None
@@ -110,7 +111,7 @@ class ConsumerLinks:
         return ToFollower(MessageKind.ORIGINAL, (frame,), None)
 
     def asked(self, frame: Buffer, now_s: float) -> Asked:
-        """Return what is known of a frame that is about to be sent to the broker, by its begin."""
+        """Return a note on a request that is about to be sent to the broker; the frame's beginning is enough."""
         api_key, api_version = _BEGIN.unpack_from(frame) if len(frame) >= _BEGIN.size else (None, 0)
         if api_key != FETCH_API_KEY:
             return api_key in RECORDS_API_KEYS
@@ -124,9 +125,9 @@ class ConsumerLinks:
         return AskedFetch(api_version, now_s)
 
     def response(self, frame: Buffer, what: Asked, now_s: float) -> ToFollower | WaitForUploads:
-        """Return the message to send instead, or until when to wait for `look_again`, before the next response.
+        """Decide about the broker's response: return the message to send, or until when to wait for `look_again`.
 
-        `what` is what `asked` returned for its request.
+        `what` is the note that `asked` returned for its request. No other response may come before the message is sent.
         """
         if isinstance(what, bool):
             if not self._is_understood:
@@ -160,7 +161,7 @@ class ConsumerLinks:
         )
 
     def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
-        """Decide again about the waiting response: something was stored, a mode changed, or the time came."""
+        """Decide again about the waiting response, after an upload, a changed mode, or at its time."""
         step = self._links.step(self._side.gateway.broker_id, now_s)
         if isinstance(step, WaitForUploads):
             return step

@@ -25,7 +25,7 @@ _KEY_AND_VERSION = struct.Struct(">hh")
 
 
 def with_zone(frame: Buffer, zone: str) -> Buffer:
-    """Return a client's frame, with the zone as its rack if it is a consumer's Fetch without one."""
+    """Return a client's frame; if it is a consumer's Fetch without a rack, with the zone as its rack."""
     if not _KEY_AND_VERSION.size < len(frame) <= MAX_EDITED_BYTES:
         return frame
     api_key, api_version = _KEY_AND_VERSION.unpack_from(frame)

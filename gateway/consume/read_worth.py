@@ -17,7 +17,7 @@ _TIME_CONSTANT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ReadCosts:
-    """Costs by the price table."""
+    """What a read of an object costs and a byte across zones, by the price table."""
 
     read_bytes: int
     """How many inline bytes cost as much as a read."""
@@ -26,17 +26,17 @@ class ReadCosts:
 
 
 class ReadWorth:
-    """The state of one connection. All times are monotonic seconds."""
+    """Decides for one connection whether links pay for their reads. All times are monotonic seconds."""
 
     def __init__(self, costs: ReadCosts) -> None:
         self._costs = costs
         self._rate = RateMeter(_TIME_CONSTANT_S)
 
     def answered(self, record_bytes: int, now_s: float) -> None:
-        """Record the broker's record bytes for the consumer."""
+        """Record the size of the records in a response of the broker."""
         self._rate.add(record_bytes, now_s)
 
     def pays(self, record_bytes: int, reads: int, now_s: float) -> bool:
-        """Whether to link so many bytes in an answer that takes so many reads."""
+        """Whether links to this many bytes of a response pay for this many reads."""
         expected_bytes = self._rate.bytes_per_second(now_s) * self._costs.interval_s
         return max(record_bytes, expected_bytes) >= reads * self._costs.read_bytes

@@ -25,7 +25,7 @@ from rlm.write_path.assignment import Assignment
 
 
 class Verdict(Enum):
-    """How waiting ended; the value labels a counter."""
+    """How waiting for a partition ended; the value labels a counter."""
 
     STORED = "stored"
     REPLICATED = "replicated"
@@ -34,12 +34,12 @@ class Verdict(Enum):
 
     @property
     def is_kept(self) -> bool:
-        """Whether the answer's promise is kept."""
+        """Whether the records are as safe as the response says, so that it may go to the client."""
         return self in (Verdict.STORED, Verdict.REPLICATED)
 
 
 class Hold:
-    """One partition of an answer that is held, until it has a verdict."""
+    """One partition of a held response, until it has a verdict."""
 
     __slots__ = ("_tell", "end_offset", "log", "partition", "topic", "verdict")
 
@@ -56,29 +56,29 @@ class Hold:
         self._tell = tell
 
     def end(self, verdict: Verdict) -> None:
-        """Set the verdict, once, and call `tell`."""
+        """Set the verdict, only once, and call `tell`."""
         self.verdict = verdict
         self._tell()
 
 
 class StoredLogs(Protocol):
-    """The write path, as far as it is used here."""
+    """The subset of the write path that held responses need."""
 
     def published_offset(self, partition: TopicIdPartition) -> int | None:
-        """Return the offset below which all is stored and published; None, or below 0: not known yet."""
+        """Return the offset below which all is stored and published; None or negative: not known yet."""
 
     def awaited(self, partition: TopicIdPartition) -> None:
-        """Note that somebody waits for this log to be stored."""
+        """Note that a response waits for this log to be stored."""
 
     def is_same_log(self, log: TopicIdPartition) -> bool:
-        """Whether the broker still has that log under its name, not one of a topic that was created again."""
+        """Whether the broker still has that log under the topic's name, not the log of a recreated topic."""
 
 
 class DurableLogs:
-    """Knows up to where logs are stored and published, and wakes those that wait. Event loop only."""
+    """Knows up to where durable logs are stored and published, and ends holds. Event loop only."""
 
     def __init__(self, ask_anew: Callable[[], object] = lambda: None) -> None:
-        """`ask_anew` makes the agent look again which topics there are, and who leads them."""
+        """`ask_anew` makes the agent ask the cluster again for topics and leaders."""
         self.ask_anew: Final = ask_anew
         self._logs: StoredLogs | None = None
         self._table: SettingsTable | None = None
@@ -95,12 +95,12 @@ class DurableLogs:
         """Offsets that uploads leave out because the log's bytes are damaged: they never count as stored."""
 
     def named(self, topic: TopicId | str) -> tuple[str, TopicId] | None:
-        """Return the name and id of a topic that has a directory here; None: it is not known."""
+        """Return the name and id of a topic that has a directory here; None if it is not known."""
         name, topic_id = (topic, self._ids.get(topic)) if isinstance(topic, str) else (self._names.get(topic), topic)
         return (name, topic_id) if name is not None and topic_id is not None else None
 
     def is_durable(self, topic: TopicId | str, partition: int) -> bool | None:
-        """Return whether a topic is durable, by one of its partitions that is led here; None: not known yet."""
+        """Return whether a topic is durable, judged by a partition that is led here; None if that is not known yet."""
         table = self._table
         if table is None or not self.may_hold:
             return None if table is None else False
@@ -118,7 +118,7 @@ class DurableLogs:
 
     @property
     def waiting(self) -> int:
-        """How many partitions wait."""
+        """How many partitions of held responses wait."""
         return len(self._unplaced) + sum(map(len, self._waiting.values()))
 
     # What connections ask.
@@ -126,9 +126,9 @@ class DurableLogs:
     def hold(
         self, topic: TopicId | str, partition: int, end_offset: int | None, tell: Callable[[], object]
     ) -> Hold | None:
-        """Hold an answer until all below `end_offset` is stored and published; None: it need not wait.
+        """Hold a response until all below `end_offset` is stored and published; None: it need not be held.
 
-        `tell` is called at the verdict, unless that is known at once.
+        `tell` is called at the verdict, unless the verdict is known at once.
         """
         held = Hold(topic, partition, end_offset, tell)
         fate = self._fate(held)
@@ -141,7 +141,7 @@ class DurableLogs:
         return held
 
     def let_go(self, held: Hold) -> None:
-        """Drop a hold: nobody waits for it any more."""
+        """Drop a hold, because its response is no longer waited for."""
         self._unplaced.pop(held, None)
         if held.log is not None:
             self._forget(held.log, held)
@@ -189,12 +189,12 @@ class DurableLogs:
     # What the agent tells.
 
     def logs_arrived(self, logs: StoredLogs) -> None:
-        """Use this write path from now on."""
+        """Start to use this write path."""
         self._logs = logs
         self._look_at_unplaced()
 
     def logs_left(self) -> None:
-        """Note that there is no write path until another one arrives; all logs are released before."""
+        """Note that there is no write path until the next `logs_arrived`; all logs must have been released before."""
         self._logs = None
 
     def topics_known(
@@ -205,7 +205,7 @@ class DurableLogs:
     ) -> None:
         """Note all topics' settings; `names` are those of topics with a replica here.
 
-        `is_here` says whether a log's directory still is of that topic.
+        `is_here` returns whether a log's directory still belongs to that topic.
         """
         self._table, self._names, self.may_hold = table, names, table.is_any_durable
         self._is_here = is_here
@@ -213,7 +213,7 @@ class DurableLogs:
         self._look_at_unplaced()
 
     def assigned(self, assignments: Iterable[Assignment]) -> None:
-        """Note the durable logs that are led here, and refuse all that waits for others."""
+        """Note the durable logs that are led here, and refuse the holds for all other logs."""
         self._led = {
             (one.topic, one.topic_id_partition.partition): one.topic_id_partition
             for one in assignments
@@ -228,23 +228,23 @@ class DurableLogs:
         self._look_at_unplaced()
 
     def look(self, log: TopicIdPartition) -> None:
-        """Give verdicts to those who wait for this log, as it may be stored and published further."""
+        """End the holds of this log that are met, because more may be stored and published."""
         for held in list(self._waiting.get(log, ())):
             if held.end_offset is not None and self._is_stored(log, held.end_offset):
                 self._end(log, held, Verdict.STORED)
 
     def cut(self, log: TopicIdPartition, offset: int) -> None:
-        """Refuse what waits beyond an offset: the log was truncated there, or cannot be stored from there on."""
+        """Refuse the holds beyond an offset: the log was truncated there, or cannot be stored beyond it."""
         for held in list(self._waiting.get(log, ())):
             if held.end_offset is not None and held.end_offset > offset:
                 self._end(log, held, Verdict.NOT_LED)
 
     def unreadable(self, log: TopicIdPartition, begin: int, end: int) -> None:
-        """Note offsets that will never be stored; answers that wait for them do so until the request's time is over."""
+        """Note offsets that will never be stored; holds that include them wait until the request's time is over."""
         self._unreadable.setdefault(log, []).append((begin, end))
 
     def released(self, log: TopicIdPartition) -> None:
-        """Refuse all that waits for a log that is not led here any more."""
+        """Refuse all holds of a log that is no longer led here."""
         self._unreadable.pop(log, None)
         self.cut(log, -1)
 

@@ -11,7 +11,7 @@ _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.
 
 
 class DurableMetrics:
-    """Metrics of all connections of one agent."""
+    """Metrics of held responses on all connections of one agent."""
 
     def __init__(self, registry: CollectorRegistry, logs: DurableLogs) -> None:
         counter = partial(Counter, registry=registry)
@@ -47,7 +47,7 @@ class DurableMetrics:
         ).set_function(lambda: logs.waiting)
 
     def ended(self, verdict: Verdict, held_s: float) -> None:
-        """Count how waiting for a partition ended."""
+        """Count how waiting for a partition ended, and how long it took in seconds."""
         self._answers.labels(verdict.value).inc()
         if verdict.is_kept:
             (self._held if verdict is Verdict.STORED else self._replicated).observe(held_s)
@@ -56,7 +56,7 @@ class DurableMetrics:
             self.are_refused_late = True
 
     def pipelined(self, way: AckRoute) -> None:
-        """Count a request with acks=all by how it went on."""
+        """Count a request with acks=all by how it was forwarded (`AckRoute`)."""
         self._requests.labels(way.value).inc()
 
     def transaction_refused(self) -> None:
@@ -64,5 +64,5 @@ class DurableMetrics:
         self._answers.labels("transactional").inc()
 
     def refused(self) -> None:
-        """Count a connection that ends because a request's answer could not be held."""
+        """Count a connection that was ended because the response to a request could not be held."""
         self._answers.labels("refused").inc()

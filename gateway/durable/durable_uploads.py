@@ -16,7 +16,7 @@ from rlm.write_path.uploads.tail_uploads import HurriedUploads
 
 
 class DurableUploads:
-    """What one run of the write path stores."""
+    """Reports to `DurableLogs` what one instance of the write path has stored and published."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class DurableUploads:
         when_published: Callable[[CombinedSegmentId, Callable[[], object]], object],
         logs: DurableLogs,
     ) -> None:
-        """`when_published` is RLMWalCombineTask's."""
+        """`when_published` calls back once a segment is published (`RLMWalCombineTask.when_published`)."""
         self._manager = manager
         self._logs = logs
         self._directories: dict[TopicIdPartition, tuple[Path, int]] = {}
@@ -37,17 +37,17 @@ class DurableUploads:
         self.published = PublishedOffsets(manager.uploaded_offset, tell_in_loop, logs)
 
     def arrived(self) -> None:
-        """Record that the write path runs."""
+        """Record that the write path has started."""
         self._logs.logs_arrived(self)
 
     def left(self, assignments: Sequence[Assignment]) -> None:
-        """Record that the write path does not run any more, so that its logs are not led."""
+        """Record that the write path has stopped, so that none of its logs is led here."""
         self._logs.logs_left()
         for one in assignments:
             self.published.partition_released(one.topic_id_partition)
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
-        """Set what is led here from now on."""
+        """Set the partitions that are led here from now on."""
         self.published.assigned(assignments)
         self._directories = {
             log: known
@@ -68,11 +68,12 @@ class DurableUploads:
             return None
 
     def settled(self, partition: TopicIdPartition) -> None:
-        """Handle a log that was read to its end with everything stored: no upload will report it."""
+        """Report a log that was already stored to its end, for which no upload will be reported."""
         self._logs.look(partition)
 
     def gaps_found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
-        """Handle offsets without records: those that cannot be read are not stored, retention took the others."""
+        """Report offsets that were to be uploaded and that the log lacks: unreadable ones are not stored, retention
+        removed the others."""
         for gap in gaps:
             if assignment.is_durable and gap.is_unreadable:
                 self._logs.unreadable(assignment.topic_id_partition, gap.from_offset, gap.to_offset)
@@ -90,7 +91,7 @@ class DurableUploads:
         return self.published.published_offset(partition)
 
     def awaited(self, partition: TopicIdPartition) -> None:
-        """Report a log's end even without an upload: a log that was not looked at yet may have nothing to upload."""
+        """Make the write path report how far a log is stored, even if it has nothing to upload."""
         uploaded = self._manager.uploaded_offset(partition)
         if uploaded is None or uploaded < 0:
             self._manager.hurry(partition)

@@ -87,7 +87,7 @@ PartitionKey = tuple[TopicId | str, int]
 
 
 class ProduceRefusedError(ConnectionError):
-    """A Produce request whose answer could not be held."""
+    """A Produce request may not be sent to the broker, because its response could not be held."""
 
 
 class _Asked(NamedTuple):
@@ -128,17 +128,17 @@ class _Pending(Generic[N]):
 
 
 class Told(Protocol):
-    """Gets to know how waiting ended, and how long it took, in seconds."""
+    """Is notified of how waiting for responses ended."""
 
     def ended(self, verdict: Verdict, held_s: float) -> None:
-        """Note how waiting for a partition of a Produce answer ended."""
+        """Note how waiting for a partition of a Produce response ended, and how long it took in seconds."""
 
     def transaction_refused(self) -> None:
-        """Note a transactional request to a durable topic."""
+        """Note a transactional request to a durable topic, which was refused."""
 
 
 class HeldAnswers(Generic[N]):
-    """Holds one connection's answers in order until their conditions are met. Times are monotonic seconds."""
+    """Holds one connection's Produce responses in order until their conditions are met. Times are monotonic seconds."""
 
     def __init__(
         self,
@@ -147,9 +147,9 @@ class HeldAnswers(Generic[N]):
         told: Told,
         replication: ReplicationLimits | None = None,
     ) -> None:
-        """`replication` is shared by all connections; without it acks=all goes on unchanged.
+        """`replication` is shared by all connections; without it, acks=all requests are forwarded unchanged.
 
-        `woken` is called when answers may have become `ready`.
+        `woken` is called when a response may have become `ready`.
         """
         self._logs = logs
         self._woken = woken
@@ -164,17 +164,17 @@ class HeldAnswers(Generic[N]):
 
     @property
     def may_hold(self) -> bool:
-        """Whether any answer may have to be held."""
+        """Whether any topic's or request's response may have to be held."""
         return self._acks is not None or self._logs.may_hold
 
     @property
     def is_full(self) -> bool:
-        """Whether to read no more of the broker's answers; False while a held answer waits for one of them."""
+        """Whether to read no more responses from the broker; False while a held response waits for one of them."""
         return self._has_much and not self.is_asking
 
     @property
     def is_asking(self) -> bool:
-        """Whether a held answer waits for the broker's answer to one of the agent's questions."""
+        """Whether a held response waits for the broker's response to one of the agent's own requests."""
         return self._acks is not None and self._acks.is_asking
 
     @property
@@ -183,32 +183,33 @@ class HeldAnswers(Generic[N]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether no more requests are to be sent to the broker."""
+        """Whether to send no more requests to the broker."""
         if self._acks is not None and self._acks.is_full:
             return True
         return self._has_much or len(self._order) >= MAX_REQUESTS
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of answers that the client has not got yet."""
+        """Bytes of responses that were not sent to the client yet."""
         return self._bytes
 
     @property
     def deadline_s(self) -> float | None:
-        """When to look for `ready` and `to_broker` at the latest; None: not before something happens."""
+        """When to call `ready` and `to_broker` at the latest; None: not before something happens."""
         deadlines = [self._answers[0].deadline_s] if self._answers else []
         if not self._is_login and self._acks is not None and self._acks.next_poll_s is not None:
             deadlines.append(self._acks.next_poll_s)
         return min(deadlines, default=None)
 
     def passed(self, frame: Buffer, note: N) -> None:
-        """Note a client's frame that goes to the broker next as it is, by its beginning; its answer is not held."""
+        """Note a client's frame that is sent to the broker unchanged, and whose response is not held; its beginning
+        is enough."""
         self._order.asked(frame, _Pending(note))
 
     def asked(self, frame: Buffer, note: N, now_s: float) -> list[Buffer] | None:
-        """Return what goes to the broker for the client's next frame; None: ask again when something has changed.
+        """Return what to send to the broker for the client's next frame; None: call again when something has changed.
 
-        The answer comes with `note`. Raises ProduceRefusedError if nothing may be sent.
+        `note` is returned with the response by `ready`. Raises ProduceRefusedError if nothing may be sent.
         """
         if not self.may_hold:
             self.passed(frame, note)
@@ -227,7 +228,7 @@ class HeldAnswers(Generic[N]):
         return [frame]
 
     def to_broker(self, now_s: float) -> list[bytes]:
-        """Return the agent's own frames that go to the broker now, besides the client's."""
+        """Return the agent's own frames to send to the broker now, besides the client's."""
         if self._is_login or self._acks is None:
             return []
         questions = self._acks.to_broker(now_s)
@@ -278,7 +279,7 @@ class HeldAnswers(Generic[N]):
         self._bytes += len(pending.frame)
 
     def answered(self, frame: Buffer, now_s: float) -> None:
-        """Take in the broker's next answer. Raises MalformedFrameError."""
+        """Take the broker's next response. Raises MalformedFrameError."""
         what = self._order.answered(frame)
         if isinstance(what, OwnRequest):
             what.take(frame)
@@ -335,7 +336,7 @@ class HeldAnswers(Generic[N]):
         return held
 
     def ready(self, now_s: float) -> tuple[Buffer, N] | None:
-        """Take out and return the answer that goes to the client now, with its note; None: none does yet."""
+        """Remove and return the next response to the client, with its note; None: there is none yet."""
         if not self._answers:
             return None
         first = self._answers[0]
@@ -371,7 +372,7 @@ class HeldAnswers(Generic[N]):
             self._acks.let_go(held)
 
     def close(self) -> None:
-        """Drop all that is held: the connection ended, so nobody gets it."""
+        """Drop all that is held, because the connection ended."""
         for answer in self._answers:
             for _, held in answer.holds:
                 self._let_go(held)

@@ -54,7 +54,7 @@ OWN_ID: Final = -1
 
 
 class OwnRequest(NamedTuple):
-    """A question that goes to the broker on the client's connection."""
+    """A request of the agent's own that is sent to the broker on the client's connection."""
 
     frame: bytes
     take: Callable[[Buffer], object]
@@ -62,7 +62,7 @@ class OwnRequest(NamedTuple):
 
 
 class LedPartition(NamedTuple):
-    """A partition with the topic id and leader epoch that the broker told, by which its answers are held."""
+    """A partition with the topic id and leader epoch by the broker's word, under which responses are held."""
 
     name: TopicPartition
     topic_id: TopicId
@@ -76,7 +76,7 @@ class LedPartition(NamedTuple):
 
 @dataclass(slots=True)
 class Question:
-    """Questions that were asked at once, and their answers."""
+    """The parts of a question that were sent together, and the broker's responses to them."""
 
     epochs: Mapping[TopicPartition, int]
     """Epochs that ListOffsets insists on."""
@@ -89,12 +89,12 @@ class Question:
     """For how long the broker reads nothing of the connection."""
 
     def was_throttled(self, ms: int) -> None:
-        """Note the throttle time that one of the answers said."""
+        """Note the throttle time in one of the responses."""
         self.throttle_ms = max(self.throttle_ms, ms)
 
 
 class LeaderQuestions:
-    """Asks one question at a time, and first of all whether the broker answers such questions."""
+    """Asks the broker one question at a time; first of all, whether it knows such requests."""
 
     def __init__(self) -> None:
         self.are_answered: bool | None = None
@@ -109,11 +109,11 @@ class LeaderQuestions:
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer has not come."""
+        """Whether a response to the question is missing."""
         return self._open > 0
 
     def ask_whether(self) -> OwnRequest:
-        """Ask the broker which questions it knows."""
+        """Return the request for the API versions that the broker knows."""
 
         def take(frame: Buffer) -> None:
             self.are_answered = answers_all_questions(frame)
@@ -121,9 +121,10 @@ class LeaderQuestions:
         return self._ask(ask_api_versions, take)
 
     def ask(self, epochs: Mapping[TopicPartition, int], histories: Mapping[TopicPartition, int]) -> list[OwnRequest]:
-        """Ask about as many of these partitions as one question may have; return its parts.
+        """Return the requests about as many of these partitions as one question may have.
 
-        `epochs` has the epochs to insist on, `histories` those whose ends are asked for.
+        `epochs` are the current leader epochs that the broker must confirm; for those in `histories` it is asked where
+        they end.
         """
         topics = list(dict.fromkeys(topic for topic, _ in epochs))
         begin, self._turn = self._turn % len(topics), self._turn + MAX_TOPICS
@@ -166,7 +167,7 @@ class LeaderQuestions:
         return OwnRequest(encode(Asker(OWN_ID, self.client_id)), taken)
 
     def concluded(self) -> Question | None:
-        """Return the question once, when its last answer has come."""
+        """Return the question, once, when its last response has come."""
         if self.is_open:
             return None
         question, self._question = self._question, None
@@ -174,7 +175,7 @@ class LeaderQuestions:
 
 
 class KnownLeaders:
-    """Keeps what one connection's broker told of partitions. Only by that a request goes on as acks=1."""
+    """What one connection's broker has said of partitions. Only with that is a request forwarded as acks=1."""
 
     def __init__(self) -> None:
         self.wanted: dict[TopicPartition, TopicId] = {}
@@ -185,7 +186,7 @@ class KnownLeaders:
         """The client may not describe these."""
 
     def of_request(self, name: TopicPartition, topic_id: TopicId) -> LedPartition | None:
-        """Return the partition that a request means, if known."""
+        """Return the partition that a request names, if the broker has said it leads it."""
         led = self._known.get(name)
         if led is not None and led.topic_id != topic_id:
             self.forget(name)
@@ -196,7 +197,7 @@ class KnownLeaders:
         return self._known.get(name)
 
     def forget(self, name: TopicPartition) -> None:
-        """Forget a partition that may have another leader, epoch or topic by now."""
+        """Forget a partition, because it may have another leader, epoch or topic by now."""
         self._known.pop(name, None)
 
     def may_not_describe(self, name: TopicPartition) -> bool:
@@ -204,9 +205,9 @@ class KnownLeaders:
         return name in self._may_not
 
     def want(self, name: TopicPartition, topic_id: TopicId, now_s: float) -> bool:
-        """Have a partition of this topic asked about; False if it is already, or may not be now.
+        """Ask about a partition of this topic; returns False if it is being asked about already, or may not be now.
 
-        A waiting request calls this again at each change, and must not cause the next change by that.
+        A waiting request calls this again at each change, so a call must not cause the next change.
         """
         too_many = len(self.wanted) >= MAX_NAMES or len(name[0]) > _MAX_NAME
         if too_many or name in self.wanted or name in self._known or now_s < self._not_before_s.get(name, 0.0):
@@ -218,7 +219,7 @@ class KnownLeaders:
         return True
 
     def learn(self, name: TopicPartition, told: HighWatermark, topic: NamedTopic, now_s: float) -> None:
-        """Note what the broker said of a partition that was wanted."""
+        """Note what the broker said about a partition that was asked about."""
         topic_id = self.wanted.pop(name)
         self._may_not.discard(name)
         if told.error == topic.error == NONE and topic.topic_id == topic_id:

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class OwnZonePort(ClientPort):
-    """Gives each client of the broker's own zone its own connection to the broker, and holds answers between them."""
+    """Gives each client of the broker's own zone a connection to the broker, and holds responses on it."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class OwnZonePort(ClientPort):
         limits: ClientLimits,
         metrics: GatewayMetrics,
     ) -> None:
-        """`broker` is the broker's listener for them."""
+        """`broker` is the broker's listener for clients of its own zone."""
         super().__init__(client_tls, limits, metrics)
         self._broker = broker
         self._holding = holding

@@ -65,7 +65,7 @@ other error, as OFFSET_NOT_AVAILABLE, means: not yet.
 
 
 class AckRoute(Enum):
-    """How an acks=all request went on; the value labels a counter."""
+    """How an acks=all request was forwarded; the value labels a counter."""
 
     PIPELINED = "pipelined"
     UNKNOWN = "unchanged_partition_not_known_yet"
@@ -78,10 +78,10 @@ class AckRoute(Enum):
 
 
 class ReplicationLimits:
-    """What all connections of one agent know of partitions together. Event loop only."""
+    """What all connections of one agent know together about replication of logs. Event loop only."""
 
     def __init__(self, followers: FollowerOffsets, pipelined: Callable[[AckRoute], object] = lambda _way: None) -> None:
-        """`pipelined` counts requests by their way."""
+        """`pipelined` counts requests by `AckRoute`."""
         self.followers = followers
         self.pipelined = pipelined
         self._suspected: dict[TopicIdPartition, int] = {}
@@ -90,17 +90,17 @@ class ReplicationLimits:
         self._waiting_bytes: Counter[TopicIdPartition] = Counter()
 
     def is_suspected(self, log: TopicIdPartition) -> bool:
-        """Whether a log's ISR may be smaller than its minimum."""
+        """Whether a log may have fewer in-sync replicas than min.insync.replicas."""
         return log in self._suspected
 
     def suspect(self, log: TopicIdPartition) -> None:
-        """Note that a log's high watermark has not moved for long."""
+        """Note that a log's high watermark has not moved for a long time."""
         if len(self._suspected) > MAX_PARTITIONS:  # deleted topics' are among them
             self._suspected.clear()
         self._suspected.setdefault(log, self._high_watermarks.get(log, -1))
 
     def moved(self, log: TopicIdPartition, high_watermark: int) -> None:
-        """Note a log's high watermark, as its leader says."""
+        """Note a log's high watermark, as its leader reports it."""
         if len(self._high_watermarks) > MAX_PARTITIONS:
             self._high_watermarks.clear()
         self._high_watermarks[log] = high_watermark
@@ -111,33 +111,33 @@ class ReplicationLimits:
             del self._suspected[log]
 
     def acknowledged(self, log: TopicIdPartition) -> None:
-        """Note that the broker itself has answered acks=all for a log."""
+        """Note that the broker itself has acknowledged an acks=all request for a log."""
         self._suspected.pop(log, None)
 
     def take(self, log: TopicIdPartition, size: int) -> None:
-        """Count bytes that are on their way to a log."""
+        """Count bytes that were sent to a log as acks=1 and are not known to be replicated."""
         self._waiting_bytes[log] += size
 
     def give_back(self, log: TopicIdPartition, size: int) -> None:
-        """Stop counting bytes that are replicated, or that nobody waits for any more."""
+        """Stop counting bytes, because they are replicated or no response waits for them."""
         self._waiting_bytes[log] -= size
         if self._waiting_bytes[log] <= 0:
             del self._waiting_bytes[log]
 
     def is_full(self, log: TopicIdPartition) -> bool:
-        """Whether a log has as many bytes that are not replicated as it may."""
+        """Whether as many bytes of a log as allowed are not known to be replicated."""
         return self._waiting_bytes[log] >= PARTITION_BYTES
 
 
 class Forwarded(NamedTuple):
-    """One partition of a request that went on as acks=1."""
+    """One partition of a request that was forwarded as acks=1."""
 
     led: LedPartition
     size: int
 
 
 class ReplicationHold:
-    """One partition of an answer that is held, until it has a verdict."""
+    """One partition of a response that is held until its records are replicated."""
 
     __slots__ = ("end_offset", "epoch", "forwarded", "since_s", "verdict")
 
@@ -151,7 +151,8 @@ class ReplicationHold:
 
 
 class PipelinedAcks:
-    """Admits requests of one connection as acks=1, and says when they are replicated. Times are monotonic seconds."""
+    """Forwards requests of one connection as acks=1, and determines when they are replicated. Times are monotonic
+    seconds."""
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class PipelinedAcks:
     ) -> None:
         """`logs` knows the topics that have a directory here.
 
-        `woken` is called when there is something to ask.
+        `woken` is called when there is something to ask the broker.
         """
         self._shared = shared
         self._logs = logs
@@ -181,26 +182,28 @@ class PipelinedAcks:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more requests are to be read."""
+        """Whether to read no more requests."""
         return self._bytes >= CONNECTION_BYTES
 
     @property
     def is_asking(self) -> bool:
-        """Whether one of the agent's questions to the broker is open, or must still be asked for a held answer."""
+        """Whether one of the agent's questions to the broker is open, or is needed for a held response."""
         return self._questions.is_open or bool(self._holds)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something went on as acks=1 that is not known to be replicated."""
+        """Whether records were forwarded as acks=1 that are not known to be replicated."""
         return self._bytes > 0
 
     def admit(
         self, sizes: Mapping[tuple[TopicId | str, int], int | None], client_id: bytes, now_s: float
     ) -> dict[tuple[TopicId | str, int], Forwarded] | None:
-        """Decide whether a request with acks=all goes on as acks=1; return the partitions to `hold` its answer for.
+        """Decide whether a request with acks=all is forwarded as acks=1, and return the partitions to `hold` its
+        response for.
 
-        Empty: it goes on unchanged. None: it does so once nothing `is_waiting`; ask again then. `sizes` are bytes by
-        the request's own names of partitions; None: the records are not understood. `client_id` is as in the frame.
+        Empty: forward it unchanged. None: the same, but only once nothing `is_waiting`; call again then. `sizes` are
+        bytes by the request's own names of partitions; None: the records are not understood. `client_id` is as in the
+        frame.
         """
         self._suspect(now_s)
         forwarded: dict[tuple[TopicId | str, int], Forwarded] = {}
@@ -218,7 +221,7 @@ class PipelinedAcks:
         return forwarded
 
     def note_throttle(self, throttle_ms: int, now_s: float) -> None:
-        """Note that the broker reads nothing of this connection for so long."""
+        """Note that the broker reads nothing from this connection for `throttle_ms`."""
         self._muted_until_s = max(self._muted_until_s, now_s + throttle_ms / 1000)
 
     def _way(
@@ -255,7 +258,8 @@ class PipelinedAcks:
     # Answers.
 
     def hold(self, forwarded: Forwarded, end_offset: int | None, now_s: float) -> ReplicationHold:
-        """Hold the answer for records that the broker appended up to `end_offset`; None: it did not say where."""
+        """Hold the response until records up to `end_offset` are replicated; None: the broker did not say where they
+        end."""
         held = ReplicationHold(forwarded, end_offset, now_s)
         self._holds.setdefault(forwarded.led.name, []).append(held)
         if self._next_poll_s is None:
@@ -271,19 +275,19 @@ class PipelinedAcks:
             self._shared.followers.wait(held.forwarded.led.log, held.end_offset, self._due)
 
     def refused(self, forwarded: Forwarded) -> None:
-        """Note that the broker has not appended these records."""
+        """Note that the broker has refused these records, and so not appended them."""
         self._release(forwarded)
         self._leaders.forget(forwarded.led.name)
 
     def acknowledged(self, names: Iterable[tuple[TopicId | str, int]]) -> None:
-        """Note that the broker itself has answered acks=all for these partitions."""
+        """Note that the broker itself has acknowledged acks=all for these partitions."""
         for topic, partition in names:
             named = self._logs.named(topic)
             if named is not None and (led := self._leaders.get((named[0], partition))) is not None:
                 self._shared.acknowledged(led.log)
 
     def let_go(self, held: ReplicationHold) -> None:
-        """Drop a hold: nobody waits for it any more."""
+        """Drop a hold, because its response is no longer waited for."""
         if held.verdict is None:
             self._end(held, Verdict.TIMED_OUT)
             self._forget(held)
@@ -312,7 +316,7 @@ class PipelinedAcks:
 
     @property
     def next_poll_s(self) -> float | None:
-        """When `to_broker` has something to ask."""
+        """When `to_broker` has questions again, in monotonic seconds; None: not before something happens."""
         return self._next_poll_s if self._has_questions and not self._questions.is_open else None
 
     @property
@@ -320,7 +324,7 @@ class PipelinedAcks:
         return bool(self._holds or self._leaders.wanted)
 
     def to_broker(self, now_s: float) -> list[OwnRequest]:
-        """Return the questions that go to the broker now."""
+        """Return the questions to send to the broker now."""
         self._suspect(now_s)
         is_late = self._next_poll_s is not None and now_s >= self._next_poll_s
         if self._questions.is_open or not self._has_questions or not (self._is_due or is_late):
@@ -351,7 +355,7 @@ class PipelinedAcks:
         return min(held.epoch for held in self._holds[name])
 
     def answered(self, now_s: float) -> None:
-        """Note that one of the agent's questions was answered."""
+        """Take the conclusions of a question, if its last response has come."""
         if (question := self._questions.concluded()) is not None:
             if question.throttle_ms:
                 self.note_throttle(question.throttle_ms, now_s)
@@ -443,7 +447,7 @@ class PipelinedAcks:
             self._watch(self._holds[name][0])
 
     def close(self) -> None:
-        """Drop all holds: the connection ended."""
+        """Drop all holds, because the connection ended."""
         for holds in self._holds.values():
             for held in holds:
                 self._release(held.forwarded)

@@ -29,7 +29,7 @@ NO_OFFSET: Final = -1
 
 
 class AnsweredPartition(NamedTuple):
-    """One partition of an answer."""
+    """One partition of a Produce response: its error, offsets, and their positions in the frame."""
 
     topic: TopicId | str
     """Its id from version 13 on, its name before."""
@@ -41,7 +41,7 @@ class AnsweredPartition(NamedTuple):
 
 
 class ProduceAnswerView(NamedTuple):
-    """A Produce answer's partitions, in the order of the frame."""
+    """A Produce response's partitions, in the order of the frame."""
 
     partitions: list[AnsweredPartition]
     throttle_at: int
@@ -49,7 +49,7 @@ class ProduceAnswerView(NamedTuple):
 
 
 def scan_produce_answer(answer: Buffer, api_version: int) -> ProduceAnswerView:
-    """Find what an answer says of each partition. Raises MalformedFrameError."""
+    """Find what a Produce response says of each partition, and where. Raises MalformedFrameError."""
     cursor = FrameCursor(answer)
     cursor.skip(_CORRELATION_BYTES)
     is_flexible = api_version >= MIN_PRODUCE_VERSION
@@ -71,22 +71,22 @@ def scan_produce_answer(answer: Buffer, api_version: int) -> ProduceAnswerView:
 
 
 def throttle_ms(answer: Buffer, view: ProduceAnswerView) -> int:
-    """Return for how long the client is to send nothing, in milliseconds."""
+    """Return for how long a Produce response tells the client to send nothing, in milliseconds."""
     return int(_THROTTLE.unpack_from(answer, view.throttle_at)[0])
 
 
 def set_throttle_ms(answer: bytearray, view: ProduceAnswerView, throttle_ms: int) -> None:
-    """Replace an answer's throttle time by this one, in milliseconds."""
+    """Replace the throttle time in a Produce response, in milliseconds."""
     _THROTTLE.pack_into(answer, view.throttle_at, throttle_ms)
 
 
 def refuse(answer: bytearray, found: AnsweredPartition, error: int) -> None:
-    """Replace a partition's success by this error."""
+    """Replace a partition's success in a Produce response by this error."""
     _REFUSAL.pack_into(answer, found.outcome_at, error, NO_OFFSET, NO_OFFSET)
 
 
 def refuse_all(request: ProduceRequestView, error: int, message: str) -> bytes:
-    """Encode an answer by which all partitions of a request are refused, with a message from version 8 on."""
+    """Encode a Produce response that refuses all partitions of a request, with a message from version 8 on."""
     from kafka.protocol.producer import ProduceResponse
 
     kind = ProduceResponse.TopicProduceResponse

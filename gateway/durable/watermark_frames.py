@@ -42,7 +42,7 @@ TopicPartition = tuple[str, int]
 
 
 class HighWatermark(NamedTuple):
-    """What a leader says of a partition's end as its consumers see it."""
+    """What a leader reports of a partition: its high watermark and leader epoch, or an error."""
 
     error: int
     offset: int
@@ -50,7 +50,7 @@ class HighWatermark(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Where an epoch ends in the broker's log: the largest one that is not above the epoch asked for."""
+    """Where a leader epoch ends in the broker's log: the largest epoch that is not above the one asked for."""
 
     error: int
     leader_epoch: int
@@ -58,14 +58,14 @@ class EpochEnd(NamedTuple):
 
 
 class NamedTopic(NamedTuple):
-    """The topic that has a name now."""
+    """The id of the topic that has a name now, as the broker reports it."""
 
     error: int
     topic_id: TopicId
 
 
 class Asker(NamedTuple):
-    """The head of a question."""
+    """The header fields of the agent's own requests: correlation id and client id."""
 
     correlation_id: int
     client_id: bytes
@@ -78,7 +78,7 @@ def ask_api_versions(asker: Asker) -> bytes:
 
 
 def answers_all_questions(frame: Buffer) -> bool:
-    """Return whether the broker knows the questions of this module in their versions, by its ApiVersions answer.
+    """Return whether the broker supports the requests of this module, in their versions, by its ApiVersions response.
 
     Raises MalformedFrameError.
     """
@@ -94,14 +94,15 @@ def answers_all_questions(frame: Buffer) -> bool:
 
 
 def ask_high_watermarks(asker: Asker, epochs: Mapping[TopicPartition, int]) -> bytes:
-    """Encode a ListOffsets request (latest, read_uncommitted); `epochs` are the current leader epochs to insist on."""
+    """Encode a ListOffsets request (latest, read_uncommitted); the broker must confirm `epochs` as current leader
+    epochs."""
     asked = ((one, _ASKED_OFFSET.pack(one[1], epoch, _LATEST)) for one, epoch in epochs.items())
     head = _header(_LIST_OFFSETS, asker)
     return head + _LIST_OFFSETS_HEAD.pack(_CONSUMER, 0) + _by_topic(asked)
 
 
 def scan_high_watermarks(frame: Buffer) -> dict[TopicPartition, HighWatermark]:
-    """Read a ListOffsets answer. Raises MalformedFrameError."""
+    """Read a ListOffsets response. Raises MalformedFrameError."""
     return {
         (topic, partition): HighWatermark(error, offset, epoch)
         for topic, (partition, error, _, offset, epoch) in _each_partition(frame, _OFFSET)
@@ -109,13 +110,13 @@ def scan_high_watermarks(frame: Buffer) -> dict[TopicPartition, HighWatermark]:
 
 
 def ask_epoch_ends(asker: Asker, epochs: Mapping[TopicPartition, int]) -> bytes:
-    """Encode an OffsetForLeaderEpoch request: where do these epochs end?"""
+    """Encode an OffsetForLeaderEpoch request, which asks where these leader epochs end."""
     asked = ((one, _ASKED_EPOCH.pack(one[1], ANY_EPOCH, epoch)) for one, epoch in epochs.items())
     return _header(_OFFSET_FOR_LEADER_EPOCH, asker) + _INT32.pack(_CONSUMER) + _by_topic(asked)
 
 
 def scan_epoch_ends(frame: Buffer) -> dict[TopicPartition, EpochEnd]:
-    """Read an OffsetForLeaderEpoch answer. Raises MalformedFrameError."""
+    """Read an OffsetForLeaderEpoch response. Raises MalformedFrameError."""
     return {
         (topic, partition): EpochEnd(error, epoch, end_offset)
         for topic, (error, partition, epoch, end_offset) in _each_partition(frame, _EPOCH_END)
@@ -123,7 +124,7 @@ def scan_epoch_ends(frame: Buffer) -> dict[TopicPartition, EpochEnd]:
 
 
 def ask_topic_id(asker: Asker, topic: str) -> bytes:
-    """Encode a DescribeTopicPartitions request for one topic, to be answered with one partition at most."""
+    """Encode a DescribeTopicPartitions request for one topic and at most one partition, to learn the topic's id."""
     name = topic.encode()
     body = b"\x02" + encode_unsigned_varint(len(name) + 1) + name + b"\0"  # one topic, its name, no tags
     limit_and_no_cursor = _INT32.pack(1) + b"\xff"
@@ -131,7 +132,7 @@ def ask_topic_id(asker: Asker, topic: str) -> bytes:
 
 
 def scan_topic_id(frame: Buffer) -> NamedTopic:
-    """Read the head of a DescribeTopicPartitions answer for one topic. Raises MalformedFrameError."""
+    """Read the topic in a DescribeTopicPartitions response for one topic. Raises MalformedFrameError."""
     cursor = FrameCursor(frame)
     cursor.skip(_CORRELATION_BYTES)
     cursor.skip_tagged_fields()
@@ -144,7 +145,8 @@ def scan_topic_id(frame: Buffer) -> NamedTopic:
 
 
 def throttle_ms(frame: Buffer, *, is_flexible: bool = False) -> int:
-    """Read for how long the broker reads nothing of the connection after this answer. Raises MalformedFrameError."""
+    """Read for how long the broker reads nothing from the connection after this response, in ms. Raises
+    MalformedFrameError."""
     cursor = FrameCursor(frame)
     cursor.skip(_CORRELATION_BYTES)
     if is_flexible:

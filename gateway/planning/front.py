@@ -17,7 +17,7 @@ _OTHER_SERVERS = 2
 
 @dataclass(frozen=True, slots=True)
 class FrontRules:
-    """The rules for listeners and ports."""
+    """The rules for listeners and ports of agents in front of brokers."""
 
     listener: str = ""
     """Clients' listener; empty: the one that was asked."""
@@ -31,7 +31,8 @@ class FrontRules:
 
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
-    """Whole lines of one broker's server.properties. Both are empty if clients come by its agent already."""
+    """Lines for one broker's server.properties and its agent's. Both are empty if clients already connect through
+    its agent."""
 
     first: Mapping[str, str] = field(default_factory=dict)
     """What all brokers need before any has the others: the listener for agents. Empty: it is there."""
@@ -42,7 +43,8 @@ class FrontPlan:
 def front_plans(
     asked: Mapping[int, Endpoint], properties: Mapping[int, BrokerProperties], rules: FrontRules
 ) -> dict[int, FrontPlan]:
-    """Return the plan of each broker; `asked` is what the listener that was asked says of them. Raises PlanError."""
+    """Return the plan of each broker; `asked` is what the brokers' present listener reports of them. Raises
+    PlanError."""
     name = rules.listener.upper() or _asked_listener(asked, properties)
     agents = rules.agents_listener.upper()
     for broker in properties.values():
@@ -95,7 +97,7 @@ def _check(broker: BrokerProperties, name: str, agents: str) -> None:
 
 
 def front_plan(broker: BrokerProperties, known: Mapping[int, Endpoint], rules: FrontRules) -> FrontPlan:
-    """Return one broker's plan; `known` is what brokers advertise to agents, and the rules name both listeners.
+    """Return one broker's plan; `known` is what brokers advertise to agents, and `rules` name both listeners.
 
     Raises PlanError.
     """
@@ -142,7 +144,7 @@ def _check_ports(broker_id: int, clients: Endpoint, listeners: Mapping[str, Endp
 def listener_lines(
     listeners: Mapping[str, Endpoint], advertised: Mapping[str, Endpoint], protocols: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return Kafka's three keys for listeners."""
+    """Return Kafka's three keys for these listeners: listeners, advertised.listeners and the protocol map."""
     return {
         "listeners": _listeners(listeners),
         "advertised.listeners": _listeners(advertised),

@@ -57,7 +57,7 @@ def plan(
     rules: PlanRules | None = None,
     known_bases: Mapping[str, int] | None = None,
 ) -> dict[int, dict[str, str]]:
-    """Return the keys of server.properties by broker id; `gateways` are the names of the zones' gateways.
+    """Return by broker id the keys to set in server.properties; `gateways` are the names of the zones' gateways.
 
     Zones in `known_bases` keep their loopback ports. The first three keys must be joined to what the broker has: its
     listeners for brokers and controllers (`running_plan` does). Raises PlanError.
@@ -72,7 +72,8 @@ def plan(
 
 
 def proxies(brokers: Sequence[BrokerSite]) -> dict[str, dict[int, list[int]]]:
-    """Return by zone, for each broker of another zone, the brokers whose agents are its proxy, in their order."""
+    """Return by zone, for each broker of another zone, the brokers whose agents are its proxies, the first choice
+    first."""
     agents = {zone: [one.broker_id for one in brokers if one.zone == zone] for zone in {one.zone for one in brokers}}
     return {
         zone: {one.broker_id: ranked(one.broker_id, agents[zone]) for one in brokers if one.zone != zone}

@@ -96,7 +96,7 @@ class Socket(NamedTuple):
 
 
 def check_sockets(broker_id: int, sockets: Sequence[Socket]) -> None:
-    """Raise PlanError for a port that two need on the broker's host, or that is none."""
+    """Raise PlanError for a port that two sockets need on the broker's host, or that is no valid port."""
     if (port := clash(sockets)) is not None:
         raise PlanError(f"port {port} would be used twice on the host of broker {broker_id}: choose others")
     for one in sockets:
@@ -123,7 +123,7 @@ def clash(sockets: Sequence[Socket]) -> int | None:
 def loopback_bases(
     zones: Sequence[str], brokers: Sequence[BrokerSite], rules: PlanRules, known: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the base of each zone's loopback ports. Brokers' ports for each other are avoided."""
+    """Return for each zone the first of its loopback ports. Brokers' ports for each other are avoided."""
     ids = [broker.broker_id for broker in brokers]
     bases = {zone: known[zone] for zone in zones if zone in known}
     for zone in zones:

@@ -15,7 +15,7 @@ from kafka_log.broker_files.server_properties import BrokerProperties
 
 @dataclass(frozen=True, slots=True)
 class RunningPlan:
-    """The existing parts of a plan."""
+    """The parts of a plan that the running cluster already has."""
 
     brokers: list[BrokerSite]
     rules: PlanRules
@@ -26,7 +26,8 @@ class RunningPlan:
     """What brokers say."""
 
     def whole(self, made: Mapping[int, Mapping[str, str]]) -> dict[int, dict[str, str]]:
-        """Return the plan by broker id, with the listeners that it does not name as they are: lines that start."""
+        """Return the plan by broker id, joined with the brokers' other listeners, so that brokers start with these
+        lines."""
         return {broker_id: _joined(keys, self.properties[broker_id]) for broker_id, keys in made.items()}
 
 
@@ -35,10 +36,11 @@ def running_plan(
 ) -> RunningPlan:
     """Return the parts of a plan that a cluster already has.
 
-    `told` is what the asked listener says of each broker, `properties` what brokers say.
+    `told` is what the cluster reports of each broker at the listener that was asked; `properties` are the brokers'
+    configurations.
 
-    Clients' present listener stays, for agents: everybody who asks a broker that is not restarted yet would miss a
-    renamed one. Raises PlanError.
+    Clients' present listener keeps its name, and agents use it: a broker that is not restarted yet would not know a new
+    name. Raises PlanError.
     """
     prefix = rules.listener_prefix
     zones = dict.fromkeys(site.zone for site in told.values())

@@ -39,7 +39,7 @@ _MIN_INFLEXIBLE_PARTITION_BYTES = 8
 
 
 class Unread(Enum):
-    """Why a frame passes unchanged; the value labels a counter."""
+    """Why a Produce request is relayed unread; the value labels a counter."""
 
     OTHER_API = "other_api"
     VERSION = "version"
@@ -78,7 +78,7 @@ class ProduceRequestView:
 def scan_produce_request(frame: Buffer, min_version: int = MIN_PRODUCE_VERSION) -> ProduceRequestView | Unread:
     """Find the records in a client's request; record bytes are not looked at. Never raises.
 
-    `min_version` is MIN_TRANSACTIONAL_VERSION at least.
+    Versions below `min_version`, at least MIN_TRANSACTIONAL_VERSION, are not scanned.
     """
     if len(frame) < _API.size:
         return Unread.MALFORMED
@@ -103,7 +103,7 @@ def client_id_of(frame: Buffer) -> bytes:
 
 
 def with_acks_of_leader(frame: Buffer, view: ProduceRequestView) -> bytearray:
-    """Copy a request with acks=1 in the place of its acks."""
+    """Return a copy of a request with acks=1 in place of its acks."""
     changed = bytearray(frame)
     _INT16.pack_into(changed, view.acks_position, ACKS_LEADER)
     return changed

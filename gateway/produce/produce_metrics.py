@@ -12,7 +12,7 @@ from gateway.client_traffic import ClientTraffic, RouterTraffic
 
 
 class ProduceMetrics:
-    """Counters of both sides."""
+    """Counters of Produce requests through object storage, at the gateway and at the leader's agent."""
 
     def __init__(self, registry: CollectorRegistry, traffic: ClientTraffic | None = None) -> None:
         counter = partial(Counter, registry=registry)

@@ -17,7 +17,7 @@ MIN_CUT_BYTES: Final = 64
 
 
 class RouteSpliceError(Exception):
-    """Bytes of an object are not those that were cut out of the request."""
+    """The bytes of an object are not those that were cut out of the request."""
 
     def __init__(self, request: ZoneRouteRequest, reason: str) -> None:
         super().__init__(f"{request.object_id} [{request.start_position}, {request.end_position}): {reason}")
@@ -25,7 +25,7 @@ class RouteSpliceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CutRequest:
-    """A Produce request, and which of its bytes are records to upload."""
+    """A Produce request and the positions of the records to upload."""
 
     frame: Buffer
     spans: tuple[tuple[int, int], ...]
@@ -41,13 +41,14 @@ class CutRequest:
 
     @property
     def linked_bytes(self) -> int:
-        """Size of all records to upload."""
+        """The size of all records to upload."""
         return sum([end - start for start, end in self.spans])
 
     def routed(
         self, number: int, object_id: RouterObjectId, start_position: int, custom_metadata: bytes
     ) -> ZoneRouteRequest:
-        """Return the request to send once its records are stored there, one after the other."""
+        """Return the request to send once its records are stored, one after the other, from `start_position` in this
+        object on."""
         view = memoryview(self.frame)
         cuts: list[RecordsCut] = []
         skeleton: list[Buffer] = []
@@ -64,7 +65,8 @@ class CutRequest:
 
 
 def cut_request(frame: Buffer, view: ProduceRequestView) -> CutRequest | None:
-    """Return what of a request may travel through object storage; None if nothing, or too much to name."""
+    """Return the request with the records that may go through object storage; None if there are none, or too many
+    pieces."""
     spans = tuple(
         [(one.records_start, one.records_end) for one in view.fields
          if one.records_end - one.records_start >= MIN_CUT_BYTES]

@@ -35,14 +35,15 @@ from replication.wire.kafka_frame import MalformedFrameError
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much may follow a ZoneRouteRequest before its answer. The leader's agent ends connections that send more."""
+    """How much may be sent after a ZoneRouteRequest before its response. The leader's agent ends connections that
+    send more."""
 
     frames: int = 64
     size_bytes: int = 32 * 1024 * 1024
     """One frame may be larger."""
 
     def has_room(self, frames: int, size_bytes: int) -> bool:
-        """Whether one more frame may follow so many."""
+        """Whether one more frame may be sent after this many."""
         return frames < self.frames and size_bytes < self.size_bytes
 
 
@@ -51,7 +52,7 @@ DEFAULT_WINDOW: Final = Window()
 
 @dataclass(frozen=True, slots=True)
 class RouteLimits:
-    """Limits of one client connection; sizes in bytes."""
+    """Limits of one client's connection at the gateway; sizes in bytes."""
 
     put_wait_max_s: float
     """Measured from the arrival of a request."""
@@ -62,7 +63,7 @@ class RouteLimits:
 
 
 class StoredRecords(NamedTuple):
-    """Where the channel has put a request's records, one after the other."""
+    """Where in an object a request's records are stored, one after the other."""
 
     object_id: RouterObjectId
     start_position: int
@@ -70,26 +71,26 @@ class StoredRecords(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Upload these records; `stored` or `not_stored` must follow, unless `Settled` comes before."""
+    """An action: upload these records; `stored` or `not_stored` must follow, unless `Settled` comes before."""
 
     number: int
     records: list[memoryview]
 
 
 class Settled(NamedTuple):
-    """The request does not need its stored or queued records any more."""
+    """An action: the request no longer needs its stored or queued records."""
 
     number: int
 
 
 class Left(NamedTuple):
-    """A log may want the request's records: we must not delete them any more."""
+    """An action: a log may refer to the request's records in their object, so the gateway must not delete it."""
 
     number: int
 
 
 class ForwardInline(NamedTuple):
-    """Send this frame to the leader's agent."""
+    """An action: send this frame to the leader's agent unchanged."""
 
     frame: Buffer
     note: object = None
@@ -97,7 +98,7 @@ class ForwardInline(NamedTuple):
 
 
 class ForwardRoute(NamedTuple):
-    """Send this request to the leader's agent."""
+    """An action: send this ZoneRouteRequest to the leader's agent."""
 
     request: ZoneRouteRequest
     has_records: bool
@@ -105,7 +106,7 @@ class ForwardRoute(NamedTuple):
 
 
 class SendOriginal(NamedTuple):
-    """Send this frame to the leader's agent instead of the request with this number."""
+    """An action: send this frame to the leader's agent in place of the routed request with this number."""
 
     number: int
     frame: Buffer
@@ -137,7 +138,7 @@ class _Pending:
 
 
 class RouteCore:
-    """The requests of one connection. See the module's theory. All times are monotonic seconds."""
+    """The Produce requests of one client's connection at the gateway. All times are monotonic seconds."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class RouteCore:
         *,
         adopts: bool = False,
     ) -> None:
-        """`is_linked` is called for each request that could use object storage, with the size of its records.
+        """`is_linked` decides for each request that could use object storage, by the size of its records.
 
         `adopts` says whether the leader's agent reports the outcome of each request that it splices.
         """
@@ -167,18 +168,18 @@ class RouteCore:
 
     @property
     def is_full(self) -> bool:
-        """Whether to stop reading from the client."""
+        """Whether to stop reading from the client, because too much waits."""
         kept = len(self._waiting) + len(self._under_way)
         return kept >= self._limits.kept_requests or self._kept_bytes >= self._limits.kept_bytes
 
     @property
     def waiting(self) -> int:
-        """How many frames were not sent yet."""
+        """How many frames were not sent to the leader's agent yet."""
         return len(self._waiting)
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of waiting requests and of originals."""
+        """Bytes of waiting requests, and of originals kept until their response."""
         return self._kept_bytes
 
     @property
@@ -192,7 +193,7 @@ class RouteCore:
     # Requests, from the client to the leader's agent.
 
     def frame_came(self, frame: Buffer, now_s: float, note: object = None) -> list[Action]:
-        """Handle a whole frame of the client; if it goes inline, `note` goes with it."""
+        """Handle a complete frame of the client; if it is sent inline, `note` is sent along in the action."""
         if self._is_closed:
             return []
         waiting = self._read(_Pending(frame, now_s, note))
@@ -222,14 +223,14 @@ class RouteCore:
         return self._go_on(now_s)
 
     def not_stored(self, number: int, now_s: float) -> list[Action]:
-        """Record that a request's records will not be stored, or that nobody knows: it goes inline."""
+        """Record that a request's records will not be stored, or that it is unknown: the request is sent inline."""
         waiting = self._offered.get(number)
         if waiting is None:
             return self._go_on(now_s)
         return [self._inline(waiting), *self._go_on(now_s)]
 
     def look_again(self, now_s: float) -> list[Action]:
-        """Handle the passing of time."""
+        """Handle the passing of time; call it at `deadline_s`."""
         return self._go_on(now_s)
 
     def _go_on(self, now_s: float) -> list[Action]:
@@ -271,9 +272,8 @@ class RouteCore:
     # What comes back from the leader's agent.
 
     def inline_asked(self, number: int, now_s: float) -> list[Action]:
-        """Handle that the leader's agent could not splice this request. Raises MalformedFrameError when it may not
-        ask.
-        """
+        """Handle a request of the leader's agent for the original. Raises MalformedFrameError when it may not ask
+        for it."""
         if self._is_closed:
             return []
         asked = self._under_way.get(number)
@@ -296,7 +296,7 @@ class RouteCore:
         return []
 
     def answered(self, number: int, now_s: float) -> list[Action]:
-        """Handle the broker's answer to a ZoneRouteRequest, or to its original."""
+        """Handle the broker's response to a ZoneRouteRequest, or to its original."""
         if self._is_closed:
             return []
         return [*self._done(self._under_way.pop(number)), *self._go_on(now_s)]
@@ -314,7 +314,7 @@ class RouteCore:
         return [_ended(request.number, adopted)]
 
     def closed(self) -> list[Action]:
-        """Handle the end of the client's or the agent's connection: both end."""
+        """Handle the end of the client's or the agent's connection; the other must be ended as well."""
         actions: list[Action] = [Settled(one.number) for one in self._waiting if one.cut is not None]
         for request in self._under_way.values():
             actions += self._done(request)

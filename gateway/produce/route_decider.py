@@ -32,7 +32,7 @@ _URGENCY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RouteCosts:
-    """The costs of requests, in bytes across zones."""
+    """The costs of object storage's requests, expressed as bytes across zones."""
 
     read_bytes: float
     """How many inline bytes cost as much as a read; inf: no linked byte saves anything."""
@@ -41,7 +41,7 @@ class RouteCosts:
 
     @classmethod
     def of(cls, prices: Prices, store: StorePrices) -> Self:
-        """Calculate the costs by the price table."""
+        """Calculate the costs from a price table and a store's section of it."""
         together = prices.break_even_bytes(_READERS, store)
         if together == NEVER_PAYS:
             return cls(math.inf, math.inf)
@@ -49,7 +49,8 @@ class RouteCosts:
         return cls(together * read_share, together * (1 - read_share))
 
     def net_bytes(self, size: int) -> int:
-        """Return what a request's record bytes save towards the PUT; 0: they do not even pay for their read."""
+        """Return by how much a request's record bytes pay for the PUT, after paying their read; 0: not even the
+        read."""
         return max(int(size - self.read_bytes), 0) if self.read_bytes < math.inf else 0
 
 
@@ -67,9 +68,9 @@ class RouteDecider:
         breaker: CircuitBreaker,
         is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
-        """The policy is always or cost; `interval_s` is that of the channel's uploads.
+        """`policy` is always or cost; `interval_s` is the time between the channel's uploads.
 
-        `is_paused` says whether an operator paused links here.
+        `is_paused` returns whether an operator paused links here.
         """
         self._policy = policy
         self._costs = costs
@@ -95,17 +96,17 @@ class RouteDecider:
         return max(net_bytes, brings) >= self._costs.put_bytes
 
     def net_bytes(self, size: int) -> int:
-        """Return the bytes that count towards the PUT, see `RouteCosts`."""
+        """Return the bytes that count towards the PUT (`RouteCosts.net_bytes`)."""
         return self._costs.net_bytes(size)
 
     @property
     def urgency(self) -> Urgency:
-        """How uploads are wanted."""
+        """How soon uploads should start, by the policy."""
         return _URGENCY[self._policy]
 
     @property
     def paying_bytes(self) -> float:
-        """The net bytes from which on an object pays."""
+        """The net bytes from which on an object pays for its PUT."""
         return self._costs.put_bytes
 
     def bytes_per_s(self, now_s: float) -> float:
@@ -113,16 +114,16 @@ class RouteDecider:
         return self._rate.bytes_per_second(now_s)
 
     def judge(self, net_bytes: int, now_s: float) -> bool:
-        """Whether to upload what an interval has brought; if not, requests go inline for a while."""
+        """Return whether to upload what an interval has gathered; if not, requests go inline for a while."""
         if self._policy is LinkPolicy.ALWAYS or net_bytes >= self._costs.put_bytes:
             return True
         self._inline_until_s = now_s + _INLINE_S
         return False
 
     def uploaded(self) -> None:
-        """Record an upload that was not slow."""
+        """Record an upload that was fast enough."""
         self._breaker.succeeded()
 
     def failed(self, now_s: float) -> None:
-        """Record that an upload failed, or that requests did not wait for it any longer."""
+        """Record an upload that failed, or took so long that its requests went inline."""
         self._breaker.failed(now_s)

@@ -50,7 +50,7 @@ _NUMBER_BITS: Final = 48
 
 
 class RecordsCut(NamedTuple):
-    """Record bytes of one partition that were cut out."""
+    """Record bytes of one partition that were cut out of a request: position and length."""
 
     skeleton_position: int
     """Their position in the skeleton."""
@@ -61,7 +61,7 @@ class RecordsCut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneRouteRequest:
-    """A Produce request on its way to the agent beside the leader."""
+    """A Produce request on its way to the leader's agent, with its records named by their place in an object."""
 
     number: int
     """Counts the requests of the client's connection that were sent this way."""
@@ -76,12 +76,12 @@ class ZoneRouteRequest:
 
     @property
     def end_position(self) -> int:
-        """Exclusive."""
+        """The position behind the last record byte in the object (exclusive)."""
         return self.start_position + self.linked_bytes
 
     @property
     def linked_bytes(self) -> int:
-        """Size of all cuts."""
+        """The size of all cuts in bytes."""
         return sum([cut.length for cut in self.cuts])
 
 
@@ -105,9 +105,9 @@ def encode_route_request(request: ZoneRouteRequest) -> list[Buffer]:
 def decode_route_request(payload: Buffer, max_frame_bytes: int) -> ZoneRouteRequest:
     """Decode a ZoneRouteRequest; its skeleton is a view of the payload, not a copy.
 
-    Raises MalformedFrameError when a count or length leads out of the payload, when there are more than `MAX_CUTS` or
-    none, when a cut lies outside the skeleton, or when skeleton and cuts together are not the size that the original
-    is said to have, or more than `max_frame_bytes`.
+    Raises MalformedFrameError when a count or length leads out of the payload, there are no cuts or more than
+    `MAX_CUTS`, a cut lies outside the skeleton, or skeleton and cuts together differ from the stated size of the
+    original or exceed `max_frame_bytes`.
     """
     cursor = FrameCursor(memoryview(payload))
     number = cursor.unsigned_varint(_NUMBER_BITS)
@@ -161,19 +161,19 @@ def _check_sizes(request: ZoneRouteRequest, skeleton_bytes: int, max_frame_bytes
 
 
 def encode_number(number: int) -> bytes:
-    """Encode a request's number, with which these messages begin."""
+    """Encode a request's number, with which messages about a routed request begin."""
     return _NUMBER.pack(number)
 
 
 def decode_number(body: Buffer) -> int:
-    """Parse a ROUTE_INLINE_REQUEST. Raises MalformedFrameError."""
+    """Parse the request's number from a ROUTE_INLINE_REQUEST. Raises MalformedFrameError."""
     if len(body) != _NUMBER.size:
         raise MalformedFrameError(0, f"a request's number of {len(body)} bytes")
     return split_original(body)[0]
 
 
 def split_original(body: Buffer) -> tuple[int, Buffer]:
-    """Return the number and the frame of an ORIGINAL. Raises MalformedFrameError."""
+    """Return the request's number and the frame in an ORIGINAL message. Raises MalformedFrameError."""
     if len(body) < _NUMBER.size:
         raise MalformedFrameError(0, f"an original of {len(body)} bytes")
     number: int = _NUMBER.unpack_from(body, 0)[0]
@@ -186,7 +186,7 @@ def encode_outcome(number: int, adopted: bool) -> bytes:
 
 
 def decode_outcome(body: Buffer) -> tuple[int, bool]:
-    """Parse a ROUTE_OUTCOME. Raises MalformedFrameError."""
+    """Parse the request's number and outcome from a ROUTE_OUTCOME. Raises MalformedFrameError."""
     if len(body) != _OUTCOME.size:
         raise MalformedFrameError(0, f"an outcome of {len(body)} bytes")
     number, adopted = _OUTCOME.unpack(body)

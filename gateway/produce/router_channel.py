@@ -40,7 +40,7 @@ DELETE_AGAIN_MAX_S: Final = 60.0
 
 
 class ChannelObject(NamedTuple):
-    """An upload: the chunks, one after the other."""
+    """An object to upload: its chunks, one after the other."""
 
     object_id: RouterObjectId
     chunks: list[Buffer]
@@ -48,14 +48,14 @@ class ChannelObject(NamedTuple):
 
 
 class DueDeletion(NamedTuple):
-    """A deletion to make; `deleted` or `not_deleted` must follow."""
+    """An object to delete now; `deleted` or `not_deleted` must follow."""
 
     object_id: RouterObjectId
     custom_metadata: bytes
 
 
 class Round(NamedTuple):
-    """What happens to the queue now."""
+    """What one round did with the queue: uploads to begin, and requests that go inline."""
 
     uploads: list[ChannelObject]
     """Uploads to begin; `stored` or `failed` must follow for each."""
@@ -94,9 +94,10 @@ class _Object:
 
 
 class RouterChannel:
-    """The objects and the queue. Times are monotonic seconds, except `wall_ms`, milliseconds since 1970.
+    """The queue of records that producers sent to one gateway, and the objects made of them.
 
-    A holder stands for one request; the caller chooses it and never uses it twice.
+    Times are monotonic seconds, except `wall_ms`, milliseconds since 1970. A holder stands for one request; the caller
+    chooses it and never uses it twice.
     """
 
     def __init__(
@@ -121,9 +122,9 @@ class RouterChannel:
     def offer(
         self, holder: Hashable, records: Sequence[Buffer], owner: int | None = None, now_s: float = -math.inf
     ) -> None:
-        """Queue records, which must not change meanwhile, to be uploaded together with others of the same owner.
+        """Queue records, which must not change meanwhile, for an object with others of the same owner.
 
-        The owner is the broker whose agent may adopt them; None if nobody adopts.
+        The owner is the broker whose agent may adopt them; None if no agent does.
         """
         size_bytes = sum(map(len, records))
         if not self._queue:
@@ -177,7 +178,7 @@ class RouterChannel:
     def stored(
         self, object_id: RouterObjectId, custom_metadata: bytes, now_s: float
     ) -> list[tuple[Hashable, StoredRecords]]:
-        """Record a successful upload. Returns where the records are for those who still hold it."""
+        """Record a successful upload. Returns the waiting holders, each with the place of its records."""
         one = self._objects[object_id]
         self._commit.stored(one.started_s)
         if not one.is_slow:
@@ -191,9 +192,8 @@ class RouterChannel:
         ]
 
     def failed(self, object_id: RouterObjectId, now_s: float) -> list[Hashable]:
-        """Record a failed upload, whose outcome may be unknown. Returns those who waited; they do not hold it any
-        more.
-        """
+        """Record a failed upload, whose outcome may be unknown. Returns the holders that waited; they hold it no
+        longer."""
         one = self._objects[object_id]
         self._commit.failed(one.started_s, now_s)
         if not one.is_slow:
@@ -206,7 +206,7 @@ class RouterChannel:
         return waited
 
     def settled(self, holder: Hashable, now_s: float) -> None:
-        """Record that the request does not need its stored or queued records any more. Idempotent."""
+        """Record that the request no longer needs its stored or queued records. Idempotent."""
         queued = self._queue.pop(holder, None)
         if queued is not None:
             self._queued_bytes -= queued.size_bytes
@@ -221,7 +221,8 @@ class RouterChannel:
         self._let_go_if_done(object_id, now_s)
 
     def left(self, holder: Hashable, now_s: float) -> None:
-        """Record that the request was answered, and a log may want what is stored."""
+        """Record that a log may refer to the request's stored records, so that the channel must not delete their
+        object."""
         object_id = self._held.get(holder)
         if object_id is not None:
             self._objects[object_id].is_left = True
@@ -242,7 +243,7 @@ class RouterChannel:
 
     @property
     def objects(self) -> int:
-        """How many objects are being uploaded, stored, or to be deleted."""
+        """How many objects are being uploaded, stored, or about to be deleted."""
         return len(self._objects)
 
     # Deletion.

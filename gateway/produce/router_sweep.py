@@ -25,10 +25,10 @@ store what names it (`adoptable_records.NAMED_WITHIN_MS`), with differences of c
 
 
 class RouterSweep:
-    """The sweep of one gateway."""
+    """Finds the objects of dead gateways, for one gateway that lists them from time to time."""
 
     def __init__(self, is_live: Callable[[RouterObjectId], bool], keep_s: float = KEEP_S) -> None:
-        """`is_live` says whether its own channel will delete the object."""
+        """`is_live` returns whether the gateway's own channel will delete the object."""
         self._is_live = is_live
         self._keep_s = keep_s
         self._store_ms: float = -math.inf
@@ -36,7 +36,7 @@ class RouterSweep:
         self._at_s = 0.0
 
     def dead(self, listed: Collection[StoredBlob], now_s: float) -> list[StoredBlob]:
-        """Return the objects of a listing that must be deleted now; `now_s` is monotonic."""
+        """Return the objects of a listing to delete now; `now_s` is monotonic."""
         passed_ms = (now_s - self._at_s) * 1000
         written = [one.last_modified_ms for one in listed if one.last_modified_ms is not None]
         self._store_ms, self._at_s = max([self._store_ms + passed_ms, *written]), now_s

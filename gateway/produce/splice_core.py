@@ -30,7 +30,7 @@ from replication.wire.kafka_frame import MalformedFrameError
 
 @dataclass(frozen=True, slots=True)
 class SpliceLimits:
-    """Limits of one connection; sizes in bytes."""
+    """Limits of one gateway's connection at the leader's agent; sizes in bytes."""
 
     read_wait_max_s: float
     """Measured from the arrival of a request."""
@@ -41,7 +41,7 @@ class SpliceLimits:
 
 
 class AskReason(Enum):
-    """Why the original of a request is requested; the value labels a counter."""
+    """Why the original of a request is asked for; the value labels a counter."""
 
     FAILED = "read_failed"
     LATE = "read_late"
@@ -49,7 +49,7 @@ class AskReason(Enum):
 
 
 class Read(NamedTuple):
-    """Read these bytes of an object; `was_read` or `not_read` must follow."""
+    """An action: read these bytes of an object; `was_read` or `not_read` must follow."""
 
     number: int
     object_id: RouterObjectId
@@ -59,7 +59,7 @@ class Read(NamedTuple):
 
 
 class ToBroker(NamedTuple):
-    """Send one frame made of these buffers to the broker."""
+    """An action: send one frame made of these buffers to the broker."""
 
     buffers: list[Buffer]
     number: int | None = None
@@ -67,14 +67,14 @@ class ToBroker(NamedTuple):
 
 
 class Spliced(NamedTuple):
-    """The request was put together from these bytes of its object, and goes to the broker in its turn."""
+    """An event: the request was put together from these bytes of its object, and will be sent in its turn."""
 
     request: ZoneRouteRequest
     content: Buffer
 
 
 class AskInline(NamedTuple):
-    """Ask the gateway for the original of this request."""
+    """An action: ask the gateway for the original of this request."""
 
     number: int
     reason: AskReason
@@ -98,10 +98,10 @@ class _Held:
 
 
 class SpliceCore:
-    """The requests of one connection. See the module's theory. All times are monotonic seconds."""
+    """The requests of one gateway's connection at the leader's agent. All times are monotonic seconds."""
 
     def __init__(self, limits: SpliceLimits, gateway_id: int, incarnation: int, *, tells_spliced: bool = False) -> None:
-        """Ids are from the connection's hello. `tells_spliced`: whether `Spliced` is wanted."""
+        """Gateway id and incarnation are from the connection's hello. `tells_spliced`: whether to return `Spliced`."""
         self._tells_spliced = tells_spliced
         self._limits = limits
         self._writer = gateway_id, incarnation
@@ -160,7 +160,7 @@ class SpliceCore:
         return reads
 
     def was_read(self, number: int, content: Buffer) -> list[Action]:
-        """Handle a read that gave these bytes."""
+        """Handle a successful read with these bytes."""
         held = self._read_ended(number)
         if held is None or held.request is None:
             return self._begin_reads()
@@ -174,13 +174,13 @@ class SpliceCore:
         return [*spliced, *self._go_on(), *self._begin_reads()]
 
     def not_read(self, number: int) -> list[Action]:
-        """Handle a read that failed, or that is not even tried."""
+        """Handle a read that failed, or was not tried."""
         held = self._read_ended(number)
         asked = [] if held is None else [self._ask(number, held, AskReason.FAILED)]
         return [*asked, *self._begin_reads()]
 
     def look_again(self, now_s: float) -> list[Action]:
-        """Handle the passing of time."""
+        """Handle the passing of time; call it at `deadline_s`."""
         actions: list[Action] = []
         for number, held in list(self._pending.items()):
             if not held.is_asked and now_s >= held.came_s + self._limits.read_wait_max_s:
@@ -189,7 +189,7 @@ class SpliceCore:
         return [*actions, *self._begin_reads()]
 
     def original_came(self, number: int, frame: Buffer) -> list[Action]:
-        """Handle a requested original. Raises MalformedFrameError."""
+        """Handle an original that was asked for. Raises MalformedFrameError."""
         held = self._pending.pop(number, None)
         if held is None or not held.is_asked or held.request is None:
             raise MalformedFrameError(0, f"the original of request {number}, which was not asked for")

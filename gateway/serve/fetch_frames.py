@@ -40,7 +40,7 @@ _NO_TAGS = b"\0"
 
 
 class WantedPartition(NamedTuple):
-    """One partition as a Fetch request asks for it. Epochs are -1 if unknown."""
+    """One partition in a Fetch request. Epochs are -1 if unknown."""
 
     log: TopicIdPartition
     leader_epoch: int
@@ -72,7 +72,7 @@ class FetchRequest:
 
 
 class AbortedTransaction(NamedTuple):
-    """A producer's transaction that was aborted."""
+    """A producer's aborted transaction, as a Fetch response names it."""
 
     producer_id: int
     first_offset: int
@@ -103,7 +103,7 @@ class FetchResponse:
 
 
 class ServedPartition(NamedTuple):
-    """One partition of an answer that the gateway gives."""
+    """One partition of a response that the gateway gives itself."""
 
     log: TopicIdPartition
     high_watermark: int
@@ -210,7 +210,7 @@ def _decode_partition(cursor: FrameCursor, topic_id: TopicId) -> AnsweredPartiti
 
 
 def with_session(frame: Buffer, response: FetchResponse, session_id: int) -> list[Buffer]:
-    """Return the parts of a broker's response with another session id."""
+    """Return a broker's response, as buffers, with another session id."""
     whole, at = memoryview(frame), response.session_position
     return [whole[:at], _SESSION.pack(session_id), whole[at + _SESSION.size :]]
 
@@ -218,7 +218,7 @@ def with_session(frame: Buffer, response: FetchResponse, session_id: int) -> lis
 def encode_answer(
     correlation_id: int, session_id: int, partitions: Iterable[ServedPartition], error: int = 0
 ) -> list[Buffer]:
-    """Encode an answer of the gateway itself; record bytes are not copied."""
+    """Encode a response of the gateway itself; record bytes are not copied."""
     topics = [(topic_id, list(of_topic)) for topic_id, of_topic in groupby(partitions, lambda one: one.log.topic_id)]
     head = bytearray(_ANSWER_HEAD.pack(correlation_id, 0, 0, error, session_id))
     head += encode_unsigned_varint(len(topics) + 1)

@@ -40,7 +40,7 @@ class _Session:
 
 @dataclass(slots=True)
 class Turn:
-    """One Fetch request of a client, with all of its session's partitions."""
+    """One Fetch request of a client, together with all of its session's partitions."""
 
     request: FetchRequest
     partitions: Sequence[WantedPartition]
@@ -51,7 +51,7 @@ class Turn:
 
 
 class FetchSessions:
-    """The session of one connection: one at a time, as clients have it."""
+    """The fetch session of one client's connection, which the gateway keeps: one at a time."""
 
     def __init__(self, next_id: Callable[[], int]) -> None:
         """`next_id` returns random positive numbers of 31 bits."""
@@ -59,7 +59,7 @@ class FetchSessions:
         self._session: _Session | None = None
 
     def asked(self, request: FetchRequest) -> Turn | None:
-        """Take a request in. None: it is not for a session here, and goes to the broker unchanged."""
+        """Take a Fetch request. Returns None if the gateway has no session for it: it goes to the broker unchanged."""
         session, is_full = self._session, request.session_epoch in (_FIRST_EPOCH, _FINAL_EPOCH)
         is_own = session is not None and request.session_id == session.id
         if not is_own and request.session_id != NO_SESSION:
@@ -94,22 +94,22 @@ class FetchSessions:
         return Turn(request, request.partitions, False, makes_session)
 
     def answered(self, turn: Turn) -> int:
-        """Return the session id for an answer without an error; a session is made if the client wants one."""
+        """Return the session id for a successful response; a session is made if the client asked for one."""
         if turn.makes_session:
             partitions = {one.log: _Kept(one) for one in turn.partitions}
             self._session = _Session(self._next_id(), partitions=partitions)
         return self._session.id if self._session is not None and (turn.makes_session or turn.is_incremental) else 0
 
     def note_answer(self, log: TopicIdPartition, offsets: Offsets) -> None:
-        """Note what the client was told of a partition."""
+        """Note the offsets of a partition that were sent to the client."""
         kept = self._session.partitions.get(log) if self._session is not None else None
         if kept is not None:
             kept.told = offsets
 
     def select(self, served: Sequence[ServedPartition]) -> list[ServedPartition]:
-        """Return what an incremental answer names: partitions with records or with new offsets.
+        """Return the partitions that an incremental response names: those with records or with new offsets.
 
-        Those with records come last from now on, so that none of them keeps others from their turn.
+        Those with records go to the end of the order, so that none of them keeps others from their turn.
         """
         if self._session is None:
             return list(served)

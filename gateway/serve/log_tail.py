@@ -47,19 +47,19 @@ class _Followed:
 
 
 class HeldRecords:
-    """Bounds the records that the tails of all brokers hold together."""
+    """Bounds the memory of records that the tails of all brokers hold together."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._tails: list[LogTail] = []
 
     def add(self, tail: "LogTail") -> None:
-        """Include the records that this tail holds."""
+        """Include this tail in the bound."""
         self._tails.append(tail)
 
     @property
     def size(self) -> int:
-        """Bytes of records that are held."""
+        """Bytes of records that all tails hold."""
         return sum(one.size for one in self._tails)
 
     def trim(self) -> None:
@@ -69,10 +69,10 @@ class HeldRecords:
 
 
 class LogTail:
-    """The followed logs of one broker. All times are monotonic seconds."""
+    """The logs of one broker that the gateway follows for consumers. All times are monotonic seconds."""
 
     def __init__(self, held: HeldRecords) -> None:
-        """`held` bounds what is held, with the tails of other brokers."""
+        """`held` bounds the records that this tail and those of other brokers hold."""
         self._held = held
         held.add(self)
         self._followed: dict[TopicIdPartition, _Followed] = {}
@@ -84,11 +84,11 @@ class LogTail:
 
     @property
     def size(self) -> int:
-        """Bytes of records that are held."""
+        """Bytes of records that this tail holds."""
         return sum(log.size for log in self.logs())
 
     def logs(self) -> Iterator[VisibleLog]:
-        """Return the logs that are followed."""
+        """Yield the logs that are followed."""
         return (one.log for one in self._followed.values())
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class LogTail:
     # FollowedLogs.
 
     def get(self, log: TopicIdPartition, now_s: float) -> VisibleLog | None:
-        """Return the log, which is wanted at this time; None if it is not followed."""
+        """Return the log and note that it is needed now; None if it is not followed."""
         followed = self._followed.get(log)
         if followed is None:
             return None
@@ -106,7 +106,7 @@ class LogTail:
         return followed.log
 
     def propose(self, log: TopicIdPartition, epoch: int, read: ReadLog, now_s: float) -> None:
-        """Follow a log of which the broker has just given a consumer records in this leader epoch."""
+        """Follow a log: its broker has just sent a consumer records in this leader epoch."""
         followed = self._followed.get(log)
         if followed is not None:
             followed.wanted_s = now_s
@@ -122,7 +122,7 @@ class LogTail:
     # The questions.
 
     def ask(self, now_s: float) -> bytes | None:
-        """Return the next question; None while no log is followed."""
+        """Return the next request for what is visible; None while no log is followed."""
         for log in [log for log, one in self._followed.items() if now_s - one.wanted_s > _NOT_WANTED_S]:
             del self._followed[log]
         if len(self._refused_s) > MAX_LOGS:
@@ -142,7 +142,7 @@ class LogTail:
         return encode_sessionless(request, wanted, HEARTBEAT_MS)
 
     def answered(self, frame: Buffer, now_s: float) -> None:
-        """Take the answer to the last question. Raises MalformedFrameError."""
+        """Take the response to the last request. Raises MalformedFrameError."""
         response = decode_response(memoryview(frame))
         asked, self._asked = self._asked, {}
         if response.error:
@@ -161,5 +161,5 @@ class LogTail:
         self._held.trim()
 
     def drop_all(self) -> None:
-        """Follow nothing: the broker's agent does not serve this, or the connection ended."""
+        """Follow no log any more: the broker's agent does not support it, or the connection ended."""
         self._followed.clear()

@@ -8,7 +8,7 @@ from gateway.serve.serving import ServeOutcome
 
 
 class ServeMetrics:
-    """Metrics of the gateway's side."""
+    """Metrics of Fetch requests to which the gateway responds, or may not."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._fetches = Counter(
@@ -24,9 +24,9 @@ class ServeMetrics:
         )
 
     def answered(self, way: ServeOutcome) -> None:
-        """Count one request."""
+        """Count one Fetch request by its `ServeOutcome`."""
         self._fetches.labels(way.value).inc()
 
     def set_held(self, held_bytes: Callable[[], int]) -> None:
-        """Let this function say how many bytes are held."""
+        """Set the function that returns how many record bytes are held."""
         self._held.set_function(held_bytes)

@@ -27,7 +27,7 @@ _CONSUMERS_KEYS: Final = frozenset({"consumer_byte_rate", "request_percentage"})
 
 @dataclass(frozen=True, slots=True)
 class ClusterAnswer:
-    """What the cluster said."""
+    """The cluster's quotas of consumers and its compacted topics."""
 
     quotas: Collection[ClientQuota]
     kept_whole: Collection[TopicId]
@@ -35,9 +35,9 @@ class ClusterAnswer:
 
 
 def limited_clients(quotas: Iterable[ClientQuota]) -> frozenset[str] | None:
-    """Return the client ids that quotas of consumers name; None if one may apply to any client.
+    """Return the client ids that consumers' quotas name; None if a quota may apply to any client.
 
-    A gateway does not know a client's user.
+    A gateway does not know a client's user, so a quota of a user may apply to any client.
     """
     found: set[str] = set()
     for quota in quotas:
@@ -51,10 +51,13 @@ def limited_clients(quotas: Iterable[ClientQuota]) -> frozenset[str] | None:
 
 
 class ClusterClearance:
-    """Implements `ServePermission` of `gateway.serve.serving`. All times are monotonic seconds."""
+    """Decides by the cluster's quotas and topics whether the gateway may respond in a broker's place.
+
+    Implements `ServePermission` of `gateway.serve.serving`. All times are monotonic seconds.
+    """
 
     def __init__(self, ask: Callable[[Collection[TopicId]], ClusterAnswer], clock: Callable[[], float]) -> None:
-        """`ask` blocks, and raises KafkaClusterError. After any error it is asked again."""
+        """`ask` asks the cluster, blocking, and raises KafkaClusterError. After any error it is called again."""
         self._ask = ask
         self._clock = clock
         self._wanted_s: dict[TopicId, float] = {}
@@ -66,7 +69,7 @@ class ClusterClearance:
         self._told = ""
 
     def has_quota(self, client_id: str, now_s: float) -> bool:
-        """Whether a quota of consumers may apply to this client; True also while that is not known."""
+        """Whether a quota of consumers may apply to this client; True also while that is unknown."""
         return now_s >= self._known_until_s or self._limited is None or client_id in self._limited
 
     def is_kept_whole(self, topic_id: TopicId, now_s: float) -> bool:
@@ -77,7 +80,7 @@ class ClusterClearance:
         return topic_id in self._kept_whole and now_s < self._known_until_s
 
     async def run(self) -> None:
-        """Ask until cancelled, while anybody wants to know."""
+        """Ask the cluster until cancelled, while any consumer needs it."""
         while True:
             try:
                 async with asyncio.timeout(ASK_S):

@@ -20,7 +20,7 @@ from replication.wire.framed_connection import FramedConnection
 
 @dataclass(frozen=True, slots=True)
 class ServingParts:
-    """Shared state of all clients of one gateway."""
+    """What all clients of one gateway share for serving Fetch requests."""
 
     tails: Tails
     serve_permission: ServePermission
@@ -35,7 +35,7 @@ class ServingParts:
 
 
 class ServedClient:
-    """One client's connection."""
+    """Serves the Fetch requests of one client's connection."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ServedClient:
         changed: Callable[[float], Awaitable[None]],
         metrics: ServeMetrics,
     ) -> None:
-        """`changed` waits until anything was told, or until this time."""
+        """`changed` waits until the broker's agent has reported something, or until a time."""
         self._serving = serving
         self._client = client
         self._changed = changed
@@ -53,8 +53,10 @@ class ServedClient:
     async def came(
         self, frame: Buffer, all_answered: Callable[[], Awaitable[None]]
     ) -> tuple[Buffer, Relay | None] | None:
-        """Return what the broker gets for a client's request, and how its answer is `answered`, if that does not pass
-        as it is; None: it was answered here. `all_answered` waits for the answers to all requests before it.
+        """Return what to send to the broker for a client's request; None if the gateway has responded.
+
+        With a frame comes a `Relay` if its response must go through `answered`. `all_answered` waits for the responses
+        to all earlier requests.
         """
         loop = asyncio.get_running_loop()
         turn = self._serving.asked(frame)
@@ -75,6 +77,6 @@ class ServedClient:
         return step.frame, step
 
     def answered(self, relayed: Relay, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Return what the client gets for the broker's answer to a request that was relayed."""
+        """Return the response to send to the client, given the broker's response to a relayed request."""
         frame = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         return self._serving.answered(relayed, frame, asyncio.get_running_loop().time())

@@ -38,7 +38,7 @@ _LOGINS: Final = (17, 36)
 
 
 class ServeOutcome(Enum):
-    """How a Fetch was answered, and why the broker had to."""
+    """How a Fetch was answered: by the gateway, or why by the broker."""
 
     SERVED = "served"
     FIRST = "first"
@@ -57,20 +57,20 @@ class ServeOutcome(Enum):
 
 
 class FollowedLogs(Protocol):
-    """The partitions of one broker that are followed for all consumers of the zone."""
+    """The partitions of one broker that the gateway follows for all consumers of its zone."""
 
     def get(self, log: TopicIdPartition, now_s: float) -> VisibleLog | None:
-        """Return the log, which is wanted at this time; None if it is not followed."""
+        """Return the log and note that it is needed now; None if it is not followed."""
 
     def propose(self, log: TopicIdPartition, epoch: int, read: "ReadLog", now_s: float) -> None:
-        """Follow a log of which the broker has just given a consumer records in this leader epoch."""
+        """Follow a log: its broker has just sent a consumer records in this leader epoch."""
 
 
 class ServePermission(Protocol):
-    """What the cluster says of quotas and topics."""
+    """What the cluster says about quotas and topics, on which serving depends."""
 
     def has_quota(self, client_id: str, now_s: float) -> bool:
-        """Whether a quota of consumers may apply to this client; True also while that is not known."""
+        """Whether a quota of consumers may apply to this client; True also while that is unknown."""
 
     def is_kept_whole(self, topic_id: TopicId, now_s: float) -> bool:
         """Whether the topic is known not to be compacted."""
@@ -78,7 +78,7 @@ class ServePermission(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """How far one answer of the broker led a consumer."""
+    """How far a response of the broker took a consumer in one log."""
 
     next_offset: int
     end_offset: int
@@ -90,7 +90,7 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class ServeContext:
-    """Shared state of all connections to one broker."""
+    """What all connections to one broker share."""
 
     logs: FollowedLogs
     serve_permission: ServePermission
@@ -101,7 +101,7 @@ class ServeContext:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """The broker answers this frame."""
+    """A decision: send this frame to the broker."""
 
     frame: Buffer
     way: ServeOutcome
@@ -111,21 +111,21 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """The gateway answers with these bytes."""
+    """A decision: respond with these bytes."""
 
     buffers: Sequence[Buffer]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to give yet: decide again when something was told, or at this time."""
+    """A decision: there is nothing to send yet; decide again at a report of the broker's agent, or at this time."""
 
     until_s: float
 
 
 @dataclass(slots=True)
 class FetchServing:
-    """One client's connection to one broker. All times are monotonic seconds."""
+    """Decides about the Fetch requests of one client's connection to one broker. All times are monotonic seconds."""
 
     context: ServeContext
     _sessions: FetchSessions = field(init=False)
@@ -136,7 +136,7 @@ class FetchServing:
         self._sessions = FetchSessions(self.context.next_id)
 
     def asked(self, frame: Buffer) -> Turn | None:
-        """Look at a client's request. None: it goes to the broker unchanged."""
+        """Take a client's request. Returns None if it must go to the broker unchanged."""
         key = api_key_of(frame)
         if key in _LOGINS:
             self._allowed_s.clear()
@@ -148,7 +148,7 @@ class FetchServing:
             return None  # the broker judges it
 
     def decide(self, turn: Turn, came_s: float, now_s: float) -> Serve | Relay | Wait:
-        """Decide about a request that came at `came_s`; nothing that was relayed before may be unanswered."""
+        """Decide about a request that came at `came_s`; all requests relayed before must have their responses."""
         if turn.error:
             return Serve(encode_answer(turn.request.correlation_id, NO_SESSION, (), turn.error))
         found = self._logs(turn, now_s)
@@ -209,7 +209,7 @@ class FetchServing:
         return Relay(encode_sessionless(request, turn.partitions, max_wait_ms), way, turn, now_s)
 
     def answered(self, relayed: Relay, frame: Buffer, now_s: float) -> Sequence[Buffer]:
-        """Return what the client gets for the broker's answer to a request that `decide` relayed."""
+        """Return the response to send to the client, given the broker's response to a request that `decide` relayed."""
         turn = relayed.turn
         try:
             response = decode_response(memoryview(frame))

@@ -24,7 +24,7 @@ from replication.wire.peer_protocol import Hello, PeerCapabilities
 
 
 class TailHandler:
-    """Serves connections that the peer listener got from gateways that ask what is visible."""
+    """Reports to gateways of other zones which records of this broker are visible to consumers."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class TailHandler:
         side = ClientSide(self._zones.of(hello.broker_id) or "", hello, capabilities)
 
         def narrow(frame: Buffer) -> Buffer:
-            """Return the question without what is not led here."""
+            """Return the request without partitions that are not led here."""
             request = decode_request(frame)
             led = [one for one in request.partitions if leader.led.find(*one.log) is not None]
             return encode_sessionless(request, led, request.max_wait_ms)

@@ -40,7 +40,7 @@ _Waiters = set[asyncio.Future[None]]
 
 @dataclass(frozen=True, slots=True)
 class TailContext:
-    """Shared state of all tails."""
+    """What the tails of all brokers share."""
 
     reading: FollowerContext
     """Its hello asks for VISIBLE."""
@@ -54,7 +54,7 @@ class TailContext:
 
 
 class Tails:
-    """All tails of one agent. Use it in the event loop; `close` it."""
+    """The tails of all brokers that one agent follows. For the event loop; `close` it."""
 
     def __init__(self, context: TailContext) -> None:
         self._context = context
@@ -67,16 +67,16 @@ class Tails:
         return self._tails[broker_id]
 
     def held_bytes(self) -> int:
-        """Return how many record bytes are held."""
+        """Return how many record bytes all tails hold."""
         return self._held.size
 
     async def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all brokers."""
         await asyncio.gather(*(one.close() for one in self._tails.values()))
 
 
 class BrokerTail:
-    """The tail of one broker. It implements `FollowedLogs`, and takes the connection's answers."""
+    """Follows one broker's logs. It implements `FollowedLogs`, and receives the connection's responses."""
 
     def __init__(self, context: TailContext, broker_id: int, held: HeldRecords) -> None:
         self.logs = LogTail(held)
@@ -92,11 +92,11 @@ class BrokerTail:
     # FollowedLogs.
 
     def get(self, log: TopicIdPartition, now_s: float) -> VisibleLog | None:
-        """Return the log, which is wanted at this time; None if it is not followed."""
+        """Return the log and note that it is needed now; None if it is not followed."""
         return self.logs.get(log, now_s)
 
     def propose(self, log: TopicIdPartition, epoch: int, read: ReadLog, now_s: float) -> None:
-        """Follow a log of which the broker has just given a consumer records in this leader epoch."""
+        """Follow a log: its broker has just sent a consumer records in this leader epoch."""
         if now_s < self._not_before_s:
             return
         self.logs.propose(log, epoch, read, now_s)
@@ -104,7 +104,7 @@ class BrokerTail:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def changed(self, until_s: float) -> None:
-        """Wait until the broker has told anything, or until this time."""
+        """Wait until the broker's agent has reported something, or until this time."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()
         self._waiting.add(waiting)
@@ -188,23 +188,23 @@ class BrokerTail:
     # FrameSink and ResponseTaker.
 
     def write_frame(self, *buffers: Buffer) -> None:
-        """Take an answer."""
+        """Take a response of the broker's agent."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(buffers[0] if len(buffers) == 1 else b"".join(buffers))
 
     async def drain(self) -> None:
-        """Return at once: answers never wait."""
+        """Return at once: taking a response never waits."""
 
     def passed(self) -> None:
         if self._passed is not None:
             self._passed.update()
 
     def message_came(self, kind: MessageKind, _body: Buffer) -> None:
-        """Refuse any other message. Raises MalformedFrameError."""
+        """Refuse any message that is no response. Raises MalformedFrameError."""
         raise MalformedFrameError(0, f"{kind.name} from an agent that says what is visible")
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection and follow no log."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)

@@ -26,7 +26,7 @@ _CONTROL: Final = 0x20
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction."""
+    """A marker of a producer's transaction: where it ended."""
 
     offset: int
     producer_id: int
@@ -47,7 +47,7 @@ class _Chunk:
 
 
 class Found(NamedTuple):
-    """What a consumer gets from an offset on."""
+    """What a consumer gets from an offset on: batches, aborted transactions, and offsets."""
 
     records: list[memoryview]
     size: int
@@ -55,10 +55,10 @@ class Found(NamedTuple):
 
 
 class VisibleLog:
-    """One partition in one leader epoch. All times are monotonic seconds."""
+    """The records of one partition that consumers may see, in one leader epoch. All times are monotonic seconds."""
 
     def __init__(self, epoch: int, offset: int) -> None:
-        """The first question asks from `offset` on."""
+        """The first request to the broker asks from `offset` on."""
         self.epoch = epoch
         self.next_offset = offset
         """The offset to ask for next: all below, from `begin` on, is held."""
@@ -70,17 +70,17 @@ class VisibleLog:
 
     @property
     def begin(self) -> int:
-        """The lowest offset that is held."""
+        """The lowest offset whose record is held."""
         return self._chunks[0].begin if self._chunks else self.next_offset
 
     def current_until_s(self) -> float:
-        """Return until when the broker's last answer counts."""
+        """Return until when the broker's last response counts as current."""
         return self._as_of_s + CURRENT_S
 
     def take(self, told: AnsweredPartition, asked_s: float) -> bool:
-        """Take the broker's answer to a question for `next_offset` that was sent at `asked_s`.
+        """Take the broker's response to a request from `next_offset` on that was sent at `asked_s`.
 
-        False: what is visible cannot be told any more.
+        Returns False if what is visible is no longer known, so that the log must be dropped.
         """
         if told.error or told.preferred_replica >= 0 or min(told.last_stable_offset, told.log_start_offset) < 0:
             return False
@@ -115,15 +115,15 @@ class VisibleLog:
         self.size += len(records)
 
     def drop_oldest(self) -> None:
-        """Forget the oldest records that are held."""
+        """Drop the oldest held records."""
         self.size -= len(self._chunks.popleft().records)
 
     def holds(self, offset: int) -> bool:
-        """Whether all from this offset on is held, as far as it was told; at `next_offset` that is nothing yet."""
+        """Whether all visible records from this offset on are held; at `next_offset` there are none yet."""
         return max(self.begin, self.log_start_offset) <= offset <= self.next_offset
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> Found:
-        """Return whole batches from the one with this offset on, which `holds`.
+        """Return complete batches, from the one that has this offset; `holds` must be True for it.
 
         `at_least_one`: the first batch comes even if it is larger than `max_bytes` (KIP-74).
         """

@@ -26,7 +26,7 @@ from rlm.write_path.commit.bandwidth import TokenBucket
 
 @dataclass(frozen=True, slots=True)
 class CatchUpReadLimits:
-    """Limits in reads at once, bytes, bytes per second and seconds."""
+    """Limits of catch-up reads: how many at once, bytes, bytes per second, and seconds."""
 
     reads: int
     bytes_per_s: int
@@ -36,10 +36,10 @@ class CatchUpReadLimits:
 
 
 class CatchUpReads:
-    """All reads of an agent for followers' connections that are far behind.
+    """Reads objects for all followers' connections of an agent that are far behind, within one quota.
 
-    A read begins when the quota allows it. If that takes longer than `wait_max_s`, the read is not made. So the quota
-    moves a catch-up from object storage to cross-zone traffic, and never slows it down by more than that wait.
+    A read begins when the quota allows it. If it does not within `wait_max_s`, the bytes come inline instead. So the
+    quota moves a catch-up from object storage to cross-zone traffic, and slows it down by at most that wait.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CatchUpReads:
                 return
 
     async def fetch_all(self, links: Sequence[SegmentLink]) -> list[memoryview]:
-        """Return the links' bytes. Raises HydrationError."""
+        """Return the bytes of these links, in their order. Raises HydrationError."""
         missing: defaultdict[StoredObjectId, list[tuple[int, int]]] = defaultdict(list)
         custom_metadata = {link.object_id: link.custom_metadata for link in links}
         for link in links:
@@ -93,7 +93,7 @@ class CatchUpReads:
         )
 
     def close(self) -> None:
-        """Planned reads never begin; the cache abandons those under way."""
+        """Drop the planned reads; the cache abandons those under way."""
         self._closed = True
 
     def _plan(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> str | None:

@@ -19,7 +19,7 @@ from rlm.write_path.metrics import StageTimes
 
 @dataclass(frozen=True, slots=True)
 class FollowerLimits:
-    """Limits in seconds and bytes."""
+    """Limits of the follower's side, in seconds and bytes."""
 
     hydration_timeout_s: float
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
@@ -35,13 +35,13 @@ class FollowerLimits:
 
     @property
     def max_response_bytes(self) -> int:
-        """Linked or not."""
+        """The largest response from a leader's agent, linked or not, in bytes."""
         return RESPONSE_FACTOR * self.max_frame_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class DiallingContext:
-    """What all connections to other agents share."""
+    """What all connections to other agents share: address, TLS, hello, metrics."""
 
     hello: Hello
     limits: FollowerLimits
@@ -56,7 +56,7 @@ class DiallingContext:
 
 @dataclass(frozen=True, slots=True)
 class FollowerContext(DiallingContext):
-    """Shared state of all relays of one agent."""
+    """What all follower relays of one agent share."""
 
     hydration: HydrationCache
     stage_times: StageTimes
@@ -75,5 +75,5 @@ class FollowerContext(DiallingContext):
     """The local broker's user, if nobody else may connect in its place."""
 
     def channel(self, leader: FramedConnection, broker_id: int) -> PeerChannel:
-        """Return the channel to this broker's agent, after the hellos."""
+        """Connect to the agent of this broker, exchange hellos, and return the channel."""
         return PeerChannel(leader, self.packing, lambda: not self.is_own_zone(broker_id))

@@ -50,7 +50,7 @@ class FollowerProxy:
     """Listens at the addresses where the local broker expects its peers: one listener for each other broker."""
 
     def __init__(self, context: FollowerContext, peers: KnownPeers, bypass: Bypass | None = None) -> None:
-        """`peers` are the other agents, and `bypass` the routes past them; both may grow later."""
+        """`peers` are the other agents' addresses, and `bypass` the routes past dead agents; both may grow later."""
         self._context = context
         self._peers = peers
         self._defects: dict[int, LinkDefects] = {}
@@ -80,7 +80,7 @@ class FollowerProxy:
         self._listeners[broker_id] = taking
 
     def keep_bypasses(self) -> None:
-        """Update the bypasses to the brokers that this agent stands in for and to the routes known now."""
+        """Update the bypasses to the leaders listened for, and to the routes known now."""
         self.bypasses.keep_to(self._listeners)
 
     async def leave(self, broker_id: int) -> None:
@@ -102,7 +102,7 @@ class FollowerProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are held, also those that have sent nothing yet."""
+        """How many connections of the local broker are open, also those that have sent nothing yet."""
         return len(self._relays)
 
     def _accepted(self, broker_id: int, accepted: socket.socket, _address: str) -> None:

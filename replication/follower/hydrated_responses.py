@@ -56,11 +56,12 @@ Answer = tuple[MessageKind, memoryview]
 
 
 class ResponsesAhead:
-    """The responses of one connection in the broker's order, between one producing task and one consuming task.
+    """The responses of one connection in the broker's order, between the task that receives them and the task that
+    passes them on.
 
     A linked response that cannot be put together is requested again as the broker sent it. Responses that the leader's
     agent had sent by then arrive before that original and must not overtake it: clients match responses to their
-    requests by order. So none is given until the original is there. Otherwise so many are queued at most.
+    requests by order. So `get` returns none of them until the original is there.
 
     asyncio.Queue, which serves any number of tasks, takes four times the steps for each response.
     """
@@ -75,7 +76,7 @@ class ResponsesAhead:
         self._giver: asyncio.Future[None] | None = None
 
     def await_original(self) -> None:
-        """Note that the response that was given last is requested again as original."""
+        """Note that the response returned last was requested again as original: `get` waits for that."""
         self._awaits_original = True
         _wake(self._giver)
 
@@ -127,16 +128,16 @@ class ResponseMemory:
         """Bytes of these that are on their way to the requester."""
 
     def came(self, size: int) -> None:
-        """Count a message that has arrived."""
+        """Count a message that has arrived, with its size in bytes."""
         self._held_bytes += size
         self._budget.take(size)
 
     def passes(self, size: int) -> None:
-        """Mark the next message as on its way to the requester."""
+        """Mark the oldest counted message as being passed on; `size` is its size when put together."""
         self._passing_bytes = size
 
     async def make_room(self, size: int, timeout_s: float) -> None:
-        """Wait for the memory to put this message together. Raises HydrationError."""
+        """Wait until there is memory to put this message together. Raises HydrationError on a timeout."""
         if not self._budget.try_take(size):
             try:
                 async with asyncio.timeout(timeout_s):
@@ -151,7 +152,7 @@ class ResponseMemory:
         self._give_back(self._passing_bytes)
 
     def close(self) -> None:
-        """Release everything that is left; the connection ended."""
+        """Release all memory still counted, because the connection ended."""
         self._give_back(self._held_bytes)
 
     def _give_back(self, size: int) -> None:
@@ -161,14 +162,14 @@ class ResponseMemory:
 
 
 class LinksWanted:
-    """Tells a leader's agent when to send links and when to stop."""
+    """Tells a leader's agent whether this agent wants links, when that changes."""
 
     def __init__(
         self, context: FollowerContext, defects: LinkDefects, channel: PeerChannel, *, is_told_ahead: bool
     ) -> None:
         """`is_told_ahead`: objects are announced on this connection, so an announced range probes a store that failed.
 
-        Otherwise the next response does.
+        Otherwise the next response probes it.
         """
         self._context = context
         self._defects = defects
@@ -184,7 +185,7 @@ class LinksWanted:
             self.newest = custom_metadata
 
     def tell(self) -> None:
-        """Tell the leader's agent if the answer has changed."""
+        """Tell the leader's agent whether links are wanted, if that has changed."""
         tiers, now_s = self._context.hydration.tiers, self._context.clock()
         given_up = tiers.is_given_up(self.newest) if self._is_told_ahead else tiers.is_resting(self.newest, now_s)
         paused = given_up or self._defects.links_held_off or self._context.is_paused()
@@ -201,7 +202,7 @@ Range = tuple[int, int]
 
 
 async def fetch_links(cache: HydrationCache, links: Sequence[SegmentLink]) -> list[memoryview]:
-    """Return the links' bytes in their order. Raises HydrationError.
+    """Return the bytes of these links, in their order. Raises HydrationError.
 
     Links may name any positions of an object. The gap between two of them is read only if it is small: otherwise two
     links of some bytes could cause a read of a whole object.
@@ -250,7 +251,7 @@ _ANNOUNCING_KINDS = (
 
 
 class UndigestedLinkError(MalformedFrameError):
-    """A link has no SHA-256 although each must have one."""
+    """A link has no SHA-256 although digests are required."""
 
     def __init__(self) -> None:
         super().__init__(0, "a link without a SHA-256, from an agent without remote.wal.link.digest=sha256")
@@ -267,7 +268,7 @@ async def _spliced(response: LinkedResponse, data: Sequence[Buffer]) -> list[Buf
 
 
 class FrameSink(Protocol):
-    """Where responses go: a connection, or who stands in for one."""
+    """Where responses are written: a connection, or something that acts as one."""
 
     def write_frame(self, *buffers: Buffer) -> None:
         """Send one frame made of these buffers. Raises ConnectionError."""
@@ -277,7 +278,7 @@ class FrameSink(Protocol):
 
 
 class ResponseTaker(Protocol):
-    """The owner of the connection."""
+    """The owner of the connection, which is called for messages that are no responses."""
 
     def passed(self) -> None:
         """Called for each message that arrived."""
@@ -287,7 +288,7 @@ class ResponseTaker(Protocol):
 
 
 class HydratedResponses:
-    """The responses of one connection to a leader's agent."""
+    """Receives the responses of one connection to a leader's agent, and passes them on as Kafka's frames."""
 
     def __init__(
         self,
@@ -302,7 +303,7 @@ class HydratedResponses:
         """Responses come by `channel` and go `to` the requester.
 
         `is_told_ahead`: objects are announced on this connection, so an announced range probes a store that failed;
-        otherwise the next response does.
+        otherwise the next response probes it.
         """
         self._context = context
         self._to = to
@@ -319,7 +320,7 @@ class HydratedResponses:
 
     @contextmanager
     def watch_breakers(self) -> Iterator[None]:
-        """While the connection lasts."""
+        """Tell the leader's agent of changes of circuit breakers, while the context lasts."""
         changed = self._context.hydration.tiers.on_breaker_change
         changed.append(self._breaker_changed)
         self._links.tell()
@@ -330,7 +331,7 @@ class HydratedResponses:
             self._memory.close()
 
     def tell_links(self) -> None:
-        """Tell the leader's agent whether links are wanted, before a request goes to it."""
+        """Tell the leader's agent whether links are wanted, if that changed, before a request goes to it."""
         self._links.tell()
 
     async def receive(self) -> None:

@@ -32,20 +32,20 @@ from rlm.write_path.metrics import StageTimes
 
 
 class Neighbours(Protocol):
-    """The agents of the own zone that read objects for each other: `replication.follower.neighbours`."""
+    """The agents of the own zone that read objects for each other (`replication.follower.neighbours`)."""
 
     @property
     def own_id(self) -> int:
         """The own broker's id."""
 
     def reader(self, zone: ZoneReading) -> int | None:
-        """Return the first reader that may be asked, which may be our own broker; None if there is none."""
+        """Return the first reader of the zone that can be asked, which may be the own broker; None if there is none."""
 
     async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
-        """Return the range; None if it must be read from the store. Errors are counted, not raised."""
+        """Request a range from a neighbour; None if it must be read from the store. Errors are counted, not raised."""
 
     def record_wrong_bytes(self, neighbour: int) -> None:
-        """Record that a neighbour gave bytes that differ from the leader's."""
+        """Record that a neighbour sent bytes that differ from the leader's."""
 
 
 _NO_TURNS: Final = nullcontext()
@@ -73,7 +73,8 @@ class HydrationCache:
         breaker: BreakerLimits | None = None,
         neighbours: Neighbours | None = None,
     ) -> None:
-        """`cache_bytes` may be cached or being read. `archive` returns the archive's store once it is there.
+        """`cache_bytes` bounds what is cached or being read. `archive` returns the archive's store, None until it is
+        loaded.
 
         Without `neighbours`, every range is read from the store.
         """
@@ -124,9 +125,9 @@ class HydrationCache:
         return self.in_flight_bytes + size <= self._max_in_flight_bytes
 
     def planned(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> CachedRange:
-        """Plan a range for `read`. Raises HydrationError if its place is unknown or failing.
+        """Plan a range for `read`. Raises HydrationError if the place that has the object is unknown or failing.
 
-        A place that keeps failing is probed now and then.
+        A place that keeps failing is probed from time to time.
         """
         tier = self.tiers.of(object_id, custom_metadata)
         if tier is None:
@@ -157,9 +158,9 @@ class HydrationCache:
     async def fetch_for_neighbour(
         self, object_id: StoredObjectId, start: int, end: int, read: tuple[int, int], custom_metadata: bytes
     ) -> memoryview:
-        """Return the bytes [start, end) for a neighbour.
+        """Return the bytes [start, end) of an object for a neighbour.
 
-        If they are missing, all of `read` is read. Raises HydrationError.
+        If they are not cached, the range `read`, which includes them, is read. Raises HydrationError.
         """
         found = self.ranges.covering(object_id, start, end)
         if any(one.data is None and one.neighbour is not None for one in found):
@@ -178,7 +179,7 @@ class HydrationCache:
         self.ranges.discard(link.object_id)
 
     def not_there(self, links: Iterable[SegmentLink]) -> list[tuple[StoredObjectId, bytes]]:
-        """Return the linked objects that the store has not delivered yet, with their custom metadata."""
+        """Return the linked objects of which no byte has arrived from the store, with their custom metadata."""
         return [
             (link.object_id, one.custom_metadata)
             for link in links
@@ -187,7 +188,7 @@ class HydrationCache:
         ]
 
     def timed_out(self, waited_for: Iterable[tuple[StoredObjectId, bytes]]) -> None:
-        """Count a caller's time-out while it waited for such objects as a failure of their places."""
+        """Count a caller's timeout as a failure of the places whose objects it waited for."""
         for tier in {self.tiers.of(*one) for one in waited_for}:
             if tier is not None:
                 tier.failed(self._clock())
@@ -241,7 +242,7 @@ class HydrationCache:
     def read(
         self, wanted: CachedRange, ended: Callable[[int], None], turns: AbstractAsyncContextManager[None] = _NO_TURNS
     ) -> None:
-        """Read what was `planned`, when there is a turn; `ended` is called with its bytes afterwards."""
+        """Read a `planned` range once a slot is free; then `ended` is called with the number of its bytes."""
         tier = self.tiers.of(wanted.object_id, wanted.custom_metadata)
         if tier is None:
             raise RuntimeError("a range is planned only in a known place")
@@ -280,7 +281,7 @@ class HydrationCache:
                 future.set_result(wait.data())
 
     def abandon(self, wanted: CachedRange) -> None:
-        """Cancel the waiting callers: the range will not be read because this agent ends."""
+        """Cancel the callers that wait for a range which will not be read, because this agent ends."""
         for future in self._futures(wanted.waiting):
             future.cancel()
 

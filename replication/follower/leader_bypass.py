@@ -35,7 +35,7 @@ _MAX_DOUBLINGS = 5
 
 @dataclass(frozen=True, slots=True)
 class RouteLimits:
-    """Limits in seconds."""
+    """Limits of bypassing a dead agent, in seconds."""
 
     after_s: float = 3.0
     """How long the agent must fail to answer: longer than it takes to restart (guessed)."""
@@ -55,10 +55,10 @@ class RouteLimits:
 class LeaderRoute:
     """Decides the route to one leader: through its agent, or past it to its broker.
 
-    The agent is used while it answers. It is bypassed when it has not answered for `after_s`; a restart should be
+    The agent is used while it responds. It is bypassed when it has not responded for `after_s`; a restart should be
     shorter. At least two attempts must fail, because this process itself may have been frozen. The agent is used again
-    when all probes of `return_after_s` were answered. Each change costs the local broker's fetcher a back-off, so an
-    agent that fails again soon must answer longer each time.
+    when all probes succeeded for `return_after_s`. Each change costs the local broker's fetcher a back-off, so an agent
+    that fails again soon must respond for longer each time.
     """
 
     def __init__(self, limits: RouteLimits) -> None:
@@ -73,7 +73,7 @@ class LeaderRoute:
         self._doublings = 0
 
     def attempt_failed(self, began_s: float, now_s: float) -> bool:
-        """Record an attempt that the agent did not answer. True when it is bypassed from now on."""
+        """Record a failed attempt to connect to the agent. Returns True when the agent is bypassed from now on."""
         if self.is_bypassed:
             return False
         self._failing_since_s = began_s if self._failing_since_s is None else min(began_s, self._failing_since_s)
@@ -89,7 +89,7 @@ class LeaderRoute:
         return True
 
     def attempt_answered(self) -> bool:
-        """Record an attempt that the agent answered. False when another attempt caused a bypass meanwhile."""
+        """Record a successful attempt to connect to the agent. Returns False when it was bypassed meanwhile."""
         if not self.is_bypassed:
             self._failing_since_s = None
             self._failures = 0
@@ -97,16 +97,16 @@ class LeaderRoute:
 
     @property
     def steady_s(self) -> float:
-        """How long the agent must answer this time."""
+        """For how long all probes must succeed before the agent is used again."""
         return float(self.limits.return_after_s * 2**self._doublings)
 
     def probe_failed(self) -> None:
-        """Record a probe that the agent did not answer."""
+        """Record a probe to which the bypassed agent did not respond."""
         self._answering_since_s = None
         self.probe_wait_s = min(2 * self.probe_wait_s, self.limits.probe_max_s)
 
     def probe_answered(self, now_s: float) -> bool:
-        """Record a probe that the agent answered. True when it is used again from now on."""
+        """Record a probe to which the bypassed agent responded. Returns True when it is used again from now on."""
         self.probe_wait_s = self.limits.probe_s
         if self._answering_since_s is None:
             self._answering_since_s = now_s
@@ -127,7 +127,7 @@ _UNREACHABLE = (OSError, ssl.SSLError, PeerRefusedError)  # TimeoutError is an O
 
 
 class BypassWay(NamedTuple):
-    """A broker's listener for other hosts."""
+    """A broker's listener for other hosts, and how to connect to it."""
 
     address: Address
     server_name: str | None = None
@@ -156,7 +156,7 @@ class Bypass:
     """Listeners that brokers registered; they may include brokers that `brokers` lacks."""
 
     def way_to(self, broker_id: int) -> BypassWay | None:
-        """Return the route; a configured listener goes before a registered one. None if there is no route."""
+        """Return the listener of a broker, a configured one before a registered one; None if there is none."""
         listed, registered = self.brokers.get(broker_id), self.registered.get(broker_id)
         if listed is not None:
             return BypassWay(listed)
@@ -195,7 +195,7 @@ class LeaderBypass:
         metrics: ReplicationMetrics,
         requests: BrokerRequests,
     ) -> None:
-        """Only `requests` may pass, on either route."""
+        """`requests` are the kinds of Kafka requests that may pass, on either route."""
         self.leader_id = leader_id
         self._bypass = bypass
         self._agent = agent
@@ -286,7 +286,7 @@ class LeaderBypass:
                 log.exception("bypass_defect", leader=self.leader_id)
 
     def end(self) -> None:
-        """End this bypass: connections on it are closed and must begin again."""
+        """Stop bypassing: close the connections to the broker, so that they begin again through the agent."""
         if self.is_bypassed:
             self._metrics.bypass.peers.dec()
             for broker in self._brokers:
@@ -365,7 +365,7 @@ def _text(error: Exception) -> str:
 
 
 class LeaderBypasses(Mapping[int, LeaderBypass]):
-    """The routes past dead agents: one for each leader whose broker has a listener for that.
+    """The bypasses of one agent: one for each leader whose broker has a listener for it.
 
     They follow the leaders that this agent stands in for; a new route serves connections from then on.
     """
@@ -377,7 +377,7 @@ class LeaderBypasses(Mapping[int, LeaderBypass]):
         metrics: ReplicationMetrics,
         requests: BrokerRequests,
     ) -> None:
-        """`bypass` is None if there is never a bypass. `way_of` returns the normal route to a leader."""
+        """`bypass` is None if there is never a bypass. `way_of` returns the route through a leader's agent."""
         self._bypass = bypass
         self._way_of = way_of
         self._metrics = metrics
@@ -386,13 +386,13 @@ class LeaderBypasses(Mapping[int, LeaderBypass]):
         self._watches: dict[int, asyncio.Task[None]] = {}
 
     def learned(self, registered: Mapping[int, Address]) -> None:
-        """Replace the listeners that brokers' agents have registered. Takes effect with `keep_to`."""
+        """Replace the listeners that other brokers' agents have registered. Takes effect with `keep_to`."""
         if self._bypass is not None and self._bypass.takes_registered:
             self._bypass.registered.clear()
             self._bypass.registered.update(registered)
 
     def keep_to(self, leader_ids: Iterable[int]) -> None:
-        """Have a bypass for each of these leaders whose broker can be reached, and for no others."""
+        """Create bypasses for these leaders, if their brokers can be reached, and end all others."""
         bypass = self._bypass
         wanted = {one for one in leader_ids if bypass is not None and bypass.way_to(one) is not None}
         for broker_id in self._bypasses.keys() - wanted:
@@ -412,7 +412,7 @@ class LeaderBypasses(Mapping[int, LeaderBypass]):
         return sorted(one for one, bypass in self._bypasses.items() if bypass.is_bypassed)
 
     async def stop(self) -> None:
-        """Stop probing agents. The connections belong to their owner."""
+        """Stop probing agents. The connections are closed by their owner."""
         watches = list(self._watches.values())
         for watch in watches:
             watch.cancel()

@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class RangeRefusedError(Exception):
-    """The neighbour does not give the range; the message says why."""
+    """The neighbour does not send the range; the message says why."""
 
 
 class RangeAlteredError(Exception):
@@ -86,7 +86,7 @@ class _Neighbour:
 
 
 class Neighbours:
-    """The agents of the own zone. Used from the event loop only."""
+    """The agents of the own zone, to which requests for objects' bytes are sent. Used from the event loop only."""
 
     def __init__(self, context: DiallingContext, peers: KnownPeers, is_near: Callable[[int], bool]) -> None:
         """`is_near` says whether a broker is in the own zone."""
@@ -102,7 +102,7 @@ class Neighbours:
         return self._hello.broker_id
 
     def reader(self, zone: ZoneReading) -> int | None:
-        """Return the first reader that may be asked, which may be our own broker; None if there is none."""
+        """Return the first reader of the zone that can be asked, which may be the own broker; None if there is none."""
         now_s = self._context.clock()
         for broker_id in zone.readers:
             if broker_id == self.own_id:
@@ -115,7 +115,7 @@ class Neighbours:
         return None
 
     async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
-        """Return the range; None if it must be read from the store. Errors are counted, not raised."""
+        """Request a range from a neighbour; None if it must be read from the store. Errors are counted, not raised."""
         one = self._neighbour(neighbour)
         try:
             async with asyncio.timeout(self._context.limits.hydration_timeout_s / _SHARE_OF_TIMEOUT):
@@ -140,7 +140,7 @@ class Neighbours:
         return None
 
     def record_wrong_bytes(self, neighbour: int) -> None:
-        """Record that a neighbour gave bytes that differ from the leader's."""
+        """Record that a neighbour sent bytes that differ from the leader's."""
         self._metrics.asked("wrong")
         self._rest(neighbour)
 
@@ -187,9 +187,9 @@ MAX_ASKED = 64
 
 
 class RangeHandler:
-    """Gives ranges of objects to other agents of the own zone: cached ones, and ones read for all of them.
+    """Serves ranges of objects to other agents of the own zone: cached ones, and ones read for all of them.
 
-    Only combined segments are given; their ids are turned into keys under this agent's own prefix. The peer listener
+    Only combined segments are served; their ids are turned into keys under this agent's own prefix. The peer listener
     decides who may ask. The asker must be in the own zone, because bytes to another zone would cost what this is meant
     to save.
     """
@@ -197,7 +197,8 @@ class RangeHandler:
     def __init__(
         self, context: FollowerContext, budget: MemoryBudget, is_near: Callable[[int], bool], idle_timeout_s: float
     ) -> None:
-        """`budget` limits what goes to other agents; `is_near` says whether a broker is in the own zone."""
+        """`budget` limits the memory for what is sent to other agents; `is_near` says whether a broker is in the own
+        zone."""
         self._context = context
         self._budget = budget
         self._is_near = is_near

@@ -35,7 +35,7 @@ _NOT_THERE = (OSError, ssl.SSLError, PeerRefusedError, MalformedFrameError)  # T
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What is known about whether another agent is alive."""
+    """Whether another agent lives, as known from its responses."""
 
     answered_s_ago: float | None = None
     """None: it has never answered since this agent started."""
@@ -44,12 +44,12 @@ class Presence:
 
     @property
     def is_there(self) -> bool:
-        """Whether it was seen to be there just now."""
+        """Whether it has responded to the latest request."""
         return self.failure is None and self.answered_s_ago is not None and self.answered_s_ago <= STALE_S
 
     @property
     def may_be_there(self) -> bool:
-        """Whether it was not seen to be away: it was not asked yet, or is there."""
+        """Whether it is not known to be away: it has responded, or was not asked yet."""
         return self.is_there or self == NOT_ASKED
 
 
@@ -65,12 +65,13 @@ class _Seen:
 
 
 class PeerWatch:
-    """Runs in the event loop; any thread may call `get_presence`."""
+    """Asks each other agent every two seconds whether it lives. Runs in the event loop; any thread may call
+    `get_presence`."""
 
     def __init__(
         self, context: DiallingContext, peers: KnownPeers, on_change: Callable[[], object] = lambda: None
     ) -> None:
-        """`on_change` is called when an agent answers for the first time, again or otherwise, or no more."""
+        """`on_change` is called when an agent responds for the first time, differently than before, or no longer."""
         self._context = context
         self._peers = peers
         self._clock = context.clock
@@ -80,7 +81,7 @@ class PeerWatch:
         self._on_change = on_change
 
     def get_presence(self, broker_id: int) -> Presence:
-        """Return what is known about this broker's agent now."""
+        """Return whether this broker's agent lives, as known now."""
         seen = self._seen.get(broker_id)
         if seen is None:
             return NOT_ASKED
@@ -88,14 +89,14 @@ class PeerWatch:
         return Presence(ago, seen.failure)
 
     def serves(self, agent: int, broker_id: int) -> bool:
-        """Whether an agent may be there, and does not say that it cannot serve clients of that broker."""
+        """Whether an agent may live, and has not said that it cannot serve clients of that broker."""
         seen = self._seen.get(agent)
         is_unable = seen is not None and (broker_id in seen.unserved or seen.unserved == NO_BROKER_SERVED)
         return self.get_presence(agent).may_be_there and not is_unable
 
     @property
     def silent(self) -> dict[int, Presence]:
-        """The agents that were asked and did not answer, by broker id."""
+        """The agents that did not respond to the latest request, by broker id."""
         asked = {one: self.get_presence(one) for one in sorted(self._seen.copy())}
         return {one: found for one, found in asked.items() if not found.is_there and found != NOT_ASKED}
 

@@ -79,13 +79,13 @@ class RangeCache:
         return [*parts, (start, end)] if start < end else parts
 
     def reading(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"") -> CachedRange:
-        """Add a range that is being read from now on; `arrived` or `failed` must follow."""
+        """Add a range whose read begins now; `arrived` or `failed` must follow."""
         wanted = CachedRange(object_id, start, end, custom_metadata=custom_metadata)
         self._objects.setdefault(object_id, []).append(wanted)
         return wanted
 
     def covering(self, object_id: StoredObjectId, start: int, end: int) -> list[CachedRange]:
-        """Return the fewest ranges that hold these bytes together, in order; none when bytes are missing."""
+        """Return the fewest ranges that together hold these bytes, in order; an empty list when bytes are missing."""
         ranges = self._objects.get(object_id, ())
         found: list[CachedRange] = []
         while start < end:
@@ -98,7 +98,7 @@ class RangeCache:
         return found
 
     def arrived(self, wanted: CachedRange, data: bytes) -> list[RangeWait]:
-        """Store the bytes of a range that was read. Returns the waits that are over."""
+        """Store the bytes of a range that was read. Returns the waits that they complete."""
         wanted.data = data
         waiting, wanted.waiting = wanted.waiting, []
         if wanted in self._objects.get(wanted.object_id, ()):
@@ -108,13 +108,13 @@ class RangeCache:
         return [wait for wait in waiting if wait.is_over]
 
     def failed(self, wanted: CachedRange) -> list[RangeWait]:
-        """Drop a range that could not be read. Returns the waits that get no bytes."""
+        """Drop a range that could not be read. Returns the waits that cannot be completed."""
         if wanted in self._objects.get(wanted.object_id, ()):
             self._drop(wanted)
         return wanted.waiting
 
     def discard(self, object_id: StoredObjectId) -> None:
-        """Forget an object, so that its ranges are read again when they are wanted next."""
+        """Forget an object's ranges, so that they are read again when needed."""
         for each in self._objects.pop(object_id, ()):
             self.size_bytes -= len(each.data or b"")
 

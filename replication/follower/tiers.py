@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class ArchiveReads(Protocol):
-    """The archive's store, see `plugin.archive_storage`."""
+    """The subset of the archive's store (`plugin.archive_storage`) that followers read with."""
 
     async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes: ...
 
@@ -30,9 +30,9 @@ class TierReader:
     """Reads ranges in one place that holds objects, and knows whether that place may be asked now.
 
     Combined segments are in one store, or in one bucket for each zone; archive objects are in another store. Each place
-    may fail or be missing while the others work. So each has its own circuit breaker. While a place is paused, links to
-    its objects are refused at once, and a response with such a link comes inline as a whole; other responses are
-    hydrated as usual. If the place holds combined segments, the leaders' agents that write there are told.
+    may fail or be missing while the others work. So each has its own circuit breaker. While that is open, links to the
+    place's objects are refused at once, and a response with such a link comes inline as a whole; other responses are
+    hydrated as usual. If the place holds combined segments, the agents that write there learn of it.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class TierReader:
         limits: BreakerLimits,
         on_breaker_change: Callable[[bool], None],
     ) -> None:
-        """`on_breaker_change` is called with True when the place is paused, with False when it answers again."""
+        """`on_breaker_change` is called with True when the circuit breaker opens, with False when it closes."""
         self._read = read
         self._on_breaker_change = on_breaker_change
         self.breaker = CircuitBreaker(limits)
 
     async def read(self, wanted: CachedRange) -> bytes:
-        """Read the range's bytes in this place.
+        """Read the range's bytes from this place.
 
         Raises RemoteStorageError, and anything that a defective backend raises.
         """
@@ -62,7 +62,7 @@ class TierReader:
             self._on_breaker_change(False)
 
     def failed(self, now_s: float, error: BaseException | None = None) -> None:
-        """Record a read that failed or took too long. A missing object counts as an answer."""
+        """Record a read that failed or timed out. A missing object counts as success: the place responded."""
         if isinstance(error, RemoteResourceNotFoundError):
             self.answered()
         elif self.breaker.failed(now_s):
@@ -70,7 +70,7 @@ class TierReader:
 
 
 class Tiers:
-    """The readers of all places. A reader of combined segments is made when something in its place is first wanted."""
+    """The readers of all places. A reader is made when an object in its place is first needed."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Tiers:
         breaker: BreakerLimits,
         metrics: ReplicationMetrics,
     ) -> None:
-        """`archive` returns the archive's store once it is there."""
+        """`archive` returns the archive's store, None until it is loaded."""
         self._storage = storage
         self._archive = archive
         self._breaker = breaker
@@ -90,16 +90,17 @@ class Tiers:
         """Called with True when a place of combined segments is paused, with False when it answers again."""
 
     def of(self, object_id: StoredObjectId, custom_metadata: bytes) -> TierReader | None:
-        """Return the reader of the place that has the object; None if that is unknown."""
+        """Return the reader of the place that has the object; None if the place is unknown."""
         if isinstance(object_id, ArchiveObjectId):
             return self.archive
         place = self._storage.place_of(custom_metadata)
         return self._segment_tier(place) if place is not None else None
 
     def is_given_up(self, custom_metadata: bytes | None) -> bool:
-        """Whether combined segments with this custom metadata cannot be read now, so links to them are not wanted.
+        """Whether the place of combined segments with this custom metadata keeps failing, so links to it are not
+        wanted.
 
-        None stands for a leader of which no segment was seen yet.
+        `custom_metadata` is None for a leader of which no segment was seen yet.
         """
         place = self._storage.place_of(custom_metadata or b"")
         if place is None:
@@ -115,12 +116,12 @@ class Tiers:
 
     @property
     def given_up(self) -> list[str]:
-        """Places of combined segments that failed repeatedly, and are left alone for a while."""
+        """The places of combined segments that keep failing, and are read only to probe them."""
         return sorted(place for place, is_paused in self.paused.items() if is_paused)
 
     @property
     def paused(self) -> dict[str, bool]:
-        """Each place of combined segments that was read from, and whether it is given up. Any thread may ask."""
+        """Each place of combined segments that was read from, and whether it keeps failing. Any thread may ask."""
         return {place: tier.breaker.is_open for place, tier in list(self._segments.items())}
 
     def _segment_tier(self, place: str) -> TierReader:

@@ -34,9 +34,7 @@ Announce = Callable[[StoredObjectId, list[tuple[int, int]], bytes], None]
 
 
 class CatchUp:
-    """Shared by all connections of a leader's agent: the batches that were found again, and the thread that finds
-    them.
-    """
+    """Finds older batches of led logs in objects, on one thread, for all connections of a leader's agent."""
 
     def __init__(
         self,
@@ -55,7 +53,8 @@ class CatchUp:
         self._pool = pool(_THREADS, "catch-up")
 
     async def read(self, wanted: WantedRead) -> FoundRuns:
-        """Return the runs; their batches can be found from now on. Raises like `rlm.archive.stored_runs`."""
+        """Find the runs that `wanted` names, and add their batches to the index. Raises like
+        `rlm.archive.stored_runs`."""
         found = await asyncio.get_running_loop().run_in_executor(
             self._pool, self._logs.runs, wanted.log, wanted.offset, self.limits.read_bytes, wanted.archive
         )
@@ -65,12 +64,12 @@ class CatchUp:
         return found
 
     def close(self) -> None:
-        """Abandon reads under way."""
+        """Abandon the reads under way."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class FollowerCatchUp:
-    """Makes the reads that one follower's `ReadAhead` wants."""
+    """Carries out the reads that one follower's `ReadAhead` plans."""
 
     def __init__(
         self, shared: CatchUp, announce: Announce, notify: Callable[[], None], capabilities: PeerCapabilities
@@ -84,7 +83,7 @@ class FollowerCatchUp:
         self.plan = ReadAhead(shared.found, shared.limits, shared.metrics, links_archive)
 
     def begin_reads(self) -> None:
-        """Begin the reads that the plan wants now."""
+        """Start the reads that the plan asks for now."""
         for wanted in self.plan.take_wanted():
             if not wanted.is_dropped:
                 task = asyncio.get_running_loop().create_task(self._read(wanted), name="catch-up")
@@ -112,7 +111,7 @@ class FollowerCatchUp:
             log.error("catch_up_defect", error=str(defect), exc_info=defect)
 
     def close(self) -> None:
-        """End the plan and its reads: the connection ended."""
+        """End the plan and its reads, because the connection ended."""
         self.plan.close()
         for task in self._tasks:
             task.cancel()

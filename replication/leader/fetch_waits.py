@@ -22,17 +22,17 @@ GATHER_PAUSE_MAX_S: Final = 0.8
 
 
 class FetchMinBytesTuner:
-    """Decides how much, and for how long, the broker should gather before it answers a follower.
+    """Raises a follower's fetch.min.bytes while uploads are large, so that it gets a whole upload by one Fetch.
 
-    A broker answers a follower's fetch as soon as it has a single batch (replica.fetch.min.bytes is 1). If producers
-    wait for their replicas, that is the first of many batches that come within milliseconds. The answer waits here for
-    its link, the follower gets this one batch only, and all others need another round trip. So while much is uploaded,
-    the broker is asked to gather as many bytes as the last uploads held for this follower, for a bounded time. This
-    delays nothing, because a link is not given before the end of the upload. A follower that lacks something stored is
-    not made to wait: producers may wait for exactly that before they send more.
+    A broker responds to a follower's fetch as soon as it has a single batch (replica.fetch.min.bytes is 1). If
+    producers wait for their replicas, that is the first of many batches that come within milliseconds. The response
+    waits here for its link, the follower gets this one batch only, and all others need another round trip. So while
+    much is uploaded, the broker is asked to gather as many bytes as the last uploads held for this follower, for a
+    bounded time. This delays nothing, because a link is not sent before the end of the upload. A follower that lacks
+    something stored is not made to wait: producers may wait for exactly that before they send more.
 
-    If most of the bytes do not come within that time (rounds are longer, or nobody waits for them), waiting delayed the
-    follower and saved little. Then waiting pauses for a while, longer with each such wait in a row.
+    If most of the bytes do not come within that time (rounds are longer, or no producer waits for them), waiting
+    delayed the follower and saved little. Then the tuner stops for a while, longer with each such wait in a row.
 
     This differs from `rlm.write_path.commit`, which decides when an upload starts. Here the broker is asked to wait,
     for each follower's connection separately.
@@ -53,7 +53,7 @@ class FetchMinBytesTuner:
         """By partition, the stored offset that the follower lacks."""
 
     def uploaded(self, next_offsets: Mapping[TopicIdPartition, int], size_bytes: int, now_s: float) -> None:
-        """Record an upload that has so many bytes for this follower, up to these offsets."""
+        """Record an upload with `size_bytes` for this follower, up to `next_offsets` by partition."""
         for partition, next_offset in next_offsets.items():
             if next_offset > self.fetch_offsets.get(partition, -1):
                 self._lacking[partition] = next_offset
@@ -69,12 +69,12 @@ class FetchMinBytesTuner:
             del self._lacking[partition]
 
     def dropped(self, partition: TopicIdPartition) -> None:
-        """Forget a partition that is not led here any more or was truncated."""
+        """Forget a partition that is no longer led here or was truncated."""
         self.fetch_offsets.pop(partition, None)
         self._lacking.pop(partition, None)
 
     def wait(self, max_wait_ms: int, min_bytes: int, now_s: float) -> tuple[int, int] | None:
-        """Return the max wait and min bytes to request instead of the follower's own; None: leave them unchanged.
+        """Return the max wait (ms) and min bytes to put into the request; None: leave the follower's own.
 
         It never asks for a longer wait or for fewer bytes than the follower does.
         """
@@ -85,7 +85,7 @@ class FetchMinBytesTuner:
         return (wait_ms, gathered_bytes) if wait_ms > 0 and gathered_bytes > min_bytes else None
 
     def answered(self, size_bytes: int, now_s: float) -> None:
-        """Record the broker's answer to a request that `wait` had changed."""
+        """Record the size of the broker's response to a request that `wait` had changed."""
         if size_bytes >= self._round_bytes * GATHER_MOST:
             self._pause_s = GATHER_PAUSE_MIN_S
         else:
@@ -102,15 +102,15 @@ twice.
 
 
 class PendingHighWatermarks:
-    """Decides how long a follower that has not seen the latest high watermark may wait at the broker.
+    """Shortens a follower's max wait while it has records above the high watermark that it knows.
 
     A consumer at a follower gets records below the high watermark that this follower knows. The leader sends it with
-    the follower's next answer: with the next records, or when the Fetch request's max wait is over. It does not answer
-    sooner because the high watermark has risen. So while a follower has records above the high watermark that it knows,
-    its requests get a short max wait, and an answer without records brings the high watermark. If an answer's records
-    would wait for an upload first, it is sent without them: they are requested again, and wait then.
+    the follower's next response: with the next records, or when the Fetch request's max wait is over, but not because
+    the high watermark has risen. So while a follower has records above the high watermark that it knows, its requests
+    get a short max wait, and a response without records brings the high watermark. If a response's records would wait
+    for an upload first, it is sent without them: they are requested again, and wait then.
 
-    The high watermark may not move, for instance while another replica is away. So after some unsuccessful answers each
+    The high watermark may not move, for instance while another replica is away. So after some responses in vain, each
     wait is twice as long as the one before, up to the follower's own, until the follower or its known high watermark
     moves on.
     """
@@ -132,7 +132,7 @@ class PendingHighWatermarks:
             self._learn(self._offsets, partition, offset)
 
     def note_watermark(self, partition: TopicIdPartition, high_watermark: int) -> bool:
-        """Record a high watermark in an answer to the follower. Returns whether it was owed."""
+        """Record a high watermark in a response to the follower. Returns whether the follower lacked it."""
         if not self._wait_ms:
             return False
         is_news = partition in self.owed and high_watermark > self._told[partition]
@@ -150,13 +150,13 @@ class PendingHighWatermarks:
             self.owed.discard(partition)
 
     def dropped(self, partition: TopicIdPartition) -> None:
-        """Forget a partition that is not led here any more or was truncated."""
+        """Forget a partition that is no longer led here or was truncated."""
         self._offsets.pop(partition, None)
         self._told.pop(partition, None)
         self.owed.discard(partition)
 
     def wait_ms(self, max_wait_ms: int) -> int | None:
-        """Return the max wait to request instead of the follower's own; None: leave it unchanged."""
+        """Return the max wait (ms) to put into the request; None: leave the follower's own."""
         if not self.owed:
             return None
         wait_ms = self._wait_ms << max(self._in_vain - IN_VAIN, 0)

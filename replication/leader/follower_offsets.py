@@ -19,7 +19,8 @@ STALE_FETCHES = 16
 
 
 class FollowerOffsets:
-    """Remembers followers' fetch offsets of watched partitions only, and wakes callers that wait for one."""
+    """Tracks followers' fetch offsets of watched partitions, and wakes callers that wait for an offset to be
+    replicated."""
 
     def __init__(self) -> None:
         self._fetches = 0
@@ -28,7 +29,7 @@ class FollowerOffsets:
         self._waiting: dict[TopicIdPartition, dict[Callable[[], object], int]] = {}
 
     def wait(self, partition: TopicIdPartition, end_offset: int, wake: Callable[[], object]) -> None:
-        """Call `wake` once, when all known followers have fetched up to `end_offset`; at once if they already have.
+        """Call `wake` once when all known followers have fetched up to `end_offset`; at once if they have already.
 
         If one `wake` waits for several offsets, the lowest counts.
         """
@@ -48,11 +49,12 @@ class FollowerOffsets:
         self._waiting = {partition: waiting for partition, waiting in self._waiting.items() if waiting}
 
     def watched(self, asked: Iterable[tuple[TopicIdPartition, int]]) -> list[tuple[TopicIdPartition, int]]:
-        """Return those of a follower's partitions and fetch offsets that `fetched` needs."""
+        """Return those of a follower's partitions and fetch offsets that somebody waits for, to be passed to
+        `fetched`."""
         return [one for one in asked if one[0] in self._offsets] if self._offsets else []
 
     def fetched(self, partition: TopicIdPartition, follower: int, offset: int) -> None:
-        """Record that the broker was sent a follower's Fetch from this offset on."""
+        """Record that a follower's Fetch from this offset on was sent to the broker."""
         offsets = self._offsets.setdefault(partition, {})
         self._fetches += 1
         offsets[follower] = offset, self._fetches
@@ -98,7 +100,7 @@ class WatermarkTimes:
         self._partitions: dict[TopicIdPartition, _Tracked] = {}
 
     def stored(self, partition: TopicIdPartition, next_offset: int, seen_s: float) -> None:
-        """Record stored batches below `next_offset`, noticed at this time."""
+        """Record that batches below `next_offset` are stored; their append was noticed at `seen_s`."""
         ahead = self._partitions.setdefault(partition, _Tracked()).ahead
         if len(ahead) < _MAX_TRACKED:
             ahead.append((next_offset, seen_s))
@@ -117,7 +119,7 @@ class WatermarkTimes:
             self._passed(tracked, high_watermark, now_s)
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """Forget a partition that is not led here any more."""
+        """Forget a partition that is no longer led here."""
         self._partitions.pop(partition, None)
 
     def drop_follower(self, follower: object) -> None:

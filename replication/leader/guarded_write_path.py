@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class GuardedWritePath:
-    """Implements `LedPartitions` for relays and `StoredLogs` for catch-up.
+    """Stands in for the write path while that does not exist yet or has failed: links nothing, finds nothing.
 
     For the event loop; `is_living` and `runs` on any thread.
     """
@@ -28,7 +28,8 @@ class GuardedWritePath:
         self._run: tuple[LedPartitions, StoredLogs, Callable[[Exception], None]] | None = None
 
     def arrived(self, led: LedPartitions, logs: StoredLogs, failed: Callable[[Exception], None]) -> None:
-        """Use this run of the write path. `failed` is called with a defect that a call met; from any thread."""
+        """Start to use this write path. `failed` is called with an unexpected error that a call raised; from any
+        thread."""
         self._run = led, logs, failed
 
     def left(self) -> None:
@@ -63,7 +64,7 @@ class GuardedWritePath:
         return self._asked(lambda _, logs: logs.stored_log(partition), None)
 
     def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
-        """Find runs. Defects are raised: the caller continues without runs."""
+        """Find runs (`LedLogs.runs`). Unexpected errors are raised: the caller continues without runs."""
         run = self._run
         return FoundRuns([]) if run is None else run[1].runs(log, offset, max_bytes, archive)
 

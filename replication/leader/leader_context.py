@@ -29,13 +29,13 @@ class PeerHandler(Protocol):
     async def serve(self, peer: FramedConnection, hello: Hello, capabilities: PeerCapabilities, /) -> None:
         """Serve one connection, after the hellos, until it ends.
 
-        `hello` is the other agent's, `capabilities` are those that both have.
+        `hello` is the other agent's; `capabilities` are those that both agents have.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLimits:
-    """Limits in seconds and bytes."""
+    """Limits of the leader's side, in seconds and bytes."""
 
     link_wait_max_s: float
     break_even_bytes: int
@@ -63,7 +63,7 @@ class LeaderLimits:
 
 @dataclass(frozen=True, slots=True)
 class LeaderContext:
-    """Shared state of all relays of one agent."""
+    """What all leader relays of one agent share."""
 
     hello: Hello
     limits: LeaderLimits
@@ -101,7 +101,8 @@ class LeaderContext:
     """The name that its certificate must have, if not the dialled host."""
 
     def channel(self, peer: FramedConnection, broker_id: int, *, is_follower: bool = False) -> PeerChannel:
-        """Return the channel to this broker's agent, after the hellos; what a follower gets packed counts as saved."""
+        """Return the channel to this broker's agent, after the hellos. If it is a follower, bytes saved by packing
+        are counted."""
 
         def packed(topics: Sequence[PackedTopic]) -> None:
             if is_follower:

@@ -123,7 +123,7 @@ class LeaderProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are held, also those that have sent nothing yet."""
+        """How many connections of other agents are open, also those that have sent nothing yet."""
         return len(self._tasks)
 
     @property
@@ -210,9 +210,7 @@ class LeaderProxy:
             log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
 
     async def watch_broker(self) -> None:
-        """While the local broker is away, check whether it is back, because perhaps nobody dials it. Until
-        cancelled.
-        """
+        """While the local broker is away, check whether it is back, even if no agent connects. Runs until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if self._unreached.present is None:
@@ -322,7 +320,7 @@ class LeaderProxy:
             self._found.drop_object(segment_id)
 
     def links_left_out(self) -> None:
-        """Wake waiting responses: some of the links they wait for will not come."""
+        """Wake waiting responses, because some of the links that they wait for will not come."""
         self._context.uploads.notify()
 
     # UploadListener.
@@ -365,7 +363,7 @@ class LeaderProxy:
                 relay.announce(segment, ranges, readings.get(relay.core.follower_id) if relay in sharing else None)
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Forget what lies at the offset and above."""
+        """Forget what is stored of the log at the offset and above."""
         self._context.index.drop_from(partition, offset)
         if self._found is not None:
             self._found.drop_from(partition, offset)

@@ -49,14 +49,13 @@ class OwnFetches:
     """
 
     def __init__(self, broker_id: int | None, metrics: ReplicationMetrics) -> None:
-        """`broker_id` is None if nothing is proven, so that nothing is checked."""
+        """`broker_id` is None if no certificate proves the peer's broker; then nothing is checked."""
         self._broker_id = broker_id
         self._metrics = metrics
 
     def check(self, frame: Buffer) -> Iterator[None]:
-        """Check step by step whether this request is the peer's own. Raises RequestRefusedError,
-        MalformedFrameError.
-        """
+        """Check, step by step, whether this request names the peer's own replica. Raises RequestRefusedError,
+        MalformedFrameError."""
         if self._broker_id is None:
             return
         header = parse_request_header(frame)
@@ -97,12 +96,12 @@ async def decided(
     begin_reads: Callable[[], None],
     send: Callable[[ToFollower], None] | None = None,
 ) -> ToFollower:
-    """Return the message to send to `peer`; `step` is what was decided about the response, and `look_again` decides
-    once more at a time.
+    """Wait until the decision about a response is final, and return the message to send to `peer`.
 
-    `begin_reads` is called whenever that may have found something to read. If `send` is given, it sends the
-    message: a response that waited for an upload then goes out in the same turn of the event loop as the announcement.
-    Raises ConnectionResetError when the peer is gone meanwhile.
+    `step` is the decision so far, and `look_again` decides again at a time. `begin_reads` is called whenever that may
+    have found something to read. If `send` is given, it sends the message: a response that waited for an upload then
+    goes out in the same turn of the event loop as the announcement. Raises ConnectionResetError when the peer is gone
+    meanwhile.
     """
     clock = context.clock
     begin_reads()
@@ -135,7 +134,7 @@ _LARGE_REQUEST_BYTES = 8 * 1024
 
 
 class LeaderRelay:
-    """Relays until either side ends."""
+    """Relays one connection between another agent and the local broker."""
 
     def __init__(
         self,
@@ -192,13 +191,14 @@ class LeaderRelay:
     def announce(
         self, segment: UploadedSegment, ranges: list[tuple[int, int]], zone: ZoneReading | None = None
     ) -> None:
-        """Tell the follower's agent what it will get links to, and which agents of its zone read the object with it."""
+        """Announce the ranges of a segment that the follower will get links to, and which agents of its zone share
+        the read."""
         self._tell(self.core.announced(segment, ranges, zone))
 
     def announce_ahead(
         self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""
     ) -> None:
-        """Tell the agent of a follower that is far behind what it will get links to."""
+        """Announce to the agent of a follower that is far behind the ranges that it will get links to."""
         if self.peer.is_writable:
             self._tell(self.core.read_ahead(object_id, ranges, custom_metadata))
 

@@ -77,7 +77,7 @@ class LinkIndex:
         self._listed_batches = 0
 
     def __len__(self) -> int:
-        """Return how many batches are listed; a dropped partition's count until they are forgotten."""
+        """Return how many batches are listed; those of a dropped partition count until they are forgotten."""
         return self._listed_batches
 
     def add(self, partition: TopicIdPartition, batches: Iterable[tuple[int, StoredBatch]]) -> None:
@@ -142,20 +142,20 @@ _NEWEST_OBJECTS = 40
 
 
 class StoredLogs(Protocol):
-    """The led logs and what metadata says about their objects."""
+    """The led logs, and what the metadata says about their objects."""
 
     def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
-        """Return the log; None when the partition is not led here, or not known yet."""
+        """Return the partition's log and how far it is stored; None when it is not led here, or not known yet."""
 
     def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
         """Find runs, see `rlm.archive.stored_runs`; `archive` allows archive objects. Called in a thread."""
 
     def is_living(self, object_id: StoredObjectId) -> bool:
-        """Whether the object is finished and its deletion was not started, according to the metadata."""
+        """Whether the object is finished and not being deleted, according to the metadata."""
 
 
 class FoundBatches:
-    """Batches that were found again for followers that are far behind, kept beside the link index.
+    """Batches found in objects for followers that are far behind, kept beside the link index.
 
     A batch is found here only if it was proved against the leader's own log and its object was finished then. The
     object is checked again whenever the connection links another object, and after a second at the latest; objects
@@ -180,14 +180,14 @@ class FoundBatches:
         self._newest = segment
 
     def is_new(self, object_id: StoredObjectId) -> bool:
-        """Whether it is among the newest objects of this agent; archive objects never are."""
+        """Whether the object is among the newest of this agent; archive objects never are."""
         newest = self._newest
         if newest is None or isinstance(object_id, ArchiveObjectId) or object_id[:2] != newest[:2]:
             return False
         return newest.sequence - object_id.sequence < _NEWEST_OBJECTS
 
     def find_log(self, partition: TopicIdPartition, offset: int) -> StoredLog | None:
-        """Return the log, if its batch at `offset` was uploaded, and not just now."""
+        """Return the log if its batch at `offset` is in an object that is not among the newest; else None."""
         known = self._logs.stored_log(partition)
         if known is None or offset >= known.uploaded_offset:
             return None
@@ -211,9 +211,9 @@ class FoundBatches:
         return stored
 
     def list_run(self, partition: TopicIdPartition, run: ProvedRun) -> None:
-        """List a run's batches.
+        """List the batches of a run that was found.
 
-        Those found in a living combined segment keep that entry, which every follower can read.
+        A batch that is already listed in a living combined segment stays there, because every follower can read it.
         """
         batches: Sequence[tuple[int, StoredBatch]] = stored_batches(
             run.object_id, run.entry.start_file_position, run.records, run.batches, run.custom_metadata, run.digests
@@ -230,11 +230,11 @@ class FoundBatches:
         return listed.header_prefix == stored.header_prefix
 
     def drop_from(self, partition: TopicIdPartition, offset: int) -> None:
-        """Forget what was found at `offset` and above: the log was truncated there."""
+        """Forget batches found at `offset` and above, because the log was truncated there."""
         self._found.drop_from(partition, offset)
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """Forget a partition that is not led here any more."""
+        """Forget a partition that is no longer led here."""
         self._found.drop(partition)
 
     def drop_object(self, object_id: StoredObjectId) -> None:

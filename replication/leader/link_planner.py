@@ -52,7 +52,7 @@ class PlannedField:
 
 @dataclass(frozen=True, slots=True)
 class SendLinked:
-    """Send this instead of the frame."""
+    """A decision: send this linked response instead of the frame."""
 
     response: LinkedResponse
     linked: tuple[tuple[TopicIdPartition, int, int], ...]
@@ -66,13 +66,14 @@ class SendLinked:
 def with_links(
     frame: Buffer, fields: Sequence[PlannedField], waiting: set[TopicIdPartition], digests: bool = False
 ) -> SendLinked:
-    """Return the response with links instead of what is stored.
+    """Return the response with links in place of stored batches.
 
-    Nothing is sent this time for `waiting` partitions that have no stored batch yet. `digests`: links carry a digest.
+    Partitions in `waiting`, which have no stored batch yet, get an empty records field. `digests`: links carry a
+    digest.
 
-    A link names a run of adjacent batches in one object. Its CRC32C is taken over the bytes that the leader's
-    broker returned for them; its SHA-256 comes from the batches as they were read from the leader's own log, when they
-    were stored or found again.
+    A link names a run of adjacent batches in one object. Its CRC32C is taken over the bytes that the leader's broker
+    returned for them; its SHA-256 comes from the batches as they were read from the leader's own log, when they were
+    stored or found again.
     """
     cuts: list[Cut] = []
     skeleton: list[Buffer] = []
@@ -129,7 +130,8 @@ def _adjoin(left: StoredBatch, right: StoredBatch) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WaitForUploads:
-    """Nothing can be linked yet. Ask again after an upload, at the latest at this (monotonic) time."""
+    """A decision: nothing can be linked yet; decide again after an upload, or at this (monotonic) time at the
+    latest."""
 
     until_s: float
     partitions: tuple[TopicIdPartition, ...]
@@ -151,7 +153,7 @@ class PlannerLimits:
 
 
 class OlderBatches(Protocol):
-    """A source of batches that the index does not hold, see `replication.leader.read_ahead`."""
+    """A source of batches that the link index does not hold (`replication.leader.read_ahead`)."""
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
         """Return the batch that begins at this offset."""
@@ -188,9 +190,9 @@ class LinkPlanner:
         """When bytes last went inline."""
 
     def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int) -> None:
-        """Begin with a response. Partitions that this agent does not handle are not changed.
+        """Start planning a response. Partitions that this agent does not handle are left unchanged.
 
-        `follower_id` is CONSUMER_REPLICA_ID for an unknown replica.
+        `follower_id` is the reading broker's, or CONSUMER_REPLICA_ID if that is unknown.
         """
         self._frame = frame
         self._begun_s = None
@@ -220,11 +222,11 @@ class LinkPlanner:
 
     @property
     def has_records(self) -> bool:
-        """Whether the response at hand has record batches of partitions led here with the feature on."""
+        """Whether the current response has record batches of partitions led here with the feature on."""
         return bool(self._fields)
 
     def decide(self, now_s: float) -> Verdict:
-        """Decide about this response as of now."""
+        """Return the decision about the current response, as of now."""
         if not self._fields:
             return None
         if self._begun_s is None:
@@ -252,7 +254,7 @@ class LinkPlanner:
         return min(until_s, begun_s + _BESIDE_INLINE_S) if begun_s < self._inline_s + _INLINE_LATELY_S else until_s
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
-        """Why the partition's bytes go inline in this response."""
+        """Return the reason for which the partition's bytes go inline in the current response."""
         planned = next((one for one in self._fields if one.partition == partition), None)
         if planned is None or planned.mode is not LinkMode.LINK:
             return self._led.why_inline(partition)

@@ -22,7 +22,7 @@ Ranges = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class CatchUpLimits:
-    """Limits in bytes and batches."""
+    """Limits of reading ahead, in bytes and batches."""
 
     ahead_bytes: int
     """For each follower's connection: the bytes that may be read ahead and announced, in all partitions together."""
@@ -33,7 +33,7 @@ class CatchUpLimits:
 
 @dataclass(slots=True, eq=False)
 class WantedRead:
-    """The next runs of a log, which are to be read and proved from this offset on."""
+    """A read to carry out: find and prove the runs of a log from this offset on."""
 
     log: StoredLog
     offset: int
@@ -97,17 +97,14 @@ class ReadAhead:
         return {partition: window.ahead_bytes for partition, window in self._windows.items()}
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
-        """Find a batch, see FoundBatches, but only in an object that this follower's agent understands.
-
-        Another follower's search may have found it in an archive object.
-        """
+        """Find a batch as `FoundBatches.find`, but only in an object that this follower's agent understands."""
         stored = self._found.find(partition, base_offset)
         if stored is not None and isinstance(stored.object_id, ArchiveObjectId) and not self._links_archive:
             return None
         return stored
 
     def expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether the batch at this offset is being looked for; starts the search if needed."""
+        """Whether the batch at this offset is being searched for; starts the search if needed."""
         window = self._windows.get(partition)
         if window is not None:
             if window.reading is not None:
@@ -121,7 +118,7 @@ class ReadAhead:
         return window.reading is not None
 
     def sent(self, sent: SendLinked) -> bool:
-        """Record a linked response.
+        """Record a linked response that was sent.
 
         Returns whether the follower is far behind, so that its reads must keep to the quota.
         """
@@ -142,13 +139,13 @@ class ReadAhead:
         return is_behind
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """Drop a partition: the follower has caught up, or its log was truncated or is not led here any more."""
+        """Drop a partition: the follower has caught up, the log was truncated, or it is no longer led here."""
         window = self._windows.pop(partition, None)
         if window is not None and window.reading is not None:
             window.reading.is_dropped = True
 
     def close(self) -> None:
-        """Drop all reads: the connection ended."""
+        """Drop all planned reads, because the connection ended."""
         for partition in list(self._windows):
             self.forget(partition)
 
@@ -158,7 +155,7 @@ class ReadAhead:
         return wanted
 
     def was_read(self, read: WantedRead, found: FoundRuns) -> dict[StoredObjectId, Ranges]:
-        """Record the end of a read, also an empty one. Returns what to announce, within the limit of all partitions."""
+        """Record the end of a read, also of an empty one. Returns the ranges to announce, by object."""
         partition = read.log.topic_id_partition
         window = self._windows.get(partition)
         if read.is_dropped or window is None:

@@ -85,7 +85,7 @@ class _SentLinks:
 
 
 class RelayCore:
-    """The decisions for one connection from another agent. All times are monotonic seconds."""
+    """Decides about every frame of one connection from another agent. All times are monotonic seconds."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class RelayCore:
         """The replica id that it gives; CONSUMER_REPLICA_ID if it is not a known follower."""
 
     def close(self) -> None:
-        """Release everything: the connection ended."""
+        """Release all memory and waits, because the connection ended."""
         self._count_idle()
         self._links.arrived()
         self._watermarks.drop_follower(self.follower_id)
@@ -144,13 +144,13 @@ class RelayCore:
 
     @property
     def shares_reads(self) -> bool:
-        """Whether the follower's agent may read together with others of its zone: not while it has paused links."""
+        """Whether the follower's agent may share reads with others of its zone: not while it has paused links."""
         return PeerCapabilities.SHARED_READS in self._capabilities and self._links.may_be_sent(self.follower_id)
 
     def announced(
         self, segment: UploadedSegment, ranges: list[tuple[int, int]], zone: ZoneReading | None
     ) -> ToFollower:
-        """Announce these ranges, which others of the follower's `zone` read with it. A slow peer may miss it."""
+        """Return the announcement of these ranges, which other agents of the follower's `zone` read as well."""
         joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
         announcement = Announcement(segment.combined_segment_id, joined, segment.custom_metadata)
         return self._announced(MessageKind.ANNOUNCE, announcement, zone)
@@ -158,7 +158,7 @@ class RelayCore:
     def read_ahead(
         self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""
     ) -> ToFollower:
-        """Announce what a follower that is far behind will get links to.
+        """Return the announcement of ranges that a follower far behind will get links to.
 
         The allowed gap depends on the price of the combined segments' store. In the archive, only adjacent ranges are
         joined.
@@ -175,7 +175,7 @@ class RelayCore:
         return ToFollower(kind, (announcement.encode(),))
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """Forget a partition that is not led here, or that the follower does not fetch, any more."""
+        """Forget a partition that is no longer led here, or no longer fetched by the follower."""
         self._followed.discard(partition)
         self.truncated(partition)
 
@@ -188,7 +188,8 @@ class RelayCore:
     # Requests, from the follower to the broker.
 
     def control(self, kind: MessageKind, body: Buffer) -> ToFollower | None:
-        """Handle a message that is no Kafka frame. Raises MalformedFrameError, ConnectionResetError."""
+        """Handle a message that is no Kafka frame; returns what to send back. Raises MalformedFrameError,
+        ConnectionResetError."""
         frame = self._links.control(kind, body)
         if frame is None:
             return None
@@ -235,7 +236,7 @@ class RelayCore:
         return True
 
     def passes_idle_response(self, correlation_id: int, now_s: float) -> bool:
-        """Record a response without partitions, if it answers the only request that is under way."""
+        """Record a response without partitions, if it belongs to the only request that is under way."""
         is_its = self._idle is not None and not self._under_way and self._idle_number == correlation_id
         if not is_its or now_s - self._idle_since_s > self._context.limits.stale_after_s:
             return False
@@ -257,9 +258,8 @@ class RelayCore:
         self._idle_request_bytes = self._idle_response_bytes = 0
 
     def request_sent(self, size: int) -> None:
-        """Evaluate a request after it was sent: producers wait for it to reach the broker, so evaluation comes
-        second.
-        """
+        """Read a request after it was sent. Producers wait for it to reach the broker, so it is sent before it is
+        read."""
         self._context.metrics.relayed("request", SIZE_PREFIX.size + size, self.follower_id)
         request = self._asked_last
         if self.follower_id == CONSUMER_REPLICA_ID or request is None:
@@ -344,9 +344,9 @@ class RelayCore:
     # Responses, from the broker to the follower.
 
     def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
-        """Return the message to send instead, or until when to wait for `look_again`, before the next response.
+        """Decide about the broker's response: return the message to send, or until when to wait for `look_again`.
 
-        Raises MalformedFrameError, ConnectionResetError.
+        No other response may come in between. Raises MalformedFrameError, ConnectionResetError.
         """
         self._idle_goes_on()
         request = self._under_way.answered(frame)
@@ -376,7 +376,7 @@ class RelayCore:
         return self._answer(request, frame, view, None, now_s)
 
     def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
-        """Decide again about the waiting response: something was stored, a mode changed, or the time came."""
+        """Decide again about the waiting response, after an upload, a changed mode, or at its time."""
         if self._at_hand is None:
             raise RuntimeError("no response waits")
         step = self._links.step(self.follower_id, now_s)

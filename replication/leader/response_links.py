@@ -24,7 +24,7 @@ from replication.wire.peer_protocol import MessageKind, PeerCapabilities, decode
 
 @dataclass(frozen=True, slots=True)
 class ToFollower:
-    """Send this message to the follower's agent."""
+    """A message to be sent to the follower's agent."""
 
     kind: MessageKind
     body: Sequence[Buffer]
@@ -33,7 +33,10 @@ class ToFollower:
 
 
 class KeptResponse:
-    """The kept response of one connection: one at a time, dropped when others need the memory. Event loop only."""
+    """The original of one connection's last linked response, kept until it is no longer needed. Event loop only.
+
+    It is dropped when other connections need the memory.
+    """
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
@@ -41,22 +44,19 @@ class KeptResponse:
         self._let_go_of: int | None = None
 
     def keep(self, number: int, frame: Buffer) -> None:
-        """Keep this response instead of the one before."""
+        """Keep this original under its number, in place of the one before."""
         self.drop()
         self._kept = number, frame
         self._budget.keep(self, len(frame), self._let_go)
 
     def drop(self) -> None:
-        """Forget the response: nobody will ask for it any more."""
+        """Forget the original: the follower's agent will not ask for it."""
         if self._kept is not None:
             self._budget.release_kept(self)
             self._kept = None
 
     def take(self, number: int) -> Buffer:
-        """Return the response with this number.
-
-        Raises ConnectionResetError when it was dropped, MalformedFrameError when it was never kept.
-        """
+        """Return the original with this number."""
         if self._kept is None and self._let_go_of == number:
             raise ConnectionResetError("the response was not kept, as memory was short; the follower fetches it again")
         if self._kept is None or self._kept[0] != number:
@@ -71,7 +71,7 @@ class KeptResponse:
 
 
 class ResponseLinks:
-    """Plans the responses of one connection, one at a time."""
+    """Replaces records by links in the responses of one connection, one response at a time."""
 
     def __init__(
         self,
@@ -99,16 +99,16 @@ class ResponseLinks:
         self._is_waiting = False
 
     def arrived(self) -> None:
-        """Drop the kept original: the response that was linked last has arrived."""
+        """Drop the kept original, because the last linked response has arrived."""
         self._kept.drop()
 
     def may_be_sent(self, follower_id: int) -> bool:
-        """Whether this follower's responses may be linked now; not in the own zone, where bytes cost nothing."""
+        """Whether this follower's responses may be linked now; never in the own zone, where bytes cost nothing."""
         is_able = self._understands_links and not self._is_paused and not self._defects.links_held_off
         return is_able and not self._context.zones.is_own(follower_id)
 
     def control(self, kind: MessageKind, body: Buffer) -> Buffer | None:
-        """Handle a message of the reader's agent. Returns the original if it asks for that.
+        """Handle a message of the follower's agent. Returns the kept original if the agent requests that.
 
         Raises MalformedFrameError, ConnectionResetError.
         """
@@ -128,7 +128,7 @@ class ResponseLinks:
         return None
 
     def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int, received_s: float, now_s: float) -> bool:
-        """Begin with a response; False when it must be sent unchanged. All times are monotonic seconds."""
+        """Start with a response; returns False when it must be sent unchanged. All times are monotonic seconds."""
         self._begun_s, self._is_waiting = now_s, False
         try:
             self._planner.begin(frame, view, follower_id)
@@ -160,7 +160,7 @@ class ResponseLinks:
         return verdict
 
     def why_inline(self, partition: TopicIdPartition, follower_id: int) -> InlineReason:
-        """Why the partition's bytes go inline in this response."""
+        """Return the reason for which the partition's bytes go inline in this response."""
         if self._context.zones.is_own(follower_id):
             return InlineReason.OWN_ZONE
         if not self._understands_links:
@@ -171,7 +171,8 @@ class ResponseLinks:
         return InlineReason.DEFECT if self._defects.links_held_off else self._planner.why_inline(partition)
 
     def message(self, sent: SendLinked, view: FetchResponseView, original: Buffer) -> ToFollower | None:
-        """Encode a linked response that is about to be sent, and keep its original. None: send the original."""
+        """Encode a linked response to be sent, and keep its original. Returns None if the original is to be sent
+        instead."""
         try:
             body = encode_linked_response(sent.response)
             records = records_of(sent.response, view.fields, body)

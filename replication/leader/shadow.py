@@ -27,7 +27,8 @@ PRODUCERS_SLOWED: Final = "unknown: followers do not read through this agent"
 
 
 class Shadow:
-    """An `UploadListener`. Belongs to the event loop; any thread may read `traffic` and `requests`."""
+    """Counts, in shadow mode, what links would do. An upload listener for the event loop; any thread may read
+    `traffic` and `requests`."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class Shadow:
     ) -> None:
         """`wait_max_s` is remote.wal.link.wait.max.ms; `clock` gives monotonic seconds.
 
-        `reads_for` says who reads an object for which followers, by the followers' brokers (`LinkCosts.reads_for`).
+        `reads_for` returns which broker reads an object for which followers (`LinkCosts.reads_for`).
         """
         self._wait_max_s = wait_max_s
         self._reads_for = reads_for
@@ -60,7 +61,7 @@ class Shadow:
         self._followers = {one.topic_id_partition: one.remote_followers or frozenset() for one in assignments}
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """Count the records of an object, and its requests."""
+        """Count the records of an object that would have been stored, and the requests for it."""
         readers: list[Collection[Hashable]] = []
         for item in segment.items:
             partition, size = item.topic_id_partition, len(item.records)
@@ -77,14 +78,15 @@ class Shadow:
         self.requests.put_bytes += segment.size_bytes
 
     def left_out(self, partition: TopicIdPartition, size: int, reason: InlineReason) -> None:
-        """Count bytes that are in no object."""
+        """Count bytes that would be in no object."""
         # Links begin with what comes next.
         self._inline(partition, size, InlineReason.LOAD if reason is InlineReason.LOOK else reason)
 
     async def follow(self, led: Mapping[TopicIdPartition, LedPartition], far_bytes: int) -> None:
-        """Set where followers would be in logs that are further behind, as after an outage of the store.
+        """Set the followers' assumed positions in logs that are further behind than `far_bytes`, as after an outage of
+        the store.
 
-        The write path goes on there; followers would have got the rest inline long ago.
+        The write path continues there; followers would have got the rest inline long ago.
         """
         for partition, one in list(led.items()):
             size = one.backlog_bytes
@@ -95,10 +97,10 @@ class Shadow:
                 self._inline(partition, size, InlineReason.NOT_STORED)
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Do nothing: followers would have got what was cut off, too."""
+        """Do nothing: followers would have got the truncated records as well."""
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """Do nothing: `set_led` says what is led."""
+        """Do nothing: `set_led` brings the led partitions."""
 
     def _inline(self, partition: TopicIdPartition, size: int, reason: InlineReason) -> None:
         followers, moved = self._followers.get(partition, frozenset()), self.traffic.by_partition[partition]

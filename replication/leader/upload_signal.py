@@ -10,7 +10,7 @@ Look = Callable[[], float | None]
 class UploadSignal:
     """Wakes waiting responses in the order in which they came, so that their order does not depend on chance.
 
-    With `notify_now`, they look before the call returns: their answer can then go out in one write with the
+    With `notify_now`, they decide before the call returns: their response can then go out in one write with the
     announcement.
     """
 
@@ -20,19 +20,20 @@ class UploadSignal:
         self._waiting: dict[_Wait, None] = {}
 
     def notify(self) -> None:
-        """Look again in the next turn of the loop: a mode changed, or something similar."""
+        """Wake waiting responses in the next turn of the event loop, because a mode changed or the like."""
         for one in self._waiting:
             one.look_soon()
 
     def notify_now(self) -> None:
-        """Look again at once: something was stored. Exceptions of a look are not raised here."""
+        """Wake waiting responses at once, because an object was stored. Exceptions of their looks are not raised
+        here."""
         for one in list(self._waiting):
             one.look()
 
     async def wait_until(self, look: Look, first_s: float) -> None:
-        """Wait until `look` says that the wait is over; raises what `look` raises.
+        """Wait until `look` returns None; raises what `look` raises.
 
-        `look` is called at each signal and when its own time has come, the first time after `first_s`.
+        `look` is called at each signal and at the time that it returned last, at first after `first_s`.
         """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()

@@ -20,14 +20,14 @@ KEEP_S = 300.0
 class RemoteReaders:
     """Tracks through which agents of other zones consumers have recently read a partition led here.
 
-    They read objects like followers' agents do, each object once for all of their consumers. So links pay for them as
-    for followers, and a partition that nobody in another zone follows is still linked for them.
+    Such agents read objects like followers' agents, once for all of their consumers. So links pay for them as for
+    followers, and a partition without followers in other zones is still linked for them.
     """
 
     def __init__(
         self, clock: Callable[[], float], on_new: Callable[[], object] = lambda: None, keep_s: float = KEEP_S
     ) -> None:
-        """`clock` gives monotonic seconds; `on_new` is called when an agent reads that did not count until now."""
+        """`clock` gives monotonic seconds; `on_new` is called when an agent begins to count as a reader."""
         self._on_new = on_new
         self._clock = clock
         self._keep_s = keep_s
@@ -55,10 +55,11 @@ class RemoteReaders:
 
 
 class Zones:
-    """Updated on one thread; any thread may read."""
+    """The zones of brokers, and followers and other readers of the led partitions. Updated on one thread; any thread
+    may read."""
 
     def __init__(self, own: str | None = None, readers: RemoteReaders | None = None) -> None:
-        """`readers` are the agents of other zones through which consumers read; None if there are none."""
+        """`readers` are the agents of other zones through which consumers read; None without zone gateways."""
         self.readers = readers
         self.own = own
         """None: unknown, so no broker counts as in the own zone."""
@@ -66,12 +67,12 @@ class Zones:
         self._followers: Mapping[TopicIdPartition, frozenset[int]] = {}
 
     def learned(self, racks: Mapping[int, str | None]) -> None:
-        """Record the zones of the living brokers; None for a broker without one."""
+        """Record the zones of the living brokers; None for a broker without a rack."""
         known = {broker_id: rack for broker_id, rack in self._racks.items() if broker_id not in racks}
         self._racks = known | {broker_id: rack for broker_id, rack in racks.items() if rack}
 
     def set_led(self, followers: Mapping[TopicIdPartition, frozenset[int]]) -> None:
-        """Record which partitions are led here, and which brokers follow them."""
+        """Record the partitions that are led here, and the brokers that follow each."""
         self._followers = followers
 
     def has_replica(self, zone: str, partition: TopicIdPartition) -> bool | None:
@@ -87,7 +88,7 @@ class Zones:
         return self.own is not None and self._racks.get(broker_id) == self.own
 
     def remote(self, broker_ids: frozenset[int]) -> frozenset[int]:
-        """Return those of these brokers to which bytes cross zones."""
+        """Return those of these brokers that are in another zone than this one."""
         return frozenset(one for one in broker_ids if not self.is_own(one))
 
     def find_elsewhere(self, partition: TopicIdPartition, followers: frozenset[int]) -> frozenset[int]:
@@ -104,13 +105,13 @@ Ranges = list[tuple[int, int]]
 def zone_readings(
     segment_id: CombinedSegmentId, wanted: Mapping[int, Ranges], zones: Zones, gap_bytes: int
 ) -> dict[int, ZoneReading]:
-    """Return what to announce to each broker that reads together with others.
+    """Return by broker the `ZoneReading` to announce, for those that share reads with others of their zone.
 
     `wanted` has the ranges of all agents that understand shared reads.
 
-    If a zone has two readers or more, one of them reads for all. A reader counts if it gets the
-    announcement of the object now, which requires that it is connected and keeps up; so an agent that is gone is never
-    chosen. An agent whose zone is unknown, or that does not understand shared reads, reads for itself.
+    If a zone has two readers or more, one of them reads for all. A reader counts if it gets the announcement of the
+    object now, which requires that it is connected and keeps up; so an agent that is gone is never chosen. An agent
+    whose zone is unknown, or that does not understand shared reads, reads for itself.
     """
     by_zone: defaultdict[str, list[int]] = defaultdict(list)
     for broker_id in wanted:
@@ -126,9 +127,9 @@ def zone_readings(
 
 
 def reads_for(brokers: Iterable[int], zones: Zones, *, shares: bool) -> dict[int, int | str]:
-    """Return which reader fetches an object for each of these brokers: itself, or its zone if that reads together.
+    """Return for each of these brokers which reader fetches an object: itself, or its zone if reads are shared there.
 
-    `shares` is whether agents do that at all.
+    `shares`: whether agents share reads at all.
     """
     zone_of = {broker_id: zones.of(broker_id) for broker_id in brokers}
     counts = Counter(zone_of.values())

@@ -67,7 +67,7 @@ _KEY_BYTES = 2
 
 
 class RequestRefusedError(PeerRefusedError):
-    """A request may not pass here. `api` is its name, from a bounded set."""
+    """Brokers may not send this request through agents. `api` is its name, from a bounded set."""
 
     def __init__(self, api: str, reason: str) -> None:
         self.api = api
@@ -86,7 +86,7 @@ def parse_request_names(value: object) -> object:
 
 
 class BrokerRequests:
-    """The set of requests that may pass."""
+    """The kinds of requests that brokers may send each other through agents."""
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         """`more` adds to what brokers send each other: names, keys, or `*` for all."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BreakerLimits:
-    """When to open, and for how long."""
+    """After how many failures a circuit breaker opens, and for how long."""
 
     failures_to_open: int = 3
     open_s: float = 1.0
@@ -28,7 +28,7 @@ class CircuitBreaker:
         return self._open_until_s is not None
 
     def is_due(self, now_s: float) -> bool:
-        """Whether `allows` would let a call through now."""
+        """Whether `allows` would let a call pass now."""
         return self._open_until_s is None or now_s >= self._open_until_s
 
     def allows(self, now_s: float) -> bool:

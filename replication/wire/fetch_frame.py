@@ -90,7 +90,7 @@ class FetchedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchRequestView:
-    """The parts of a Fetch request that the agent needs. Partitions unchanged in the fetch session are not listed.
+    """The parts of a Fetch request that the agent reads. Partitions unchanged in the fetch session are not in it.
 
     `replica_id` is the follower's broker id, or `CONSUMER_REPLICA_ID` for a consumer.
     """
@@ -141,7 +141,7 @@ def scan_fetch_response(frame: Buffer, api_version: int) -> FetchResponseView:
 
 
 def records_in(view: FetchResponseView) -> list[TopicRecords]:
-    """Return where in the response records are, by topic."""
+    """Return where in the frame each topic's records are."""
     return [
         TopicRecords(one.topic_id or one.topic_name or "", one.records_start, one.records_end)
         for one in view.fields
@@ -221,7 +221,7 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
 
 
 def with_rack(frame: Buffer, view: FetchRequestView, rack: str) -> bytes:
-    """Return a copy of a Fetch request with this rack (KIP-392). The request must have none."""
+    """Return a copy of a Fetch request with this rack (KIP-392). The original must have no rack."""
     named = rack.encode()
     before, after = frame[: view.rack_position], frame[view.rack_position + 1 :]
     return b"".join((before, encode_unsigned_varint(len(named) + 1), named, after))
@@ -235,7 +235,7 @@ def with_fetch_wait(frame: Buffer, view: FetchRequestView, max_wait_ms: int, min
 
 
 def without_records(frame: Buffer, view: FetchResponseView) -> list[Buffer]:
-    """Return the parts of a Fetch response without its records, like a broker's answer when a quota is used up.
+    """Return a Fetch response without its records, as buffers: like a broker's response when a quota is used up.
 
     Offsets and sessions do not change, so the receiver asks for the same records again.
     """
@@ -250,7 +250,7 @@ def replica_of(frame: Buffer, api_version: int) -> Generator[None, None, int]:
     """Find the replica id in a Fetch request of any version up to 18 and any size; yield after each item.
 
     It reads exactly what Kafka reads: a tagged field whose size differs from what its tag says makes the frame
-    malformed. So no frame can mean one thing here and another to the broker. Raises MalformedFrameError.
+    malformed. So no frame is read differently here than by the broker. Raises MalformedFrameError.
     """
     cursor = FrameCursor(frame, math.inf)
     cursor.skip(8)  # api key, version, correlation id

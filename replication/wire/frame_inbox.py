@@ -20,7 +20,7 @@ _FIRST_ALLOCATION_BYTES = 128 * 1024
 
 
 class FrameSizeError(ConnectionError):
-    """The size prefix is one that no honest peer sends. `reason` labels the counter."""
+    """A frame's size prefix is one that no correct peer sends. `reason` labels the counter."""
 
     def __init__(self, reason: str, size: int) -> None:
         self.reason = reason
@@ -28,7 +28,7 @@ class FrameSizeError(ConnectionError):
 
 
 class FrameAssembler:
-    """Gives the buffer for the stream's next bytes, and cuts whole frames out of what arrived."""
+    """Provides the buffer for a connection's next bytes, and cuts complete frames out of what arrived."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
@@ -48,13 +48,13 @@ class FrameAssembler:
         """The fault after which the stream cannot be read further."""
 
     def buffer(self) -> memoryview:
-        """Return the buffer for the next bytes."""
+        """Return the buffer for the next bytes of the stream."""
         if self.large is None:
             return self.staging[self._staged :]
         return memoryview(self.large)[self._received_bytes :]
 
     def received_large(self, nbytes: int) -> bytearray | None:
-        """Count bytes of the large frame that were written into the buffer. Returns the frame once it is complete."""
+        """Count bytes that were written into the buffer of a large frame. Returns the frame once it is complete."""
         self._received_bytes += nbytes
         if self.large is None or self._received_bytes < self._large_bytes:
             return None
@@ -65,7 +65,7 @@ class FrameAssembler:
     def received(self, nbytes: int, frames: deque[Buffer]) -> int:
         """Count bytes written into the buffer while no large frame is being received; append the complete frames.
 
-        Returns the size of the appended frames. A large frame may begin here, or a `fault` be found.
+        Returns the size of the appended frames. Afterwards a large frame may have begun, or `fault` be set.
         """
         end = self._staged + nbytes
         position = whole_bytes = 0
@@ -99,7 +99,7 @@ class FrameAssembler:
         return min(self._large_bytes, max(2 * len(self.large), _FIRST_ALLOCATION_BYTES)) - len(self.large)
 
     def grow(self, more: int) -> None:
-        """Enlarge the large frame's buffer by so many bytes."""
+        """Enlarge the large frame's buffer by this number of bytes."""
         if self.large is not None:
             grown = bytearray(len(self.large) + more)
             grown[: self._received_bytes] = memoryview(self.large)[: self._received_bytes]
@@ -162,19 +162,19 @@ class FrameInbox:
         return True
 
     def stall(self) -> None:
-        """Note that the owner passes nothing on until `go_on`: at most one more large frame is queued meanwhile."""
+        """Note that no frames are taken until `go_on`: at most one more large frame is queued meanwhile."""
         self._is_stalled = True
         self._budget.stall(self, lambda: self._held_bytes)
 
     def go_on(self) -> None:
-        """Note that the owner passes frames on again."""
+        """Note that frames are taken again."""
         self._is_stalled = False
         self._budget.go_on(self)
 
     def hold_more(self, size: int) -> bool:
-        """Take memory for what the frame that was taken last unpacks to, until that frame is released.
+        """Take memory for what the last taken frame unpacks to, until that frame is released.
 
-        Small frames never wait. False: nothing is received until the memory was taken (`waits_to_hold`).
+        Small frames never wait. Returns False if nothing is received until there is memory (`waits_to_hold`).
         """
         if size <= STAGING_BYTES:
             self._budget.take(size)
@@ -234,7 +234,7 @@ class FrameInbox:
             self._budget.give_back(size)
 
     def close(self) -> None:
-        """Release the memory of everything queued; nothing more arrives."""
+        """Release the memory of all queued frames; nothing more is received."""
         self._budget.forget(self)
         size, self._held_bytes = self._held_bytes, 0
         self._budget.give_back(size)

@@ -156,7 +156,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     # The owner's side.
 
     def accept_frames(self, max_frame_bytes: int) -> None:
-        """Accept frames up to this size from now on."""
+        """Accept frames up to this size from now on; larger ones end the connection."""
         self._inbox.assembler.max_frame_bytes = max_frame_bytes
 
     async def read_frame(self) -> Buffer | None:
@@ -169,7 +169,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         return self._inbox.take() if await self.frame_is_there() else None
 
     async def frame_is_there(self) -> bool:
-        """Wait until a frame can be read at once. False if the connection ended."""
+        """Wait until a frame can be read without waiting. Returns False if the connection ended."""
         while not self._inbox.frames:
             if self._closed:
                 return False
@@ -182,7 +182,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     @property
     def next_frame(self) -> Buffer:
-        """The frame that `read_frame` returns next, if one is there."""
+        """The frame that `read_frame` returns next, if one is complete."""
         return self._inbox.frames[0]
 
     async def _woken(self) -> None:
@@ -193,7 +193,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._reader = None
 
     async def hold_unpacked(self, size: int) -> None:
-        """Count what the frame that was read last unpacks to in the memory budget, and wait for it if necessary."""
+        """Count in the memory budget the bytes that the last frame unpacks to, and wait for memory if necessary."""
         if not self._closed and not self._inbox.hold_more(size):
             self._update_reading()
             while self._inbox.waits_to_hold and not self._closed:
@@ -227,7 +227,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             _send(self._transport, sum(map(len, gathered)), gathered)
 
     async def drain(self, patience_s: float | None = None, source: "FramedConnection | None" = None) -> None:
-        """Wait at most so long until the peer keeps up again; None means `frame_timeout_s`.
+        """Wait until the peer keeps up again, for at most `patience_s`; None means `frame_timeout_s`.
 
         `source` is the connection whose frames are passed on here: it is `stalled` meanwhile. Raises ConnectionError
         when the peer is gone or too slow.
@@ -244,7 +244,8 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """Say that this connection's frames cannot be passed on meanwhile, so that their memory blocks no others."""
+        """While the context lasts, let this connection's frames count as stuck, so that their memory blocks no other
+        connection."""
         self._inbox.stall()
         try:
             yield
@@ -293,9 +294,8 @@ def _send(transport: asyncio.Transport, size: int, buffers: Sequence[Buffer]) ->
 
 
 async def until_idle(connections: Sequence[FramedConnection], idle_s: float) -> None:
-    """Wait until none of these has received a byte for a whole interval of `idle_s`, which takes one or two
-    intervals.
-    """
+    """Wait until none of these connections has received a byte for a whole interval of `idle_s`: one or two
+    intervals."""
     before, received = -1, sum(one.bytes_received for one in connections)
     while received != before:
         await asyncio.sleep(idle_s)
@@ -303,9 +303,9 @@ async def until_idle(connections: Sequence[FramedConnection], idle_s: float) -> 
 
 
 async def run_until_one_ends(*relays: Coroutine[None, None, None]) -> set[int]:
-    """Run these until one ends, then cancel the others. Returns the indexes of those that ended.
+    """Run these coroutines until one ends, then cancel the others. Returns the indexes of those that ended.
 
-    Raises what an ended one raised, except ConnectionError: that is how connections end.
+    Raises what an ended one raised, except ConnectionError, which is how connections end.
     """
     tasks = [asyncio.get_running_loop().create_task(each) for each in relays]
     try:
@@ -322,7 +322,7 @@ async def run_until_one_ends(*relays: Coroutine[None, None, None]) -> set[int]:
 
 
 async def reserve(budget: MemoryBudget, size: int) -> None:
-    """Take so much memory, and wait for it if necessary."""
+    """Take this many bytes of memory from the budget, waiting for them if necessary."""
     if budget.try_take(size):
         return
     granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()

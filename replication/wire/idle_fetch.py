@@ -38,7 +38,7 @@ _NO_ERROR: Final = bytes(7)
 
 
 class IdleRequest:
-    """The last whole request without partitions of one connection."""
+    """The last request without partitions of one connection, from which the next one differs only by numbers."""
 
     def __init__(self) -> None:
         self._before = self._between = self._after = b""
@@ -47,7 +47,7 @@ class IdleRequest:
         self.view: FetchRequestView | None = None
 
     def note(self, frame: Buffer) -> None:
-        """Remember a request that is sent whole, if it is one without partitions."""
+        """Remember a request without partitions that is sent whole; others are ignored."""
         try:
             header = parse_request_header(frame)
             if header.api_key != FETCH_API_KEY or not understands_fetch(header.api_version):
@@ -62,28 +62,29 @@ class IdleRequest:
         self._after, self.header, self.view = bytes(frame[epoch + 4 :]), header, view
 
     def numbers(self, frame: Buffer) -> bytes | None:
-        """Return the numbers of a frame that differs from the remembered one by them alone; None if there is more."""
+        """Return the numbers by which a frame differs from the remembered one; None if it differs by more."""
         epoch = 8 + len(self._between)
         is_alike = frame[:4] == self._before and frame[8:epoch] == self._between and frame[epoch + 4 :] == self._after
         numbers = bytes(frame[4:8]) + bytes(frame[epoch : epoch + 4])
         return numbers if is_alike and self.header is not None and numbers[4:] not in WHOLE_EPOCHS else None
 
     def frame(self, numbers: Buffer) -> bytes:
-        """Return the frame with these numbers. Raises MalformedFrameError."""
+        """Return the remembered frame with these numbers. Raises MalformedFrameError."""
         if self.header is None or len(numbers) != _NUMBERS.size or numbers[4:] in WHOLE_EPOCHS:
             raise MalformedFrameError(0, "an idle request's numbers, where none was sent whole")
         return b"".join((self._before, numbers[:4], self._between, numbers[4:], self._after))
 
 
 def response_numbers(frame: Buffer) -> bytes | None:
-    """Return the numbers of a Fetch response of versions 12 to 18 that has nothing else; None if it has more."""
+    """Return the numbers of a Fetch response of versions 12 to 18 that has no partitions; None if it has more than
+    numbers."""
     if len(frame) != IDLE_RESPONSE_BYTES or frame[4:11] != _NO_ERROR or frame[15:] != _NO_TOPICS:
         return None
     return bytes(frame[:4]) + bytes(frame[11:15])
 
 
 def response_frame(numbers: Buffer) -> bytes:
-    """Return the Fetch response with these numbers. Raises MalformedFrameError."""
+    """Return the Fetch response without partitions that has these numbers. Raises MalformedFrameError."""
     if len(numbers) != _NUMBERS.size:
         raise MalformedFrameError(0, f"{len(numbers)} bytes are no idle response's numbers")
     return b"".join((numbers[:4], _NO_ERROR, numbers[4:], _NO_TOPICS))

@@ -33,7 +33,7 @@ class MalformedFrameError(ValueError):
 
 
 class CostlyFrameError(MalformedFrameError):
-    """Reading this frame would block the event loop too long.
+    """Reading this frame would block the event loop for too long.
 
     The frame may be valid; `bound` names the limit it exceeds.
     """
@@ -44,7 +44,7 @@ class CostlyFrameError(MalformedFrameError):
 
 
 class RequestHeader(NamedTuple):
-    """The part of a request header that every version has."""
+    """The fields of a request header that every version has."""
 
     api_key: int
     api_version: int
@@ -79,7 +79,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 class FrameCursor(ByteCursor):
-    """A position in a frame. Methods are for flexible versions unless they say otherwise."""
+    """A position in a frame, with methods to read from it. They are for flexible versions unless they say otherwise."""
 
     __slots__ = ("_items", "_max_items")
 
@@ -137,14 +137,15 @@ class FrameCursor(ByteCursor):
             self.skip(self.unsigned_varint())
 
     def skip_no_tags(self) -> bool:
-        """Skip an empty list of tagged fields, the usual case. Returns whether it was empty."""
+        """Skip an empty list of tagged fields, the usual case. Returns whether the list was empty."""
         if self.position < self._end and self._raw[self.position] == 0:
             self.position += 1
             return True
         return False
 
     def skip_untagged(self, count: int, item_bytes: int) -> bool:
-        """Skip so many items of one size in one step. Returns False and skips nothing if an item has tagged fields."""
+        """Skip this many items of one size in one step. Returns False, and skips nothing, if an item has tagged
+        fields."""
         size = item_bytes + 1
         run = memoryview(self._raw)[self.position : self.position + count * size]
         if len(run) < count * size or bytes(run[item_bytes::size]) != bytes(count):
@@ -153,7 +154,7 @@ class FrameCursor(ByteCursor):
         return True
 
     def tagged_field_count(self) -> int:
-        """Read how many tagged fields follow; each has a tag, a size and so many bytes."""
+        """Read how many tagged fields follow; each is a tag, a size, and the bytes."""
         position = self.position
         count = self.unsigned_varint()
         if count * 2 > self._end - self.position:

@@ -60,7 +60,7 @@ response that would have more goes inline."""
 
 @dataclass(frozen=True, slots=True)
 class SegmentLink:
-    """Whole record batches: the bytes [start_position, start_position + length) of an object."""
+    """A link: whole record batches that are the bytes [start_position, start_position + length) of an object."""
 
     object_id: StoredObjectId
     start_position: int
@@ -74,19 +74,19 @@ class SegmentLink:
 
     @property
     def end_position(self) -> int:
-        """Exclusive."""
+        """The position behind the link's last byte in the object (exclusive)."""
         return self.start_position + self.length
 
 
 @dataclass(frozen=True, slots=True)
 class InlineBytes:
-    """Record bytes that travel with the response."""
+    """A part of a records field whose bytes travel with the response."""
 
     data: Buffer
 
     @property
     def length(self) -> int:
-        """Bytes."""
+        """The number of bytes."""
         return len(self.data)
 
 
@@ -95,7 +95,7 @@ Part = SegmentLink | InlineBytes
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A records field that was cut out; no parts at all means that the field is now empty."""
+    """A records field that was cut out of a response, as links and inline bytes; without parts it is now empty."""
 
     skeleton_position: int
     """The position in the skeleton of the field, including its length varint."""
@@ -103,13 +103,13 @@ class Cut:
 
     @property
     def length(self) -> int:
-        """Bytes of records."""
+        """The number of record bytes that the parts stand for."""
         return sum([part.length for part in self.parts])
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedResponse:
-    """A Fetch response on its way between agents."""
+    """A Fetch response on its way between agents, with links in place of records."""
 
     original_frame_bytes: int
     cuts: tuple[Cut, ...]
@@ -123,7 +123,7 @@ class LinkedResponse:
 
     @property
     def items(self) -> int:
-        """The number that `MAX_ITEMS` bounds: cuts, parts, and the objects that links name."""
+        """The number of cuts, parts, and objects named by links, which `MAX_ITEMS` bounds."""
         parts = [part for cut in self.cuts for part in cut.parts]
         return len(self.cuts) + len(parts) + len({part.object_id for part in parts if isinstance(part, SegmentLink)})
 
@@ -159,7 +159,7 @@ def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
 
 
 def records_of(response: LinkedResponse, fields: Sequence[RecordsField], body: Sequence[Buffer]) -> list[TopicRecords]:
-    """Return where in `body`, the encoded response, there are records; `fields` are the original's."""
+    """Return where in `body`, the encoded linked response, records are; `fields` are those of the original response."""
     heads = body[: len(body) - len(response.skeleton)]  # every second one is inline bytes, in the order of the cuts
     inline_ends, cuts = iter(list(accumulate(map(len, heads)))[1::2]), iter(response.cuts)
     skeleton_start = sum(map(len, body)) - sum(map(len, response.skeleton))
@@ -197,9 +197,9 @@ def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int], t
 def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedResponse:
     """Decode what `encode_linked_response` made.
 
-    Raises MalformedFrameError when a count or length leads out of the payload, when there are more than `MAX_ITEMS`,
-    when a cut lies outside the skeleton, when the frame that it describes would be larger than it says the original is,
-    or that than `max_frame_bytes`, and when two links name the same bytes.
+    Raises MalformedFrameError when a count or length leads out of the payload, there are more than `MAX_ITEMS`, a cut
+    lies outside the skeleton, two links name the same bytes, the frame that it describes is larger than the stated size
+    of the original, or that size exceeds `max_frame_bytes`.
     """
     reader = _Reader(payload)
     original_frame_bytes = reader.uint32()
@@ -319,14 +319,12 @@ class SpliceError(Exception):
 
 
 class ForgedRangeError(SpliceError):
-    """The bytes have the right CRC32C and another SHA-256: this is no accident."""
+    """The bytes have the right CRC32C and the wrong SHA-256: that is no accident."""
 
 
 def verify_digests(links: Sequence[SegmentLink], hydrated: Sequence[Buffer]) -> None:
-    """Check what passed `splice` against the links' SHA-256, if they have one. Raises ForgedRangeError.
-
-    It takes a millisecond for 2 MB, so large responses belong on another thread than the event loop's.
-    """
+    """Check bytes that passed `splice` against the links' SHA-256; links without one are skipped. Raises
+    ForgedRangeError."""
     for link, data in zip(links, hydrated, strict=True):
         if link.sha256 and records_digest(data) != link.sha256:
             raise ForgedRangeError(link, "the SHA-256 differs where the CRC32C does not")
@@ -359,7 +357,7 @@ def verify_hydrated(link: SegmentLink, hydrated: Buffer, above: int = -1) -> int
 def splice(response: LinkedResponse, hydrated: Sequence[Buffer]) -> list[Buffer]:
     """Return the response as Kafka's frame, without its size prefix: buffers to be written one after the other.
 
-    `hydrated[i]` are the bytes for `response.links[i]`. Raises SpliceError when any of them is not what it should be.
+    `hydrated[i]` are the bytes for `response.links[i]`. Raises SpliceError when any of them does not match its link.
     """
     remaining = zip(response.links, hydrated, strict=True)
     for cut in response.cuts:

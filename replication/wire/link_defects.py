@@ -25,7 +25,7 @@ _CORRUPT_MAX: Final = 3
 
 
 class LinkHoldOff:
-    """How long links are paused. Sans-IO; all times are monotonic seconds."""
+    """For how long links are paused after defects. Sans-IO; all times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._rest_s = 0.0
@@ -48,7 +48,7 @@ class LinkDefects:
     """Counts the defects on the way to or from one peer, and logs one line for each pause."""
 
     def __init__(self, metrics: ReplicationMetrics, clock: Callable[[], float], **peer: int) -> None:
-        """`peer` names the other agent's broker in the log."""
+        """`peer` names the other agent's broker in logs; `clock` gives monotonic seconds."""
         self._metrics = metrics
         self._clock = clock
         self._peer = peer
@@ -57,15 +57,15 @@ class LinkDefects:
 
     @property
     def links_held_off(self) -> bool:
-        """Whether everything must go inline now."""
+        """Whether links are paused now, so that all bytes must go inline."""
         return not self._rest.is_over(self._clock())
 
     def spliced(self) -> None:
-        """Record that a linked response was put together."""
+        """Record that a linked response was put together successfully."""
         self._corrupt_in_a_row = 0
 
     def corrupt(self, error: SpliceError) -> None:
-        """Record that stored bytes do not match a link: a defect only if it happens several times in a row."""
+        """Record stored bytes that do not match a link; only several in a row are a defect."""
         self._corrupt_in_a_row += 1
         if self._corrupt_in_a_row >= _CORRUPT_MAX:
             self.record("corrupt", error)

@@ -41,10 +41,10 @@ class _Waiter:
 
 
 class MemoryBudget:
-    """Bytes that are held, and the connections that wait for more."""
+    """Counts the bytes of frames that are in memory, and the connections that wait for more."""
 
     def __init__(self, max_bytes: float = math.inf, on_wait: Callable[[], None] = lambda: None) -> None:
-        """`on_wait` is called each time somebody has to wait."""
+        """`on_wait` is called each time a connection has to wait for memory."""
         self.used = 0
         self.peak = 0
         self._max_bytes = max_bytes
@@ -56,7 +56,7 @@ class MemoryBudget:
         self._shares: WeakValueDictionary[Hashable, _Share] = WeakValueDictionary()
 
     def share_of(self, holder: Hashable) -> "MemoryBudget":
-        """Return this budget for the holder's connections, which may take a quarter of it together."""
+        """Return a share of this budget for one peer's connections, which together may take a quarter of it."""
         share = self._shares.get(holder)
         if share is None:
             share = self._shares[holder] = _Share(self, self._max_bytes / 4)
@@ -68,12 +68,12 @@ class MemoryBudget:
         return self.used > self._max_bytes
 
     def take(self, size: int) -> None:
-        """Count bytes that have already arrived."""
+        """Count bytes that have already arrived, even if they exceed the limit."""
         self.used += size
         self.peak = max(self.peak, self.used)
 
     def try_take(self, size: int) -> bool:
-        """Take so much at once. False if it must be waited for, also when others wait already."""
+        """Take this many bytes at once. Returns False if the caller must wait, also when others wait already."""
         if self._waiting or self.used + size > self._max_bytes:
             return False
         self.take(size)
@@ -86,14 +86,14 @@ class MemoryBudget:
             self._let_go_on()
 
     def adjust(self, size: int) -> None:
-        """Take so many bytes more, that have already arrived; below 0: give back."""
+        """Count this many more bytes, which have already arrived; a negative number gives bytes back."""
         if size > 0:
             self.take(size)
         elif size:
             self.give_back(-size)
 
     def keep(self, owner: Hashable, size: int, let_go: Callable[[], None]) -> None:
-        """Take memory that may be dropped when others need it; `let_go` is called then."""
+        """Take memory that may be dropped when connections need it; `let_go` is called then."""
         self.take(size)
         self._kept[owner] = size, let_go
 
@@ -115,7 +115,8 @@ class MemoryBudget:
         go_on: Callable[[], None],
         share: "_Share | None" = None,
     ) -> None:
-        """Have `go_on` called when `size` more was taken for the owner, who holds `held` and gives none of it back."""
+        """Call `go_on` once `size` bytes were taken for the owner, who keeps the `held` bytes that it has until
+        then."""
         self.forget(owner)
         self._waiting[owner] = _Waiter(ticket, size, held, go_on, share)
         self._let_go_on()
@@ -123,16 +124,16 @@ class MemoryBudget:
             self._on_wait()
 
     def forget(self, owner: Hashable) -> None:
-        """Stop waiting. What the owner held is given back by `give_back`."""
+        """Stop waiting for the owner. What it held must be given back by `give_back`."""
         self._waiting.pop(owner, None)
 
     def stall(self, owner: Hashable, held: Callable[[], int]) -> None:
-        """Note that the owner is stalled until `go_on`, and gives back nothing of what it holds, as `held` tells."""
+        """Note that the owner is stalled until `go_on`, and gives back none of what `held` returns."""
         self._stalled[owner] = held
         self._let_go_on()
 
     def go_on(self, owner: Hashable) -> None:
-        """Note that the owner is not stalled any more."""
+        """Note that the owner is no longer stalled."""
         self._stalled.pop(owner, None)
         self._let_go_on()
 

@@ -59,7 +59,7 @@ _REFUSED_HINT = "what is to pass beside brokers' own requests is named by remote
 
 @dataclass(slots=True)
 class PartitionTraffic:
-    """Record bytes of one partition that followers got, counted once per follower."""
+    """Record bytes of one partition that followers got, counted once for each follower."""
 
     linked_bytes: int = 0
     inline_bytes: int = 0
@@ -71,20 +71,21 @@ class PartitionTraffic:
     """See `note_crossed`."""
 
     def note_crossed(self) -> int:
-        """Return the inline bytes as they crossed, never less than before: a counter that shrinks would be a reset."""
+        """Return the inline bytes as they crossed zones (packed), never less than before: a counter must not shrink."""
         self.crossed_bytes = max(self.crossed_bytes, self.inline_bytes - self.packed_away_bytes)
         return self.crossed_bytes
 
 
 class RecentTraffic:
-    """The record bytes that followers got of a topic in the last minute and hour. Other threads may ask for them."""
+    """The record bytes of a topic that followers got in the last minute and hour. Any thread may ask."""
 
     def __init__(self) -> None:
         self._minute = _Spans(10.0, _MINUTE_S)
         self._hour = _Spans(300.0, _HOUR_S)
 
     def add(self, way: str, size: int, now_s: float) -> bool:
-        """Count bytes that took this way. Returns whether they begin a new span of the hour."""
+        """Count bytes that were linked, or inline for a reason (`way`). Returns whether they begin a new span of the
+        hour."""
         self._minute.add(way, size, now_s)
         return self._hour.add(way, size, now_s)
 
@@ -95,7 +96,7 @@ class RecentTraffic:
         return moved[LINKED] / total if total else None
 
     def moved(self, over_s: float, now_s: float) -> Counter_[str]:
-        """Return the bytes in that time, at most an hour, by inline reason or as `linked`."""
+        """Return the bytes in the last `over_s` seconds, at most an hour, by inline reason or as `linked`."""
         return (self._minute if over_s <= _MINUTE_S else self._hour).moved(over_s, now_s)
 
     def is_older_than_an_hour(self, now_s: float) -> bool:
@@ -153,7 +154,7 @@ class FollowerTraffic:
 
 @dataclass(slots=True)
 class Traffic:
-    """Byte counts in more detail than metrics have. Other threads may copy the dictionaries."""
+    """Byte counts in more detail than metrics have. Any thread may copy the dictionaries."""
 
     by_partition: defaultdict[TopicIdPartition, PartitionTraffic] = field(
         default_factory=lambda: defaultdict(PartitionTraffic)
@@ -170,18 +171,15 @@ class Traffic:
     """The sum of `recent`."""
 
     def moved(self, topic_id: TopicId, way: str, size: int, now_s: float) -> None:
-        """Count bytes that took this way just now."""
+        """Count bytes that were just linked, or went inline for a reason (`way`)."""
         self.recent[topic_id].add(way, size, now_s)
         if self.recent_of_all.add(way, size, now_s):
             for one in [one for one, recent in self.recent.items() if recent.is_older_than_an_hour(now_s)]:
                 del self.recent[one]
 
     def forget_gone(self, is_led: Callable[[TopicIdPartition], bool]) -> None:
-        """Forget partitions that are not led here and topics that have none left. Call it after each usage record.
-
-        What moved within the last hour stays. A topic's counts go by two steps, first to zero: a topic that comes back
-        counts from zero, and readers of usage records then know it.
-        """
+        """Forget partitions that are not led here and topics without led partitions. Call it after each usage
+        record."""
         for partition in list(self.by_partition):
             if partition.topic_id not in self.recent and not is_led(partition):
                 del self.by_partition[partition]
@@ -246,20 +244,20 @@ class SharedReadMetrics:
         """These bytes stay in the zone."""
 
     def asked(self, outcome: str, size: int = 0) -> None:
-        """Count a range that a neighbour was asked for."""
+        """Count a range requested from a neighbour, by the outcome."""
         self.ranges.labels(outcome, "asker").inc()
         if size:
             self.bytes.labels("received").inc(size)
 
     def count_given(self, outcome: str, size: int = 0) -> None:
-        """Count a range that a neighbour asked for."""
+        """Count a range that a neighbour requested from this agent, by the outcome."""
         self.ranges.labels(outcome, "giver").inc()
         if size:
             self.bytes.labels("sent").inc(size)
 
 
 class PackingMetrics:
-    """Metrics of records that cross zones packed."""
+    """Metrics of packing records that cross zones."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         loop_counter = partial(LoopCounter, registry=registry)
@@ -355,14 +353,14 @@ class ReplicationMetrics:
         self.record_bytes.labels("inline").inc(size)
 
     def packed(self, topics: Sequence[PackedTopic], follower_id: int) -> None:
-        """Count what records to a follower became, of topics that are counted."""
+        """Count the bytes that packing saved in records to a follower, for topics whose bytes are counted."""
         for topic, plain_bytes, packed_bytes in topics:
             moved = self.traffic.by_topic.get((TopicId(topic), follower_id)) if isinstance(topic, bytes) else None
             if moved is not None:
                 moved.packed_away_bytes += plain_bytes - packed_bytes
 
     def relayed(self, direction: str, size: int, follower_id: int) -> None:
-        """Count a frame by its size without links; `direction` is `request` or `response`."""
+        """Count a frame by its size before links replaced records; `direction` is `request` or `response`."""
         self.stock_bytes.labels(direction).inc(size)
         self.traffic.by_follower[follower_id].stock_bytes += size
 
@@ -376,14 +374,14 @@ class ReplicationMetrics:
         log.error("request_refused", listener=listener, error=str(error), hint=_REFUSED_HINT, **where)
 
     def connection_ended(self, side: str, error: Exception | None) -> None:
-        """Count and log it if the connection ended with a frame size that no honest peer sends."""
+        """Count and log the end of a connection if a frame's size was one that no correct peer sends."""
         if isinstance(error, FrameSizeError):
             self.fault(f"{side}_frame_{error.reason}")
             log.warning("connection_refused", side=side, error=str(error))
 
 
 class CountsBytes(Protocol):
-    """A connection that counts its bytes."""
+    """A connection that counts the bytes it has sent and received."""
 
     @property
     def bytes_received(self) -> int: ...
@@ -393,7 +391,7 @@ class CountsBytes(Protocol):
 
 
 class PeerByteCount:
-    """Adds the bytes that a connection between agents has counted to the metrics."""
+    """Adds the bytes that one connection between agents has counted to the metrics."""
 
     def __init__(self, metrics: ReplicationMetrics, role: str, connection: CountsBytes) -> None:
         self._metrics = metrics
@@ -403,7 +401,7 @@ class PeerByteCount:
         self._counted_sent = self._counted_received = 0
 
     def update(self, follower_id: int | None = None) -> None:
-        """Add the bytes since the last call; at the leader's end, for this follower."""
+        """Add the bytes counted since the last call to the metrics; at the leader's end, under this follower."""
         sent, received = self._connection.bytes_sent, self._connection.bytes_received
         if follower_id is not None:
             added = sent - self._counted_sent + received - self._counted_received

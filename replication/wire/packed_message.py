@@ -54,7 +54,7 @@ Topic = Hashable
 
 
 class TopicRecords(NamedTuple):
-    """Where in a message's body the records of one partition are."""
+    """The position in a message's body of one partition's records, and their topic."""
 
     topic: Topic
     start: int
@@ -63,7 +63,7 @@ class TopicRecords(NamedTuple):
 
 @dataclass(slots=True)
 class Piece:
-    """A part of a message that is packed, or not, as a whole."""
+    """A part of a message's body that is either packed or plain as a whole."""
 
     start: int
     end: int
@@ -73,7 +73,7 @@ class Piece:
 
 
 class PackedTopic(NamedTuple):
-    """How small a topic's part of a message became; headers beside the records count with them."""
+    """The size of a topic's part of a message before and after packing, headers beside the records included."""
 
     topic: Topic
     plain_bytes: int
@@ -81,7 +81,7 @@ class PackedTopic(NamedTuple):
 
 
 class PackedMessage(NamedTuple):
-    """The bits and the bytes that follow a message's kind."""
+    """A packed message: flags for the kind byte, and the bytes that follow it."""
 
     form: int
     payload: list[Buffer]
@@ -89,9 +89,10 @@ class PackedMessage(NamedTuple):
 
 
 def cut(size: int, records: Iterable[TopicRecords], is_packed: Callable[[Topic], bool]) -> list[Piece]:
-    """Cut a body of so many bytes where topics meet of which only one is packed, or which are large enough to measure.
+    """Cut a body of `size` bytes into pieces: at changes between packed and plain topics, and at topics large enough to
+    be measured.
 
-    `records` ascend. What is before a topic's records goes with them.
+    `records` ascend. What is in front of a topic's records goes with them.
     """
     pieces: list[Piece] = []
     for topic, start, end in records:
@@ -159,7 +160,8 @@ class Packer:
         self._stream: ZstdCompressor | None = None
 
     def pack(self, body: memoryview, pieces: Sequence[Piece]) -> PackedMessage:
-        """Pack a message of up to MAX_STREAMED_BYTES. It must be sent, or the connection must end."""
+        """Pack a message of up to MAX_STREAMED_BYTES. The result must be sent, or the connection closed, as the
+        stream goes on."""
         if not all(piece.is_packed for piece in pieces):
             return _packed(body, pieces, _BLOCK, self._compressor)
         topics: list[PackedTopic] = []
@@ -196,7 +198,7 @@ class Unpacker:
         return size
 
     def unpack(self, payload: memoryview, size: int) -> memoryview:
-        """Return the body, of the size that `size` returned: on any thread if that is above MAX_STREAMED_BYTES.
+        """Return the body, whose size `size` returned; above MAX_STREAMED_BYTES on any thread, else in order.
 
         Raises MalformedFrameError.
         """

@@ -29,7 +29,7 @@ _THREADS: Final = 2
 
 
 class TopicPacking:
-    """What the records of one topic become."""
+    """How well the records of one topic pack, and whether packing pauses for it."""
 
     __slots__ = (
         "_plain_bytes",
@@ -49,7 +49,7 @@ class TopicPacking:
         self.rests_until_s = float("-inf")
 
     def add(self, plain_bytes: int, packed_bytes: int, now_s: float) -> bool:
-        """Count what was packed. Returns whether the topic rests from now on."""
+        """Count records that were packed. Returns whether packing pauses for the topic from now on."""
         self.plain_bytes += plain_bytes
         self.packed_bytes += packed_bytes
         self._recent_plain += plain_bytes
@@ -68,7 +68,8 @@ class TopicPacking:
 
 
 class Packing:
-    """One for each agent. Used in the event loop; any thread may ask for ratios."""
+    """Decides which topics' records are packed. One for each agent, in the event loop; any thread may ask for
+    ratios."""
 
     def __init__(
         self, clock: Callable[[], float], metrics: PackingMetrics, is_allowed: Callable[[Topic], bool]
@@ -101,7 +102,7 @@ class Packing:
         return self._is_allowed(topic) and (known is None or self._clock() >= known.rests_until_s)
 
     def packed(self, topics: Iterable[PackedTopic]) -> None:
-        """Count what a message's records became."""
+        """Count the sizes of a message's topics before and after packing."""
         for topic, plain_bytes, packed_bytes in topics:
             self._metrics.before_bytes.inc(plain_bytes)
             self._metrics.after_bytes.inc(packed_bytes)
@@ -111,15 +112,15 @@ class Packing:
                 self._metrics.rests.inc()
 
     def ratio_of(self, topic: Topic) -> float:
-        """Return how many inline bytes of this topic cross zones as one: 1.0 if they go plain, or none was packed yet.
+        """Return the size of the topic's inline bytes after packing, relative to before; 1.0 if they are not packed.
 
-        Within a zone nothing is packed, and nothing costs anything.
+        Nothing is packed within a zone, where bytes cost nothing.
         """
         known = self._topics.get(topic)
         return 1.0 if known is None or not self._packs(topic) else known.ratio
 
     def describe(self, names: Mapping[TopicId, str]) -> dict[str, dict[str, float]]:
-        """Return by topic, the largest first, how many bytes cross as one, and its bytes before and after packing."""
+        """Return by topic, the largest first, the ratio of packing, and the bytes before and after it."""
         told: dict[str, dict[str, float]] = {}
         by_size = sorted(self._topics.copy().items(), key=lambda item: -item[1].plain_bytes)
         for topic, known in by_size:

@@ -42,7 +42,7 @@ _NO_RECORDS: Sequence[TopicRecords] = ()
 
 
 class PeerChannel:
-    """Sends and receives messages after the hellos. Use it in the event loop."""
+    """Sends and receives messages between agents, after the hellos. For the event loop."""
 
     def __init__(
         self,
@@ -51,8 +51,10 @@ class PeerChannel:
         crosses: Callable[[], bool] = lambda: True,
         on_packed: Callable[[Sequence[PackedTopic]], None] = lambda _topics: None,
     ) -> None:
-        """Messages are packed with `packing` if both agents agreed on PACKED, while `crosses` says that bytes cross
-        zones. `on_packed` is told what the records of each message became.
+        """Messages are packed with `packing` if both agents agreed on PACKED, while `crosses` returns that bytes cross
+        zones.
+
+        `on_packed` is called with the sizes of each packed message's topics.
         """
         self._on_packed = on_packed
         self.connection = connection
@@ -67,7 +69,7 @@ class PeerChannel:
     def send(self, kind: MessageKind, *body: Buffer, records: Sequence[TopicRecords] | None = _NO_RECORDS) -> None:
         """Send one message. Large buffers must not change until they are sent. Raises ConnectionError.
 
-        `records` says where in the body records are; None: nobody knows, so it is not packed.
+        `records` are the positions of records in the body; None: they are unknown, so the message is not packed.
         """
         if self._being_packed is not None:
             self._behind.append((kind, body, records))
@@ -75,7 +77,7 @@ class PeerChannel:
             self._send(kind, body, records)
 
     def send_short(self, kind: MessageKind, body: bytes) -> None:
-        """Send a message that is too short to be packed. Raises ConnectionError."""
+        """Send a message that is always sent unpacked, because it is short. Raises ConnectionError."""
         if self._being_packed is not None:
             self._behind.append((kind, (body,), _NO_RECORDS))
         else:
@@ -118,7 +120,7 @@ class PeerChannel:
                 self._is_sent.set()
 
     async def drain(self, patience_s: float | None = None, source: FramedConnection | None = None) -> None:
-        """Wait until everything is sent and the peer keeps up, see `FramedConnection.drain`."""
+        """Wait until everything is sent and the peer keeps up (`FramedConnection.drain`)."""
         if self._being_packed is not None:
             await self._is_sent.wait()
         await self.connection.drain(patience_s, source)
@@ -145,10 +147,10 @@ class PeerChannel:
 
 
 class PlainFrames(PeerChannel):
-    """Kafka frames as they are, where the other side is no agent, or exchanges no messages."""
+    """A channel of bare Kafka frames, where the other side is no agent, or exchanges no messages."""
 
     def send(self, kind: MessageKind, *body: Buffer, records: Sequence[TopicRecords] | None = _NO_RECORDS) -> None:
-        """Send the frame. Raises ConnectionError."""
+        """Send the body as a frame. Raises ConnectionError."""
         self.connection.write_frame(*body)
 
     async def receive(self) -> tuple[MessageKind, memoryview] | None:
@@ -163,14 +165,14 @@ Connect = Callable[[], Awaitable[FramedConnection]]
 
 
 class NumberedQuestions(Generic[Answer]):
-    """Questions to one agent. Use it in the event loop; `close` it."""
+    """Sends numbered requests to one agent, and matches its responses by number. For the event loop; `close` it."""
 
     def __init__(
         self, connect: Connect, read: Callable[[MessageKind, memoryview], tuple[int, Answer | Exception]]
     ) -> None:
-        """`read` returns the number of the question that a message answers, and the answer or an exception to raise.
+        """`read` returns the number of the request that a message responds to, and the result or an exception to raise.
 
-        It raises MalformedFrameError if the message is no answer, which ends the connection.
+        It raises MalformedFrameError if the message is no response, which ends the connection.
         """
         self._connect = connect
         self._read = read
@@ -180,9 +182,9 @@ class NumberedQuestions(Generic[Answer]):
         self._running: asyncio.Task[None] | None = None
 
     async def ask(self, kind: MessageKind, body: Callable[[int], Buffer]) -> Answer:
-        """Send a message with a new number and return the answer. The caller bounds the time.
+        """Send a request with a new number, and return its result. The caller bounds the time.
 
-        `body` makes the message for its number. Raises the exception that was answered, what `connect` raises,
+        `body` makes the message from the number. Raises the exception in the response, what `connect` raises,
         ConnectionError, MalformedFrameError.
         """
         channel = await self._connected()

@@ -32,7 +32,7 @@ _CLUSTER = "cluster-"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and port where something listens."""
+    """A host and a port."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ Listener = Address | socket.socket
 class PeerTls:
     """PEM files for mutual TLS between agents.
 
-    A certificate must name `broker-<id>`, as DNS name or common name, or `gateway-<id>` where it is for clients alone.
+    A certificate must name `broker-<id>`, as DNS name or common name, or `gateway-<id>` if it is for clients alone.
     """
 
     certificate_file: Path
@@ -59,9 +59,8 @@ class PeerTls:
     ca_file: Path
 
     def client_context(self) -> ssl.SSLContext:
-        """Context for connections to other agents. The files are read at each use, so that rotated files take
-        effect.
-        """
+        """The TLS context for connections to other agents. The files are read at each use, so that new ones take
+        effect."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.ca_file))
         context.check_hostname = False  # the certificate is checked against the broker id instead
         return _loaded(context, self.certificate_file, self.key_file)
@@ -71,7 +70,7 @@ class PeerTls:
 
 
 def listening_context(certificate_file: Path, key_file: Path, ca_file: Path | None) -> ssl.SSLContext:
-    """Context for a listener; with `ca_file`, clients must show a certificate of that authority.
+    """Return the TLS context of a listener; with `ca_file`, clients must show a certificate of that authority.
 
     The files are read at each handshake, so that rotated ones take effect. If they cannot be read then (only one is
     replaced so far), the last good ones stay in use.
@@ -111,9 +110,9 @@ async def connect_framed(
     timeout_s: float = 5.0,
     server_name: str | None = None,
 ) -> FramedConnection:
-    """Connect within `timeout_s` to the first of the host's addresses that answers.
+    """Connect within `timeout_s` to the first of the host's addresses that accepts.
 
-    `server_name` is the name that the certificate must have, if it is not the dialled host.
+    `server_name` is the name that the certificate must have, if it differs from the host.
 
     Raises OSError (TimeoutError included) or ssl.SSLError.
     """
@@ -130,7 +129,7 @@ async def exchange_hellos(
 
     `heard` gets both hellos, our own first, once the peer has proved to be the expected one.
 
-    Raises PeerRefusedError when another broker's agent or another cluster answers, ConnectionError when nobody does.
+    Raises PeerRefusedError when another broker's agent or another cluster responds, ConnectionError when no agent does.
     """
     connection.write_frame(own.encode())
     async with asyncio.timeout(HELLO_TIMEOUT_S):
@@ -142,7 +141,10 @@ async def exchange_hellos(
 
 
 def check_hello(connection: FramedConnection, own: Hello, expected_broker_id: int, answer: Buffer) -> Hello:
-    """Return the hello of the side that was dialled, and note what was agreed. Raises PeerRefusedError."""
+    """Parse and check the hello that the dialled side sent (`answer`), and set what both agreed on.
+
+    Raises PeerRefusedError when it is not the expected broker's agent, of our cluster.
+    """
     try:
         peer = Hello.decode(answer)
     except MalformedFrameError as error:
@@ -189,18 +191,18 @@ class KnownPeers(Mapping[int, Address]):
         self._failures: dict[int, int] = {}
 
     def learned(self, registered: Mapping[int, Address]) -> None:
-        """Replace the registered addresses by all that are registered now."""
+        """Replace the registered addresses by those of all agents that are registered now."""
         for broker_id in self._registered.keys() | registered.keys():
             if self._registered.get(broker_id) != registered.get(broker_id):
                 self._answered.pop(broker_id, None)
         self._registered = dict(registered)
 
     def answered(self, broker_id: int, address: Address) -> None:
-        """Record that the broker's agent said hello at this address."""
+        """Record that the broker's agent sent its hello from this address."""
         self._answered[broker_id] = address
 
     def failed(self, broker_id: int, address: Address) -> None:
-        """Record that no hello came from this address."""
+        """Record that no hello came from this address, so that another one is tried next."""
         if self.get(broker_id) == address and self._answered.get(broker_id) != address:
             self._failures[broker_id] = self._failures.get(broker_id, 0) + 1
 

@@ -38,7 +38,7 @@ _ADDRESS_BYTES, _ANSWER_BYTES, _TIMEOUT_S = 16, 4096, 1.0
 
 
 class TooManyConnectionsError(Exception):
-    """`holder` already has its share, or the limit for all together is reached."""
+    """The `holder` already has its share of connections, or the limit for all together is reached."""
 
     def __init__(self, holder: Holder, held: int) -> None:
         self.holder = holder
@@ -56,7 +56,7 @@ class ConnectionShare:
 
 
 def holder_at(address: str) -> str:
-    """Return who holds what comes from this address: for IPv6 its network of 64 bits, which one host may have whole."""
+    """Return the holder of connections from this address: for IPv6 its network of 64 bits, which one host may own."""
     return str(ip_network((address.partition("%")[0], 64), strict=False)) if ":" in address else address
 
 
@@ -64,14 +64,13 @@ class ConnectionShares:
     """Counts the connections that one listener holds, by holder.
 
     A connection counts for its source address (`holder_at`) from the moment it is accepted. Once it has proved to be
-    another broker's agent, it counts for that broker only. So nobody can use up another's share: neither a broken
-    agent, nor strangers, nor connections that never finish their handshake.
+    another broker's agent, it counts for that broker only. So neither a broken agent, nor strangers, nor connections
+    that never finish their handshake can use up another's share.
     """
 
     def __init__(self, max_unnamed: int, max_of_one: int) -> None:
-        """`max_unnamed` bounds all connections of unknown holders together, `max_of_one` each address and each
-        broker.
-        """
+        """`max_unnamed` bounds all connections of unknown holders together, `max_of_one` those of each address and
+        each broker."""
         self._max_unnamed = max_unnamed
         self._max_of_one = max_of_one
         self._held: Counter[Holder] = Counter()
@@ -88,11 +87,12 @@ class ConnectionShares:
 
     @property
     def is_full(self) -> bool:
-        """Whether a connection of an unknown holder would be refused, whoever it is."""
+        """Whether a connection from any unknown holder would be refused."""
         return self._unnamed >= self._max_unnamed
 
     def name(self, share: ConnectionShare, broker_id: int) -> None:
-        """Count this connection for a broker's agent from now on. Raises TooManyConnectionsError."""
+        """Count this connection for a broker's agent from now on, no longer for its address. Raises
+        TooManyConnectionsError."""
         self._add(broker_id)
         self._drop(share)
         share.holder = broker_id
@@ -122,7 +122,7 @@ ACCEPT_PAUSE_S = 1.0
 
 
 class PeerListener:
-    """Listens from `start` until `close`."""
+    """Accepts connections from `start` until `close`, and hands each to `accepted`."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ async def shake_hands(accepted: socket.socket, connection: FramedConnection, tls
 
 
 class News:
-    """The log state of one broker that many connections try to reach. Not thread-safe."""
+    """Whether an error of connecting to one broker is new, and so worth a log line. Not thread-safe."""
 
     def __init__(self) -> None:
         self._told = ""
@@ -222,16 +222,16 @@ class News:
         return self._told or None
 
     def is_over(self) -> None:
-        """Record that the broker was reached."""
+        """Record that the broker was reached, so that the next error is new."""
         self._told = ""
 
 
 class NotTheBrokerError(PeerRefusedError):
-    """The connection's other end belongs to another user than the broker's, as far as the kernel says."""
+    """The peer's process belongs to another user than the broker, or the kernel does not say to whom."""
 
 
 def check_owner(accepted: socket.socket, uid: int) -> None:
-    """Raise NotTheBrokerError if another user holds the peer's end, or if the kernel does not say.
+    """Raise NotTheBrokerError if the peer's process belongs to another user, or if the kernel does not say to whom.
 
     The kernel is asked by netlink (sock_diag(7)), for IPv4 and IPv6, for the one socket with the same two addresses in
     reverse order. Only an established socket counts: for a closed one it forgets the owner and reports root.

@@ -80,7 +80,7 @@ _MAX_UNSERVED = 50
 
 
 class PeerCapabilities(Flag, boundary=CONFORM):
-    """What a connection is for, and which settings an agent has; or what two agents have of that in common."""
+    """What a connection is for, and what an agent understands; or what two agents have of that in common."""
 
     NONE = 0
     LINKS = 1
@@ -120,7 +120,7 @@ CAPABILITIES = PeerCapabilities.LINKS | PeerCapabilities.ARCHIVE_LINKS
 
 
 class MessageKind(IntEnum):
-    """A payload's first byte, without the bits that mark packed ones."""
+    """The kinds of messages: a payload's first byte, without the bits that mark packed ones."""
 
     KAFKA = 0
     LINKED = 1
@@ -149,7 +149,7 @@ class PeerRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message on a connection: who speaks, and what it understands."""
+    """The first message on a connection: which agent sends it, and what it understands."""
 
     cluster_id: str
     broker_id: int
@@ -168,7 +168,7 @@ class Hello:
 
     @classmethod
     def decode(cls, payload: Buffer) -> "Hello":
-        """Parse a hello. Raises MalformedFrameError when the payload is none."""
+        """Parse a hello. Raises MalformedFrameError when the payload is not a hello."""
         if len(payload) > MAX_HELLO_BYTES or len(payload) < _HELLO.size:
             raise MalformedFrameError(0, f"a hello of {len(payload)} bytes")
         magic, version, capabilities, broker_id, incarnation, cluster_id_bytes = _HELLO.unpack_from(payload, 0)
@@ -186,7 +186,7 @@ def is_hello(payload: Buffer) -> bool:
 
 
 def agree(own: Hello, peer: Hello) -> PeerCapabilities:
-    """Return the capabilities that both have; of two versions CLIENTS alone, as bare frames are what both understand.
+    """Return the capabilities that both have; with different versions CLIENTS at most, as both understand bare frames.
 
     Raises PeerRefusedError when the peer belongs to another cluster.
     """
@@ -207,7 +207,8 @@ class Announcement:
     """The combined segment's custom metadata; opaque here."""
 
     def encode(self) -> bytes:
-        """Return the message's body. The message's kind says which kind of object it names."""
+        """Return the announcement's body. Whether it names a combined segment or an archive object, the message's
+        kind says."""
         return b"".join(
             (
                 self.object_id.to_bytes(),
@@ -236,7 +237,7 @@ class Announcement:
 
 
 def encode_ranges(ranges: tuple[tuple[int, int], ...]) -> bytes:
-    """Encode the number of ranges less one as a byte, then start and end of each."""
+    """Encode ranges: their number less one as a byte, then start and end of each."""
     return b"".join((bytes((len(ranges) - 1,)), *(_RANGE.pack(start, end) for start, end in ranges)))
 
 
@@ -308,11 +309,11 @@ _REASONS = {one.value: one.name.lower() for one in RangeRefusal}
 
 @dataclass(frozen=True, slots=True)
 class ZoneReading:
-    """Which agents of a zone read an object, and which of its bytes they want together.
+    """Which agents of a zone read an object, and the ranges that all of them together want.
 
     A leader's agent knows which brokers of a zone follow partitions of an object, and which of their agents are
-    connected. So it says which of them to ask, in order, and what the first one must read. All agents of a zone get the
-    same list at the same time, so none needs to know which others are alive.
+    connected. So it says which of them to ask, in which order, and what the first one must read. All agents of a zone
+    get the same list at the same time, so none needs to know which others are alive.
     """
 
     readers: tuple[int, ...]
@@ -321,17 +322,17 @@ class ZoneReading:
     """[start, end) positions in bytes, ascending and apart."""
 
     def around(self, start: int, end: int) -> tuple[int, int]:
-        """Return the range to read for all agents when these bytes are wanted."""
+        """Return the range that the reader reads for all agents, around these bytes."""
         return next((each for each in self.ranges if each[0] <= start and end <= each[1]), (start, end))
 
     def encode(self) -> bytes:
-        """Encode it; it goes in front of an announcement's body."""
+        """Return its bytes, which stand in front of an announcement's body."""
         readers = (_BROKER.pack(one) for one in self.readers)
         return b"".join((bytes((len(self.readers),)), *readers, encode_ranges(self.ranges)))
 
     @classmethod
     def decode(cls, body: Buffer) -> tuple["ZoneReading", bytes]:
-        """Parse it; also return the announcement's body. Raises MalformedFrameError."""
+        """Parse it from the start of a body; also return the announcement behind it. Raises MalformedFrameError."""
         end = 1 + body[0] * _BROKER.size if len(body) else 1
         if len(body) <= end:
             raise MalformedFrameError(0, f"a shared announcement of {len(body)} bytes")
@@ -343,7 +344,7 @@ class ZoneReading:
 def in_order(segment_id: CombinedSegmentId, readers: Iterable[int]) -> tuple[int, ...]:
     """Return the readers in the order of rendezvous hashing: the first reads the object, the next ones replace it.
 
-    It spreads objects evenly, and when a reader leaves, only the objects that it would have read move.
+    Rendezvous hashing spreads objects evenly, and when a reader leaves, only the objects that it would have read move.
     """
     key = segment_id.to_bytes()
 
@@ -368,7 +369,7 @@ class RangeRequest:
     custom_metadata: bytes = b""
 
     def encode(self) -> bytes:
-        """Return the message's body."""
+        """Return the request as a message's body."""
         raw_id = self.segment_id.to_bytes()
         return _RANGE_REQUEST.pack(self.number, raw_id, self.start, self.end, *self.read) + self.custom_metadata
 
@@ -385,14 +386,13 @@ class RangeRequest:
 
 
 def encode_answer(number: int, data: Buffer) -> bytes:
-    """Return the header of an answer to a RANGES question; the data follows."""
+    """Return the header of a response to a RANGES request; the data follows it."""
     return _RANGE_ANSWER.pack(number, crc32c(data))
 
 
 def decode_answer(body: memoryview) -> tuple[int, memoryview | None]:
-    """Return the request's number and the data; None for data that was altered on its way. Raises
-    MalformedFrameError.
-    """
+    """Return the request's number and the data; None for data that was altered on the network. Raises
+    MalformedFrameError."""
     if len(body) < _RANGE_ANSWER.size:
         raise MalformedFrameError(0, f"an answer of {len(body)} bytes")
     number, checksum = _RANGE_ANSWER.unpack_from(body)
@@ -401,12 +401,12 @@ def decode_answer(body: memoryview) -> tuple[int, memoryview | None]:
 
 
 def encode_refusal(number: int, why: RangeRefusal) -> bytes:
-    """Return the message's body."""
+    """Return the body of a message that refuses a RANGES request, with the reason."""
     return _RANGE_REFUSAL.pack(number, why)
 
 
 def decode_refusal(body: Buffer) -> tuple[int, str]:
-    """Return the request's number and the reason. Raises MalformedFrameError."""
+    """Return the refused request's number and the reason. Raises MalformedFrameError."""
     if len(body) != _RANGE_REFUSAL.size:
         raise MalformedFrameError(0, f"a refusal of {len(body)} bytes")
     number, why = _RANGE_REFUSAL.unpack(body)

@@ -30,7 +30,8 @@ MAX_UNANSWERED: Final = 4_000
 
 
 def is_answered(frame: Buffer) -> bool:
-    """Return whether a broker answers this request: all but Produce with acks=0. Its beginning is enough."""
+    """Return whether a broker responds to this request: to all but Produce with acks=0. The frame's beginning is
+    enough."""
     if len(frame) < _REQUEST.size:
         return True
     api_key, api_version, _ = _REQUEST.unpack_from(frame)
@@ -51,7 +52,7 @@ def is_answered(frame: Buffer) -> bool:
 
 
 class RequestOrder(Generic[T]):
-    """The requests of one connection that wait for their answers, each with what is known of it."""
+    """The requests of one connection that wait for their responses, each with a note of the caller."""
 
     def __init__(self) -> None:
         self._sent: deque[tuple[int | None, T]] = deque()
@@ -65,9 +66,9 @@ class RequestOrder(Generic[T]):
         return (what for _, what in self._sent)
 
     def asked(self, frame: Buffer, what: T) -> None:
-        """Note a request, which goes to the broker next; its beginning is enough.
+        """Add a request, which goes to the broker next, with a note; the frame's beginning is enough.
 
-        Raises MalformedFrameError for more than MAX_UNANSWERED.
+        Raises MalformedFrameError if more than MAX_UNANSWERED wait.
         """
         if len(self._sent) >= MAX_UNANSWERED:
             raise MalformedFrameError(0, f"{len(self._sent)} requests wait for their answers already")
@@ -81,14 +82,14 @@ class RequestOrder(Generic[T]):
         self._has_tokens = self._has_tokens or (api_key, version) == (_SASL_HANDSHAKE, 0)
 
     def add(self, correlation_id: int, what: T) -> None:
-        """Note a request that is answered with this correlation id."""
+        """Add a request, whose response has this correlation id, with a note."""
         self._has_tokens = False
         self._sent.append((correlation_id, what))
 
     def answered(self, frame: Buffer) -> T:
-        """Return what is known of the request that this answer is for.
+        """Return the note of the request that this response belongs to, and remove it.
 
-        Raises MalformedFrameError if it is not an answer to the next request: then nobody knows what belongs to what.
+        Raises MalformedFrameError if it does not belong to the next request: then responses can no longer be paired.
         """
         correlation_id = _ANSWER.unpack_from(frame)[0] if len(frame) >= _ANSWER.size else None
         if not self._sent or self._sent[0][0] not in (None, correlation_id):
@@ -96,5 +97,5 @@ class RequestOrder(Generic[T]):
         return self.pop_first()
 
     def pop_first(self) -> T:
-        """Take out the first request, which is answered otherwise."""
+        """Remove the first request, which gets no response from the broker, and return its note."""
         return self._sent.popleft()[1]

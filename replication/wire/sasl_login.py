@@ -27,7 +27,7 @@ _CLIENT_ID = "remote-wal-bypass"
 
 @dataclass(frozen=True, slots=True)
 class SaslLogin:
-    """Credentials and mechanism of a login."""
+    """Credentials and mechanism with which the agent logs in at brokers."""
 
     mechanism: str
     username: str
@@ -36,7 +36,7 @@ class SaslLogin:
     async def log_in(self, connection: FramedConnection) -> None:
         """Log in on this connection.
 
-        Raises PeerRefusedError when the broker refuses, OSError (also TimeoutError) without answer.
+        Raises PeerRefusedError when the broker refuses, OSError (also TimeoutError) when it does not respond.
         """
         async with asyncio.timeout(_TIMEOUT_S):
             handshake = SaslHandshakeRequest(mechanism=self.mechanism, version=_HANDSHAKE_VERSION)

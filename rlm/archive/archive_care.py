@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CareLimits:
-    """Times in milliseconds."""
+    """Times that the care of archive objects waits for, in milliseconds."""
 
     delete_grace_ms: int
     """Time from the mark until the object is deleted; longer than any read."""
@@ -52,7 +52,8 @@ class CareLimits:
 
 @dataclass(frozen=True, slots=True)
 class KnownLogs:
-    """What is known of the logs now. Everything is needed of a partition that is not listed."""
+    """The logs' starts and the deleted topics, as known now. For a partition that is not listed, every object is
+    needed."""
 
     log_starts: Mapping[TopicIdPartition, int]
     deleted_topics: Container[TopicId]
@@ -61,7 +62,7 @@ class KnownLogs:
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """Objects and metadata that disagree."""
+    """Archive objects without metadata, and metadata without an object."""
 
     objects: tuple[ArchiveObjectId, ...]
     """Old stored objects without any metadata."""
@@ -73,7 +74,7 @@ class Orphans:
     """How many objects the listing has of the brokers in care."""
 
     def doubt(self, topic_doubt: str, limits: HealingLimits) -> str:
-        """Why nothing may be healed; empty if healing is safe."""
+        """Return why the orphans must not be healed; empty if healing is safe."""
         going, there = len(self.objects) + len(self.metadata), self.stored + len(self.metadata)
         if topic_doubt or limits.allows(going, there):
             return topic_doubt
@@ -81,7 +82,8 @@ class Orphans:
 
 
 class ArchiveCare:
-    """The care of archive objects. Blocking; for one thread. May be called at any interval."""
+    """Deletes archive objects, renews their metadata and heals orphans. Blocks; for one thread. Call it at any
+    interval."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class ArchiveCare:
         unsettled: Collection[ArchiveObjectId] = (),
         metadata_is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Take the next step with every object of these brokers; `cared_for` maps broker id to the registered
+        """Take the next step with each object of these brokers; `cared_for` maps a broker id to the registered
         incarnation.
 
         `unsettled` is RLMArchiveTask's, taken before the call. `metadata_is_whole` blocks until the store knows
@@ -188,7 +190,7 @@ class ArchiveCare:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOrphanRounds:
-    """One search for orphans of the archive. Blocks."""
+    """Searches the archive for orphans and heals them. Blocks."""
 
     care: ArchiveCare
     incarnations: Callable[[], Mapping[int, int]]
@@ -200,7 +202,7 @@ class ArchiveOrphanRounds:
     wall_ms: Callable[[], int]
 
     def run_once(self) -> bool:
-        """Find orphans, and heal them. False if the search must be repeated soon."""
+        """Find orphans and heal them. Returns False if the search failed and should be repeated soon."""
         incarnations, now_ms = self.incarnations(), self.wall_ms()
         if not incarnations:
             return False

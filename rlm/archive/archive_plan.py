@@ -34,7 +34,7 @@ PREPARED_TTL_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """How large and how old a range must be, and how large an object becomes."""
+    """How large and how old a range must be before it is archived, and how large an object becomes."""
 
     min_bytes: int
     max_bytes: int
@@ -94,7 +94,7 @@ class ArchivePlan:
 
 
 class PartitionPlanner:
-    """Chooses one partition's next range. See the module's theory."""
+    """Chooses the next range of one partition to archive."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class PartitionPlanner:
         return None
 
     def published(self, object_id: ArchiveObjectId) -> None:
-        """Record that the plan is in this object, and published as committed."""
+        """Record that the planned range was written to this object, and its commit published."""
         self._pending.append(object_id)
         self.reset()
 
@@ -146,7 +146,7 @@ class PartitionPlanner:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the parts that were found and search all again, because some could not be read."""
+        """Forget the sources found so far and search again, because some could not be read."""
         self._parts = []
         self._size_bytes = 0
         self._oldest_ms = None

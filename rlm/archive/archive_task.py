@@ -106,7 +106,7 @@ class ArchiveSources:
     """The reason not to draw conclusions from what the metadata topic lacks; empty if there is none."""
 
     def metadata_is_whole(self) -> bool:
-        """Whether the stores know everything that was ever published."""
+        """Return whether the stores have everything that was ever published; waits for it."""
         return self.read_to_end() and not self.topic_doubt()
 
 
@@ -136,7 +136,7 @@ class RLMArchiveTask:
         runtime: Runtime,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`first_writer_id` is the id of the first object; its sequence counts archive objects only."""
+        """`first_writer_id` is the id of the first archive object; ids of combined segments are counted separately."""
         self._sources = sources
         self._storage = storage
         self._next_writer_id = first_writer_id
@@ -153,7 +153,7 @@ class RLMArchiveTask:
 
     @property
     def unsettled(self) -> frozenset[ArchiveObjectId]:
-        """Objects whose commit may still come, or is on its way to the topic and back.
+        """Objects whose commit may still come, or was published and not read back yet.
 
         A search for abandoned prepared objects must skip these, however old they are: a deletion after the commit would
         come when the sources are already released. Any thread may ask.
@@ -163,8 +163,7 @@ class RLMArchiveTask:
         )
 
     def assign(self, partitions: Iterable[tuple[TopicIdPartition, Callable[[], LogView | None]]]) -> None:
-        """Set the led partitions to archive, each with a function that reads its log; that blocks, and runs in the
-        pool.
+        """Set the led partitions to archive, each with a function that reads its log; the function may block.
 
         The function returns None when the log is not there, and may raise LogDirectoryError or MalformedFileError.
         """
@@ -197,7 +196,7 @@ class RLMArchiveTask:
                     wait.cancel()
 
     async def run_due(self) -> int:
-        """Process what is due now, one partition after the other. Returns how many objects were made."""
+        """Archive what is due now, one partition after the other. Returns how many objects were made."""
         made = 0
         while due := self._schedule.take_due(self._clocks.monotonic_s(), 1):
             made += await self._process(due[0])

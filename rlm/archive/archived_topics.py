@@ -27,7 +27,7 @@ from rlm.write_path.assignment import Assignment
 
 @dataclass(frozen=True, slots=True)
 class CareDuties:
-    """What this agent takes care of now, and what it knows of the logs."""
+    """The brokers whose archive objects this agent owns, and what it knows of the logs."""
 
     incarnations: Mapping[int, int]
     """By broker id, the incarnation registered for its objects, where this agent is the caretaker. Empty until the
@@ -36,7 +36,8 @@ class CareDuties:
 
 
 class ArchivedTopics:
-    """Updated in the event loop; any thread may read."""
+    """Answers which topics are archived and which objects this agent owns. Updated in the event loop; any thread may
+    read."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class ArchivedTopics:
     ) -> None:
         """`own` is this incarnation's registration; `archives_here` says whether this agent's own archive is on.
 
-        `clock` is lasting, in seconds.
+        `clock` also counts while the host sleeps, in seconds.
         """
         self._own = own
         self._store = store
@@ -72,7 +73,7 @@ class ArchivedTopics:
             self._epochs = self._new_epochs()
 
     def is_archived(self, topic_id: TopicId) -> bool:
-        """Whether the topic's entries wait for an archive, here or on another broker."""
+        """Whether the topic's entries are kept until an archive has them, here or on another broker."""
         name = self._observation.names.get(topic_id)
         settings = self._settings.table.of(name, topic_id) if name is not None else None
         if settings is None or not (settings.enable and settings.archive):
@@ -84,7 +85,7 @@ class ArchivedTopics:
         return self._epochs.of(partition)
 
     def duties(self, brokers: Collection[int]) -> CareDuties:
-        """Return the duties for the brokers that `Caretaking` names, as far as their registrations were read."""
+        """Return the duties for the brokers that `Caretaking` names, if their registrations were read."""
         own = self._own
         known = self._store.registration_of(own.broker_id)
         incarnations = {}
@@ -109,7 +110,7 @@ class _GoneTopics:
 
 
 class ArchiveTier:
-    """Answers for expiration. Any thread may ask."""
+    """The archive as a long-term tier: expiration asks it what is archived. Any thread may ask."""
 
     def __init__(
         self,
@@ -135,7 +136,8 @@ class ArchiveTier:
         return self._archive.covers(partition, epoch, entry.first_offset, last if end is None else min(last, end - 1))
 
     def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Return a range in the newest epoch, from its first archived offset to the first hole."""
+        """Return the archived range of the newest epoch, from its first archived offset to the first hole; None
+        without any."""
         chain = self._chain_of(partition)
         epoch = chain.newest_epoch if chain is not None else None
         if chain is None or epoch is None:
@@ -144,5 +146,5 @@ class ArchiveTier:
         return None if found is None else HeldRange(epoch, *found)
 
     def waits_for(self, topic_id: TopicId, /) -> bool:
-        """Whether only the archive may release the topic's entries, and neither time nor another tier."""
+        """Whether the topic's entries may be released only once they are archived, whatever their age."""
         return self._is_archived(topic_id)

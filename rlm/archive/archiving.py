@@ -35,7 +35,7 @@ _CARE_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class ArchivingLimits:
-    """How much is done at once, and how often."""
+    """How much is archived and deleted at once, and how often."""
 
     task: ArchiveTaskLimits
     care: CareLimits
@@ -46,7 +46,7 @@ class ArchivingLimits:
 
 
 class Archiving:
-    """Runs the archive. Use it in the event loop."""
+    """Runs the archive's tasks. For the event loop."""
 
     def __init__(
         self,
@@ -83,9 +83,10 @@ class Archiving:
             )
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Archive until cancelled, whether or not the store is there.
+        """Archive until cancelled; while the object store cannot be loaded, retry.
 
-        Work under way is left as it is: a prepared object runs out of time. The store may be read until `close`.
+        Work under way is dropped: a prepared object is deleted after its time to live. The store may be read until
+        `close`.
         """
         while (storage := await self._storage()) is None:
             await sleep(_STORAGE_RETRY_S)
@@ -138,7 +139,7 @@ class Archiving:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def care_of(self, storage: ObjectArchiveStorage) -> ArchiveCare:
-        """Return the care of the objects in this store."""
+        """Return an `ArchiveCare` for the objects in this store."""
         sources = self._sources
         return ArchiveCare(
             sources.archive, storage, sources.publisher, self._limits.care, self._metrics, sources.wal.knows_incarnation

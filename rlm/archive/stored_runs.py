@@ -96,7 +96,7 @@ class _Log:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLinks:
-    """The archive's objects as a source of links."""
+    """The archive's index and store, from which links to archive objects are made."""
 
     store: ArchiveStore
     min_run_bytes: int
@@ -104,7 +104,7 @@ class ArchiveLinks:
 
 
 class LedLogs:
-    """The led partitions' logs, and what the metadata says of their objects."""
+    """Finds batches of led logs in object storage, by the metadata and checked against the log."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class LedLogs:
         *,
         takes_digests: bool = False,
     ) -> None:
-        """`stored_log` is RemoteWalLogManager's.
+        """`stored_log` returns a led log and how far it is stored (`RemoteWalLogManager.stored_log`).
 
         A read of fewer than `min_entry_bytes` costs more than these bytes across zones; topics with the policy `always`
         have them linked all the same.
@@ -173,7 +173,7 @@ class LedLogs:
                 yield archived.object_id, archived.run, b""
 
     def is_living(self, object_id: StoredObjectId) -> bool:
-        """Whether the object is finished and its deletion was not started, according to the metadata."""
+        """Whether the object is finished and not being deleted, according to the metadata."""
         if isinstance(object_id, ArchiveObjectId):
             state = self._archive.store.state_of(object_id) if self._archive is not None else None
         else:

@@ -58,12 +58,12 @@ _SETTINGS_TIMEOUT_S = 30.0
 
 
 class ClusterUnknownError(Exception):
-    """The cluster's answer was incomplete."""
+    """The cluster's response was incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """A topic's replicas."""
+    """How many replicas a topic has, and which partitions have one out of sync."""
 
     factor: int
     """Replicas of the partition that has the fewest; 0 when none is known."""
@@ -73,7 +73,7 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The cluster at one time."""
+    """What the cluster's brokers said of topics, retention and replicas at one time."""
 
     view: ClusterView
     """With the topics' local retention."""
@@ -107,7 +107,7 @@ class _AnswersById:
 
 
 class ClusterObserver:
-    """Asks Kafka. One caller at a time."""
+    """Asks Kafka about brokers, topics, retention and log starts. Blocks; one caller at a time."""
 
     def __init__(self, client: KafkaClientConfig, broker_id: int, watch: TopicWatch, timeout_s: float = 10.0) -> None:
         self._cluster = KafkaCluster(client, f"remote-wal-agent-{broker_id}-lifecycle", timeout_s)
@@ -121,9 +121,9 @@ class ClusterObserver:
     ) -> Observation:
         """Return the brokers, the topics that exist, and retention and log start offsets of the wanted ones.
 
-        `heard_of` are names of topics that may be among the wanted ones. `wall_ms` is asked before the first question,
-        which is what the view is as of, and once topics are known: a grace time must not begin before, however long
-        the answers took. Raises ClusterUnknownError, KafkaClusterError.
+        `heard_of` are names of topics that may be among the wanted ones. `wall_ms` is called before the first request:
+        that is the view's time. It is called again once topics are known: a grace time must not begin earlier, however
+        long responses took. Raises ClusterUnknownError, KafkaClusterError.
         """
         asked_ms = wall_ms()
         listing = self._cluster.listing()
@@ -265,7 +265,7 @@ def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, stat
 
 
 class KnownSettings(Protocol):
-    """The part of `metadata_topic.settings.settings_topic.SettingsReader` used here."""
+    """The subset of `metadata_topic.settings.settings_topic.SettingsReader` that the cluster's watch needs."""
 
     @property
     def table(self) -> SettingsTable: ...
@@ -317,7 +317,7 @@ def held_partitions(view: ClusterView) -> int:
 
 
 class ClusterWatch:
-    """Asks the cluster from time to time. Use it in the event loop; questions block, on `threads`."""
+    """Asks the cluster from time to time. For the event loop; requests block, on `threads`."""
 
     def __init__(
         self,
@@ -329,7 +329,8 @@ class ClusterWatch:
         wall_ms: Callable[[], int],
         threads: Executor,
     ) -> None:
-        """`make_observer` is called for the first question; `wanted` returns the topics that have objects, in a thread.
+        """`make_observer` is called before the first request; `wanted` returns the topics that have objects, in a
+        thread.
 
         `on_observation` is called in the event loop, with a time in milliseconds at which the cluster had answered.
         """
@@ -343,7 +344,7 @@ class ClusterWatch:
         self._names: Mapping[TopicId, str] = {}
 
     async def run_once(self) -> bool:
-        """Ask the whole cluster once. False when it did not answer."""
+        """Ask for the whole cluster once. Returns False when it did not respond."""
         wanted = await asyncio.get_running_loop().run_in_executor(self._threads, self._wanted)
         known = self._settings.table.topics
         # Enabled topics without objects count, too: their retention matters for the metadata topic.

@@ -74,7 +74,7 @@ _OLDEST_PER_SCAN = 16
 
 
 class LifecycleStore(Protocol):
-    """The metadata store, as used here."""
+    """The subset of the metadata store that expiration needs."""
 
     def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None: ...
 
@@ -87,13 +87,13 @@ class LifecycleStore(Protocol):
     def local_losses(self) -> LocalLosses: ...
 
     def find_adopters(self, object_id: RouterObjectId, /) -> Collection[CombinedSegmentId]:
-        """Return the segments that name a gateway's object."""
+        """Return the segments, not deleted, that name this object of a gateway."""
 
     def dead_tails(self, combined_segment_id: CombinedSegmentId, /) -> DeadTails: ...
 
 
 class Verdict(Enum):
-    """The guard's decision."""
+    """The result of the last check before a deletion."""
 
     DELETE = "delete"
     HOLD = "hold"
@@ -103,7 +103,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ExpirationLimits:
-    """Times of the life cycle."""
+    """Grace times, back-offs and other times of deletion, in milliseconds."""
 
     delete_grace_ms: int
     uncommitted_ttl_ms: int
@@ -132,7 +132,7 @@ class _Deletion:
 
 
 class ExpirationPlanner:
-    """Knows what is being deleted, and how far the scan is. See the module's theory."""
+    """Decides which segments to delete: it tracks deletions in progress, and scans the segments piece by piece."""
 
     def __init__(self, store: LifecycleStore, tier: LongTermTier, limits: ExpirationLimits, rng: Random) -> None:
         self.store = store
@@ -147,7 +147,7 @@ class ExpirationPlanner:
         """Topics whose records were judged; a view should know them."""
 
     def cluster_seen(self, view: ClusterView) -> None:
-        """Judge by this view from now on."""
+        """Use this view of the cluster from now on."""
         self._view = view
         self._judge_anew()
 
@@ -240,7 +240,7 @@ class ExpirationPlanner:
     # The deletions that were started.
 
     def started(self, metadata: PublishedSegment, now_ms: int) -> None:
-        """Record that DELETE_SEGMENT_STARTED was published; `metadata` is the segment before that."""
+        """Record that DELETE_SEGMENT_STARTED was published; `metadata` is the segment as it was before."""
         due_ms = now_ms + self._limits.delete_grace_ms
         self._deletions[metadata.combined_segment_id] = _Deletion(due_ms, metadata.event_timestamp_ms)
 
@@ -278,7 +278,7 @@ class ExpirationPlanner:
         return Verdict.HOLD
 
     def written(self, segment_id: CombinedSegmentId, written_ms: int) -> None:
-        """Set when the object was written, as the object itself says."""
+        """Record when the object was written, according to the object store."""
         self._deletions[segment_id].written_ms = written_ms
 
     def put_off(self, segment_id: CombinedSegmentId, now_ms: int) -> None:
@@ -295,12 +295,13 @@ class ExpirationPlanner:
             self._deletions[segment_id].is_finished = True
 
     def is_being_deleted(self, segment_id: CombinedSegmentId) -> bool:
-        """Whether its deletion was started here, whatever the store has read of it. On any thread."""
+        """Whether the segment's deletion was started by this agent, even if the store has not read it yet. On any
+        thread."""
         return segment_id in self._deletions
 
 
 class DeletionQuota:
-    """Limits deletions per second, with one second's worth at once."""
+    """Limits deletions per second; up to one second's worth may begin at once."""
 
     def __init__(self, per_second: float, now_s: float) -> None:
         self._per_second = per_second
@@ -327,8 +328,8 @@ class AdoptedObjects:
     """Deletes a gateway's object that segments have adopted, together with the last segment that names it.
 
     See `plugin.adopted_records`. If adopted, a gateway's object holds records for one leader's agent only, so the agent
-    that cares for that broker's segments knows all segments that name it. An object younger than `AGE_MS` may still get
-    named and is left alone; a gateway's sweep finds it later, like anything that two agents' care has missed.
+    that owns that broker's segments knows all segments that name it. An object younger than `AGE_MS` may still be
+    adopted by another segment, so it stays; a gateway's sweep finds it later.
     """
 
     def __init__(
@@ -337,7 +338,7 @@ class AdoptedObjects:
         find_adopters: Callable[[RouterObjectId], Collection[CombinedSegmentId]],
         wall_ms: Callable[[], int],
     ) -> None:
-        """`find_adopters` is the metadata store's."""
+        """`find_adopters` returns the segments that name a gateway's object (`LifecycleStore.find_adopters`)."""
         self._storage = storage
         self._find_adopters = find_adopters
         self._wall_ms = wall_ms
@@ -370,7 +371,7 @@ DELETE_THREADS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Responsibility:
-    """What this agent may delete."""
+    """Whose objects this agent may delete, and what it knows of unfinished uploads."""
 
     brokers: Callable[[], Collection[int]]
     """The brokers whose objects are in its care; empty while that is unknown, or while metadata is not read or
@@ -420,9 +421,9 @@ class RLMWalExpirationTask:
         self._turns = asyncio.Semaphore(DELETE_THREADS)
 
     async def run_once(self) -> bool:
-        """Start what can be started and delete what is due, within the quota. False if it was not possible.
+        """Start planned deletions and delete due objects, within the quota. False if that was not possible.
 
-        Deletions that the store fails are counted separately.
+        Deletions that fail in the object store do not count as False.
         """
         brokers = self._responsibility.brokers()
         if not brokers:
@@ -536,7 +537,7 @@ class RLMWalExpirationTask:
 def deletion_record(
     metadata: PublishedSegment, state: RemoteLogSegmentState, now_ms: int
 ) -> RemoteWalCombinedLogSegmentMetadata:
-    """Make a DELETE_SEGMENT_* record without entries, which means all of the object's."""
+    """Make a DELETE_SEGMENT_* record. It has no entries: it is about all of the object's."""
     return RemoteWalCombinedLogSegmentMetadata(
         metadata.combined_segment_id, (), state, now_ms, metadata.size_bytes, metadata.custom_metadata
     )

@@ -55,7 +55,7 @@ _ToldKey = tuple[CombinedSegmentId, int]
 
 
 class UploadedRuns(Protocol):
-    """The metadata store, as used here."""
+    """The subset of the metadata store that failover needs."""
 
     def outside_of(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, /
@@ -63,7 +63,7 @@ class UploadedRuns(Protocol):
         """Return living runs with offsets that a log with these epochs lacks, each with the first such offset."""
 
     def local_losses(self) -> LocalLosses:
-        """Return the losses that were declared already."""
+        """Return the local losses that were already declared, by partition."""
 
 
 Leaders = Mapping[int, int]
@@ -71,7 +71,7 @@ Leaders = Mapping[int, int]
 
 
 class FailoverPlanner:
-    """Says which entries a leader must declare dead. For one thread at a time."""
+    """Finds the entries that a leader must declare dead, or hold as local losses. For one thread at a time."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class FailoverPlanner:
         store: UploadedRuns,
         declare_loss: Callable[[DeclaredGap], None] = lambda _loss: None,
     ) -> None:
-        """`declare_loss` is called with what the log lost without an election, repeatedly until the store knows it."""
+        """`declare_loss` is called with records that the log lost without an election, repeatedly until the store
+        knows the loss."""
         self._broker_id = broker_id
         self._store = store
         self._declare_loss = declare_loss
@@ -96,7 +97,7 @@ class FailoverPlanner:
     ) -> list[RemoteWalLogSegmentMetadataUpdate]:
         """Return the records to publish now, one for each combined segment.
 
-        `epochs` is the leader's checkpoint; `leaders` is asked only if it matters.
+        `epochs` are those of the leader's checkpoint; `leaders` is called only if the elected leaders matter.
         """
         leader_epoch = epochs.newest_epoch
         if leader_epoch is None:
@@ -144,7 +145,7 @@ class FailoverPlanner:
             told.pop((update.combined_segment_id, entry.leader_epoch), None)
 
     def keep_only(self, led: Iterable[TopicIdPartition]) -> None:
-        """Forget partitions that are not led here any more."""
+        """Forget all partitions but these, which are led here."""
         wanted = set(led)
         for partition in [known for known in self._told if known not in wanted]:
             del self._told[partition]
@@ -166,7 +167,8 @@ _PARTITIONS_AT_ONCE = 100
 
 
 class FailoverTask:
-    """Declares what elections killed, from time to time. Use it in the event loop; files are read on `threads`.
+    """Runs a `FailoverPlanner` from time to time and publishes what it finds. For the event loop; reads files on
+    `threads`.
 
     `rlm.lifecycle.failover` plans it.
     """
@@ -181,7 +183,7 @@ class FailoverTask:
         threads: Executor,
         read_leaders: Callable[[Collection[TopicId]], Mapping[TopicIdPartition, Leaders]],
     ) -> None:
-        """`planner` is used on `threads`.
+        """`planner` runs on `threads`.
 
         `read_leaders` is `kafka_log.broker_files.cluster_metadata.read_leaders` for this broker.
         """
@@ -202,9 +204,8 @@ class FailoverTask:
         self._led = tuple(assignments)
 
     async def run_once(self) -> bool:
-        """Look at every led partition that has objects. Always True: unreadable logs are logged, and looked at
-        again.
-        """
+        """Check every led partition that has objects. Always returns True: unreadable logs are logged, and checked
+        again next time."""
         loop, led = asyncio.get_running_loop(), self._led
         self._planner.keep_only(assignment.topic_id_partition for assignment in led)
         stored = frozenset(await loop.run_in_executor(self._threads, self._store.topic_id_partitions))

@@ -42,7 +42,7 @@ _PUBLISH_AGAIN_S = 0.5
 
 
 class GapDeclarations:
-    """Declares what of led logs is in no object. See the module's theory."""
+    """Declares in the metadata topic which records of led logs are in no object, and why."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class GapDeclarations:
         metrics: WriteMetrics,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Records are counted from `first_record` on.
+        """Declaration records are numbered from `first_record` on.
 
-        `known` takes them in before the topic returns them: a restarted write path asks for them at once.
+        `known` gets each declaration before the topic returns it: a restarted write path looks for it there at once.
         """
         self.next_record = first_record
         self._publisher = publisher
@@ -85,7 +85,7 @@ class GapDeclarations:
             self._declare([gap])
 
     def declare_gaps(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
-        """Declare offsets that the log does not have any more."""
+        """Declare offsets that the log no longer has."""
         partition, gaps = assignment.topic_id_partition, list(gaps)
         try:
             epochs = read_leader_epochs(assignment.directory)
@@ -112,9 +112,9 @@ class GapDeclarations:
                 self._declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
 
     def declare_not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange], epoch: int) -> None:
-        """Declare offsets that were left out of objects because nobody wants them stored.
+        """Declare offsets that were left out of objects because they went inline and nothing needs them stored.
 
-        A negative `epoch` takes the newest of the log on disk.
+        A negative `epoch` stands for the newest epoch of the log on disk.
         """
         partition = assignment.topic_id_partition
         try:
@@ -141,7 +141,7 @@ class GapDeclarations:
         self._declare(starts)
 
     def close(self) -> None:
-        """Publish what waits, as far as the publisher takes it."""
+        """Publish the declarations that wait; those that the publisher refuses are dropped."""
         self._publish()
         if self._publication is not None:
             self._publication.cancel()
@@ -195,7 +195,7 @@ _SHOWN = 100
 
 
 class LedGaps:
-    """Declared gaps that still matter: a gap ends once records behind it were released. Any thread may ask."""
+    """The declared gaps of led logs that matter still: a gap ends once records behind it were released. Thread-safe."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class LedGaps:
         self._chain_of = chain_of
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return the first hundred gaps as JSON."""
+        """Return the first hundred gaps as values for JSON."""
         found: list[dict[str, Any]] = []
         for status, gap in self._gaps():
             if len(found) == _SHOWN:
@@ -230,9 +230,8 @@ class LedGaps:
         return sum(gap.to_offset - gap.from_offset for _, gap in self._gaps())
 
     def describe_held(self) -> list[dict[str, Any]]:
-        """Return what logs lost and object storage holds until somebody decides: the first hundred partitions, as
-        JSON.
-        """
+        """Return the first hundred partitions whose log lost records that object storage still holds, as values for
+        JSON."""
         found: list[dict[str, Any]] = []
         for status, runs in self._held():
             if len(found) == _SHOWN:
@@ -251,7 +250,7 @@ class LedGaps:
 
     @property
     def held_offsets(self) -> int:
-        """How many offsets are held."""
+        """How many offsets the logs lost while object storage still holds them."""
         return sum(
             end - begin
             for _, runs in self._held()

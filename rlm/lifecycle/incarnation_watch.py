@@ -31,7 +31,7 @@ _LOOK_S = 2.0
 
 
 class IncarnationTakenError(Exception):
-    """This agent's incarnation was never valid; `above` is the registered one, which no living agent holds."""
+    """This agent's incarnation is too low to be valid; that in `above` is registered, and no living agent holds it."""
 
     def __init__(self, above: int) -> None:
         self.above = above
@@ -39,7 +39,7 @@ class IncarnationTakenError(Exception):
 
 
 class KnownRegistrations(Protocol):
-    """The metadata store, as used here."""
+    """The subset of the metadata store that the watch needs."""
 
     def registration_of(self, broker_id: int, /) -> RemoteWalNodeRegistration | None: ...
 
@@ -48,7 +48,7 @@ class KnownRegistrations(Protocol):
 
 
 class IncarnationWatch:
-    """Notices a newer incarnation of this agent. Use it in the event loop; any thread may read `fenced_because`."""
+    """Notices a newer incarnation of this broker's agent. For the event loop; any thread may read `fenced_because`."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class IncarnationWatch:
         read_to_end: Callable[[], Awaitable[bool]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`register` publishes this incarnation's registration (PublicationBacklogFullError).
+        """`register` publishes this incarnation's registration; it may raise PublicationBacklogFullError.
 
-        `read_to_end` is True when the store knows everything that was in the topic at the call.
+        `read_to_end` waits until the store has everything that is in the topic at the call; False if that fails.
         """
         self._broker_id = broker_id
         self._incarnation = incarnation
@@ -75,7 +75,7 @@ class IncarnationWatch:
         """Why nothing is uploaded; None while this incarnation is valid, as far as is known."""
 
     def look(self) -> bool:
-        """Whether this incarnation is valid, by what was read."""
+        """Check once whether this incarnation is valid, by the registrations read so far."""
         newer = self._newer()
         if newer is not None and self.fenced_because is None:
             self.fenced_because = (
@@ -89,7 +89,7 @@ class IncarnationWatch:
         return newer is None
 
     async def run(self) -> None:
-        """Watch as long as the agent runs, once the topic was read. Raises IncarnationTakenError."""
+        """Check as long as the agent runs, once the topic was read. Raises IncarnationTakenError."""
         while True:
             if not self.look() and not self._counted:
                 await self._ask()

@@ -39,24 +39,26 @@ _RESOLUTION_MS: Final = 1000
 
 
 class StoreClock:
-    """Bounds how far this host's clock is off the store's.
+    """Bounds how far this host's clock is off the object store's.
 
-    Theory. Ages tell what is deleted, and the times that are compared come from several hosts and the store. A host
-    that started with a wrong clock takes young objects for old ones. The store tells of each object when it wrote it.
-    Where the write lay between two times of this process's lasting clock, that bounds how late it is at the store, from
-    then on, whatever is done to the host's clock, and however long the host was suspended.
+    Theory. Deletions depend on ages, and the times that are compared come from several hosts and the object store. A
+    host that started with a wrong clock takes young objects for old ones. The object store gives each object the time
+    of its write. This process knows between which two times of its own lasting clock the write lay. That bounds how
+    late it is at the store, from then on, even if the host's clock is changed or the host sleeps.
     """
 
     def __init__(self) -> None:
         self._reading: tuple[int, float, float] | None = None
 
     def was_written(self, last_modified_ms: int | None, before_s: float, after_s: float) -> None:
-        """Note when the store says a write was, which lay between these times; None: it does not say."""
+        """Note a write of this process between `before_s` and `after_s`, and the object store's time for it; None:
+        unknown."""
         if last_modified_ms is not None:
             self._reading = last_modified_ms, before_s, after_s
 
     def ahead_ms(self, wall_ms: int, now_s: float) -> int:
-        """Return how far the host's clock is ahead at least; below 0: behind; 0 if both may agree or unknown."""
+        """Return by how much the host's clock is ahead, at least; negative: behind; 0 if both may agree, or if it is
+        unknown."""
         if self._reading is None:
             return 0
         written_ms, before_s, after_s = self._reading
@@ -73,7 +75,7 @@ _CONTESTED: Final = "contested-"
 
 
 class KnownLeases(NamedTuple):
-    """What agents of this cluster have recorded so far."""
+    """The leases that agents of this cluster have recorded in the settings topic so far."""
 
     values: frozenset[LeaseValue]
     may_lack: bool = False
@@ -84,7 +86,7 @@ class RecordedLeases(Protocol):
     """The record of leases in the settings topic."""
 
     def read(self) -> KnownLeases | None:
-        """Return everything that agents of this cluster have recorded so far; None if it was not read to its end."""
+        """Return all leases that agents of this cluster have recorded; None if the topic was not read to its end."""
 
     def record(self, lease: LeaseValue) -> None:
         """Record a lease; it is durable when this returns. Raises MetadataTopicError."""
@@ -96,7 +98,7 @@ class _Found(NamedTuple):
 
 
 class Lease:
-    """One agent's part in the lease. See the module's theory."""
+    """One agent's part in holding the lease in the bucket for its cluster."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class Lease:
         new_value: Callable[[], str],
         lasting_s: Callable[[], float],
     ) -> None:
-        """`lasting_s` goes on while the machine is suspended (`plugin.wall_clock.lasting_s`)."""
+        """`lasting_s` also counts while the host sleeps (`plugin.wall_clock.lasting_s`)."""
         self._blobs = blobs
         self._recorded = recorded
         self._new_value = new_value
@@ -131,20 +133,21 @@ class Lease:
 
     @property
     def may_delete(self) -> bool:
-        """Whether this cluster has held the lease recently."""
+        """Whether this cluster has held the lease recently, so that its agents may delete objects."""
         held_s = self._held_s
         if self.lost_because is not None or self.is_contested or held_s is None:
             return False
         return self._lasting_s() - held_s < _SILENT_LOOKS * LOOK_S
 
     def host_is_ahead_ms(self, wall_ms: int) -> int:
-        """Return how far the host's clock is ahead of the store's, as `StoreClock.ahead_ms`, by renewals."""
+        """Return by how much the host's clock is ahead of the object store's, as seen at renewals
+        (`StoreClock.ahead_ms`)."""
         return self._clock.ahead_ms(wall_ms, self._lasting_s())
 
     def look(self) -> None:
-        """Look at the lease once, and renew it if due.
+        """Read the lease once, and renew it if due.
 
-        After RemoteStorageError or MetadataTopicError nothing new is known.
+        After RemoteStorageError or MetadataTopicError, what was known before stays as it was.
         """
         listed_s, before_s = self._lasting_s(), self._listed_s
         listed = self._listed()
@@ -233,7 +236,8 @@ class Lease:
         )
 
     def take(self) -> int:
-        """Take the lease for this cluster, whoever had it. Returns its number. Raises like `look`."""
+        """Take the lease for this cluster, whoever held it. Returns its number. Raises RemoteStorageError,
+        MetadataTopicError."""
         stored = _numbered(self._listed())
         recorded = self._recorded.read()
         known = (*map(self._value, stored), *(recorded.values if recorded is not None else ()))

@@ -26,7 +26,7 @@ ToldStarts = Mapping[TopicIdPartition, Mapping[int, int]]
 
 
 class StoredRuns(Protocol):
-    """The metadata store, as used here."""
+    """The subset of the metadata store that log starts need."""
 
     def log_starts(self) -> ToldStarts: ...
 
@@ -39,21 +39,22 @@ class _Seen(NamedTuple):
 
 
 class LogStarts:
-    """The starts of led logs as they were seen, and of all logs as the topic tells."""
+    """The starts of led logs as this agent saw them, and the starts of all logs in the metadata topic."""
 
     def __init__(self, store: StoredRuns) -> None:
         self._store = store
         self._seen: dict[TopicIdPartition, _Seen] = {}
 
     def told(self, log_starts: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
-        """Return how far these logs' starts may release records; nothing of a log that the topic tells no start of."""
+        """Return up to which offsets logs' starts may release records; a log whose start is not in the topic is left
+        out."""
         told = self._store.log_starts()
         return {one: min(start, max(told[one].values())) for one, start in log_starts.items() if one in told}
 
     def to_declare(
         self, log_starts: Mapping[TopicIdPartition, int], led: Iterable[Assignment]
     ) -> Iterator[DeclaredGap]:
-        """Yield what the topic must be told of the logs that are led here, given where all logs begin now."""
+        """Yield the starts of logs led here that are not in the topic yet; `log_starts` is where all logs begin now."""
         told = self._store.log_starts()
         before, self._seen = self._seen, {}
         for assignment in led:

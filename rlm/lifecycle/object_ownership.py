@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class NodeRegistration(NamedTuple):
-    """The content of a node registration record."""
+    """A registration: which incarnation of which agent owns a broker's objects."""
 
     broker_id: int
     incarnation: int
@@ -35,10 +35,10 @@ class NodeRegistration(NamedTuple):
 
 
 class Registrations(Protocol):
-    """The metadata store, as used here."""
+    """The subset of the metadata store that ownership needs."""
 
     def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
-        """Return the last registration for this broker's objects."""
+        """Return the last registration that says who owns this broker's objects."""
 
     def broker_ids(self) -> Collection[int]:
         """Return every broker that has segments or a registration."""
@@ -49,7 +49,7 @@ TAKEOVER_MS: Final = 3_600_000
 
 
 class ObjectOwnership:
-    """Decides about registrations. One thread at a time."""
+    """Decides which registrations this agent publishes, and whose objects it owns. One thread at a time."""
 
     def __init__(
         self, broker_id: int, incarnation: int, registrations: Registrations, takeover_ms: int = TAKEOVER_MS
@@ -60,7 +60,7 @@ class ObjectOwnership:
         self._missing_since_ms: dict[int, int] = {}
 
     def registrations_due(self, living: Collection[int], now_ms: int) -> list[NodeRegistration]:
-        """Return what to publish now; `living` are the brokers in a complete answer of the cluster."""
+        """Return the registrations to publish now; `living` are the brokers in a complete response of the cluster."""
         own_id = self._own.broker_id
         due = []
         known = self._registrations.registration_of(own_id)
@@ -103,15 +103,16 @@ class ObjectOwnership:
 
 
 class DecommissionError(Exception):
-    """The broker's objects cannot be given to that heir."""
+    """The broker's objects cannot be given to the broker that was named as heir."""
 
 
 def inheritance(
     broker_id: int, heir_id: int, living: Collection[int], registrations: Registrations
 ) -> NodeRegistration:
-    """Return the registration to publish. Raises DecommissionError; `living` are the brokers in the cluster.
+    """Return the registration that gives a gone broker's objects to the heir. `living` are the cluster's brokers.
 
-    A living broker's agent would take its care back at once; an heir without an agent would never take it up.
+    Raises DecommissionError if the broker lives, as its agent would take its objects back at once, or if the heir has
+    no agent.
     """
     if broker_id == heir_id:
         raise DecommissionError(f"broker {broker_id} cannot be its own heir")
@@ -137,7 +138,7 @@ class StoreRegistrations:
         self._agents = agents
 
     def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
-        """Return the last registration for this broker's objects."""
+        """Return the last registration that says who owns this broker's objects."""
         known = self._store.registration_of(broker_id)
         if known is None:
             return None
@@ -156,7 +157,7 @@ def publish_registration(
 
 
 class Caretaking:
-    """Updated in the event loop; any thread may call `brokers`."""
+    """The brokers whose objects this agent owns now. Updated in the event loop; any thread may call `brokers`."""
 
     def __init__(
         self,
@@ -165,10 +166,8 @@ class Caretaking:
         unpublished_max_s: float,
         may_delete: Callable[[], bool] = lambda: True,
     ) -> None:
-        """No objects are in care while metadata has waited for publication longer than `unpublished_max_s`.
-
-        Nor are any while something else speaks against deleting (`may_delete` is False).
-        """
+        """This agent owns no objects while metadata has waited for publication longer than `unpublished_max_s`, or
+        while `may_delete` returns False."""
         self._may_delete = may_delete
         self._care = care
         self._publisher = publisher
@@ -187,7 +186,7 @@ class Caretaking:
         return self._care.brokers_in_care()
 
     def seen(self, living: Collection[int], now_ms: int) -> None:
-        """Record the brokers of a complete answer of the cluster, and publish the registrations that are due."""
+        """Take the brokers in a complete response of the cluster, and publish the registrations that are due."""
         self.cluster_seen.set()
         for registration in self._care.registrations_due(living, now_ms):
             try:

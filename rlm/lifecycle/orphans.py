@@ -72,13 +72,13 @@ class Kind(StrEnum):
 
 
 class OrphanStore(LifecycleStore, Protocol):
-    """The metadata store, as used here."""
+    """The subset of the metadata store that the search needs."""
 
     def is_fenced(self, combined_segment_id: CombinedSegmentId, /) -> bool:
         """Whether the segment was refused because a newer incarnation of its writer had been registered."""
 
     def knows_incarnation(self, broker_id: int, incarnation: int, /) -> bool:
-        """Whether its registration is known; everything it published stands after that in the topic."""
+        """Whether this incarnation's registration is known; all that it published stands behind it in the topic."""
 
 
 class MetadataBehindError(Exception):
@@ -108,20 +108,20 @@ class Disagreement:
 
     @property
     def heals_by_itself(self) -> bool:
-        """Whether it may be healed without confirmation."""
+        """Whether it may be healed without an operator's confirmation."""
         return self.writer_is_known or self.kind in (Kind.DELETED, Kind.LOST)
 
 
 @dataclass(frozen=True, slots=True)
 class HealingLimits:
-    """How much may be deleted or forgotten without confirmation (guessed)."""
+    """How much may be deleted or forgotten without an operator's confirmation (guessed)."""
 
     max_percent: float = 5.0
     min_objects: int = 100
     """How many are allowed whatever their share is."""
 
     def allows(self, objects: int, of: int) -> bool:
-        """Whether the number is small enough."""
+        """Whether so many of all objects (`of`) may be healed without confirmation."""
         return objects <= max(self.min_objects, of * self.max_percent / 100)
 
 
@@ -133,13 +133,13 @@ _RETRY_S = 60.0
 
 
 def pause_s(searched: bool, interval_s: float) -> float:
-    """Return the seconds until the next search for orphans; few if this one could not be made."""
+    """Return the seconds until the next search for orphans; few if this one could not be carried out."""
     return interval_s if searched else min(interval_s, _RETRY_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of a search."""
+    """The result of comparing object storage and metadata for one broker's objects."""
 
     objects: int
     young: int
@@ -154,18 +154,18 @@ class Comparison:
 
     @property
     def heals_by_itself(self) -> tuple[Disagreement, ...]:
-        """What may be healed without confirmation."""
+        """The disagreements that may be healed without confirmation."""
         return () if self.doubt else tuple(found for found in self.disagreements if found.heals_by_itself)
 
     @property
     def waiting(self) -> tuple[Disagreement, ...]:
-        """What waits for confirmation."""
+        """The disagreements that wait for an operator's confirmation."""
         healing = set(self.heals_by_itself)
         return tuple(found for found in self.disagreements if found not in healing)
 
     @property
     def amount(self) -> str:
-        """The amount of everything found, in the form that confirms its healing."""
+        """The amount of everything found, as the operator types it to confirm."""
         size_bytes = sum(max(found.size_bytes, 0) for found in self.disagreements)
         return f"{len(self.disagreements)}-objects-{size_bytes}-bytes"
 
@@ -183,7 +183,7 @@ class Comparison:
 
 
 class OrphanSearch:
-    """One comparison for one broker's objects: made before the listing, then `listed`, then `judged`."""
+    """One comparison for one broker's objects: create it before the listing, then call `listed`, then `judged`."""
 
     def __init__(self, store: OrphanStore, broker_id: int, ttl_ms: int) -> None:
         self._store = store
@@ -199,9 +199,10 @@ class OrphanSearch:
         listing: Iterable[StoredSegment],
         is_under_way: Callable[[CombinedSegmentId], bool] = lambda _segment_id: False,
     ) -> None:
-        """Take a complete listing of the broker's objects. An object that is known by now is never an orphan.
+        """Take a complete listing of the broker's objects. An object whose record is known already is never an orphan.
 
-        `is_under_way` is asked now, before the topic is read to its end: what has ended by now is read then.
+        `is_under_way` is called here, before the topic is read to its end: the records of uploads that have ended are
+        read then.
         """
         for stored in listing:
             segment_id = stored.combined_segment_id
@@ -213,7 +214,7 @@ class OrphanSearch:
                     self._under_way.add(segment_id)
 
     def not_answered(self, places: frozenset[str]) -> None:
-        """Record the parts of the store that did not answer; their objects are missing in the listing."""
+        """Record the parts of the object store that did not respond; their objects are missing in the listing."""
         self._unanswered = places
 
     def judged(
@@ -221,9 +222,9 @@ class OrphanSearch:
         now_ms: int,
         place_of: Callable[[bytes], str | None] = lambda _named: WHOLE_STORE,
     ) -> Comparison:
-        """Return what disagrees, by a store that was read to its end after the listing. See the module's theory.
+        """Return the disagreements; the metadata must have been read to its end after the listing.
 
-        `place_of` is the storage manager's.
+        `place_of` returns the part of the object store that has an object, as the storage manager names it.
         """
         young = 0
         found: list[Disagreement] = []
@@ -264,7 +265,8 @@ class OrphanSearch:
 
 
 def records_that_heal(found: Disagreement, now_ms: int) -> list[RemoteWalCombinedLogSegmentMetadata]:
-    """Return the records to publish; none for an object that was deleted before, which is just deleted again."""
+    """Return the records to publish; none for an object whose deletion is in the metadata: it is simply deleted
+    again."""
 
     def record(state: RemoteLogSegmentState) -> RemoteWalCombinedLogSegmentMetadata:
         return RemoteWalCombinedLogSegmentMetadata(
@@ -282,7 +284,7 @@ def _never(_segment_id: CombinedSegmentId) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OrphanTask:
-    """Finds and heals what `rlm.lifecycle.orphans` defines. Blocks: for a thread, or a command line.
+    """Finds orphans and heals them. Blocks: for a thread, or for a command.
 
     A segment that is missing in the listing is asked for separately before it counts as lost.
     """
@@ -303,7 +305,8 @@ class OrphanTask:
     """The reason not to draw conclusions from what the metadata topic lacks; empty if there is none."""
 
     def compare(self, broker_ids: Collection[int]) -> dict[int, Comparison]:
-        """Compare, by broker. Raises RemoteStorageError, and MetadataBehindError when nothing can be said now."""
+        """Compare object storage and metadata, by broker. Raises RemoteStorageError, and MetadataBehindError if the
+        topic was not read to its end."""
         searches = {}
         for broker_id in sorted(broker_ids):
             search = searches[broker_id] = OrphanSearch(self.store, broker_id, self.ttl_ms)
@@ -359,7 +362,7 @@ class OrphanTask:
 
 
 class OrphanRounds:
-    """Looks for orphans among the objects in this agent's care, and heals them with `OrphanTask`."""
+    """Searches for orphans among the objects that this agent owns, and heals them with `OrphanTask`."""
 
     def __init__(
         self,
@@ -376,7 +379,7 @@ class OrphanRounds:
         self._threads = threads
 
     async def run_once(self) -> bool:
-        """Search once. False when the search must be repeated soon."""
+        """Search once. Returns False if the search failed and should be repeated soon."""
         loop, brokers = asyncio.get_running_loop(), self._brokers()
         try:
             comparisons = await loop.run_in_executor(self._threads, self._task.compare, brokers)

@@ -19,7 +19,7 @@ NEVER = -1
 
 
 class Release(StrEnum):
-    """The reason why an object may go."""
+    """The reason why an entry may be released."""
 
     DEAD = "dead"
     TOPIC_DELETED = "topic_deleted"
@@ -39,20 +39,20 @@ class HeldRange:
 
 
 class LongTermTier(Protocol):
-    """A place to which records are copied and where they stay."""
+    """A place to which records are copied, and where they stay when their combined segments are deleted."""
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         """Whether every record of the entry is on the tier; False when that is not known."""
 
     def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Return a range in which `holds` is True for every entry, the largest that is quickly known; or None."""
+        """Return a range of offsets that `holds` is True for, the largest that is quickly known; None without one."""
 
     def waits_for(self, topic_id: TopicId, /) -> bool:
-        """Whether the tier is made from these objects, so that neither time nor another tier may release them."""
+        """Whether the tier is made from the topic's objects, so that neither age nor another tier may release them."""
 
 
 class Tiers:
-    """Several tiers as one; there may be none."""
+    """Several long-term tiers as one; there may be none."""
 
     def __init__(self, tiers: Iterable[LongTermTier] = ()) -> None:
         self._tiers = tuple(tiers)
@@ -79,7 +79,7 @@ class Tiers:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What is known of topics and logs at one time. The default view knows nothing."""
+    """The topics and logs of the cluster as known at one time. The default view knows nothing."""
 
     living: frozenset[TopicId] = frozenset()
     gone_before: frozenset[TopicId] = frozenset()
@@ -102,7 +102,7 @@ class ClusterView:
     meanwhile, and the answers of a cluster that has lost a broker take long. None: the view is valid at any time."""
 
     def age_ms(self, written_ms: int, now_ms: int) -> int:
-        """Return the age of an object, as far as the view can judge it."""
+        """Return the age of an object in ms, at most as old as the view."""
         return (now_ms if self.as_of_ms is None else min(now_ms, self.as_of_ms)) - written_ms
 
     def is_gone(self, topic_id: TopicId) -> bool:
@@ -126,7 +126,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class HiddenTopics:
-    """Topics for which the cluster does not say whether they exist."""
+    """Topics of which the cluster does not say whether they exist, because this client may not describe them."""
 
     known: frozenset[TopicId] = frozenset()
     """Hidden topics whose ids are known."""
@@ -142,10 +142,11 @@ TOPIC_GONE_MS: Final = 300_000
 
 
 class TopicWatch:
-    """Tells deleted topics from topics that are out of sight, for a moment or because of access rights. Sans-IO.
+    """Distinguishes deleted topics from topics that a response lacks for a moment, or because of access rights.
+    Sans-IO.
 
-    The grace time begins with the first answer that lacks a topic. While the whole cluster is down there is no answer,
-    so nobody has seen it missing, and a broker that comes back first may not know all topics.
+    The grace time begins with the first response that lacks a topic. While the whole cluster is down there is no
+    response, and a broker that comes back first may not know all topics.
     """
 
     def __init__(self, grace_ms: int) -> None:
@@ -157,18 +158,19 @@ class TopicWatch:
         self._gone: set[TopicId] = set()
 
     def seen_by_id(self, living: frozenset[TopicId], absent: frozenset[TopicId], now_ms: int) -> ClusterView:
-        """Record all topics that the client may describe or that exist hidden (`living`), and those that do not exist.
+        """Record topics that exist, even if hidden (`living`), and topics that do not, by responses about single
+        topics.
 
-        `absent` was asked for by id. Nothing is concluded about other topics.
+        `absent` were asked for by id and do not exist. Nothing changes for other topics.
         """
         for topic_id in absent - self._gone:
             self._missing_since_ms.setdefault(topic_id, now_ms)
         return replace(self.seen(living, now_ms), strangers_are_gone=False)
 
     def seen(self, living: frozenset[TopicId], now_ms: int, hidden: HiddenTopics = NOTHING_HIDDEN) -> ClusterView:
-        """Record all topics of the cluster from a complete answer. The returned view knows topics only.
+        """Record all topics of the cluster from a complete response. The returned view knows topics only.
 
-        Hidden topics count as seen, so their grace time begins once the cluster gives an answer about them.
+        Hidden topics count as seen, so their grace time begins once the cluster says whether they exist.
         """
         if self._since_ms is None or hidden.others:
             self._since_ms = now_ms
@@ -192,7 +194,7 @@ class TopicWatch:
 def release_of(
     entry: RemoteLogSegmentMetadataEntry, age_ms: int, view: ClusterView, tier: LongTermTier
 ) -> Release | None:
-    """Return why the entry of an object of that age is released, dead or not; None when it is wanted."""
+    """Return why the entry is released, for an object of that age, dead entries included; None when it is needed."""
     partition = entry.topic_id_partition
     if view.is_gone(partition.topic_id):
         return Release.TOPIC_DELETED
@@ -245,7 +247,7 @@ class ReleaseJudge:
         """Topics whose records were judged."""
 
     def release(self, entry_block: bytes, age_ms: int, dead: DeadTails) -> Release | None:
-        """Return why all entries are released: the last one's reason; None when one is wanted.
+        """Return why all entries of a block are released: the last one's reason; None if any is needed.
 
         None also for a block without entries, about which nothing is known.
         """

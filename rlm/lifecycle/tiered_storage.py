@@ -20,7 +20,7 @@ EPOCHS_MAX_AGE_S = 30.0
 
 
 class LogEpochs:
-    """The leader epochs of the logs on this broker, read again after a time. Any thread may ask."""
+    """The leader epochs of the logs on this broker, read again after `max_age_s`. Any thread may ask."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class LogEpochs:
         clock: Callable[[], float],
         max_age_s: float = EPOCHS_MAX_AGE_S,
     ) -> None:
-        """`clock` is lasting, in seconds (`plugin.wall_clock.lasting_s`)."""
+        """`clock` also counts while the host sleeps, in seconds (`plugin.wall_clock.lasting_s`)."""
         self._directory_of = directory_of
         self._clock = clock
         self._max_age_s = max_age_s
@@ -53,7 +53,7 @@ class LogEpochs:
 
 
 class FollowedTier(Protocol):
-    """The part of `metadata_topic.kip405.tiered_offsets.TierFollower` used here."""
+    """The subset of `metadata_topic.kip405.tiered_offsets.TierFollower` that the tier needs."""
 
     @property
     def ready(self) -> bool: ...
@@ -82,7 +82,7 @@ class TieredStorageTier:
         return self._offsets.is_tiered(partition, epochs, entry.leader_epoch, offsets)
 
     def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Return the part of the last range on the tier that its last epoch's leader wrote."""
+        """Return the last range on the tier, as far as its newest epoch's leader wrote it; None without one."""
         if not self._follower.ready:
             return None
         epochs = self._epochs.of(partition)

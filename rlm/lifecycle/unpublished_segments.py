@@ -15,20 +15,20 @@ from plugin.store_loop import ask_each
 
 
 class UnpublishedSegments:
-    """Lists segments whose publication may still come. See the module's theory."""
+    """Lists segments that were stored and whose metadata may still be published."""
 
     def __init__(
         self, storage: RemoteWalStorageManager, told: RemoteWalMetadataStore, brokers: Callable[[], Iterable[int]]
     ) -> None:
-        """`brokers` are those whose agents may have uploaded before the topic has their registration."""
+        """`brokers` are those whose agents may have uploaded before their registration is read from the topic."""
         self._storage = storage
         self._told = told
         self._brokers = brokers
 
     def stored_ms(self, since_ms: int) -> list[int]:
-        """Return when they were stored, by the store's clock; uploads that began after `since_ms` may be missing.
+        """Return when such segments were stored, by the object store's clock, in ms.
 
-        Raises RemoteStorageError: nothing is known then.
+        Uploads that began after `since_ms` may be missing. Raises RemoteStorageError: then nothing is known.
         """
         brokers = {*self._brokers(), *(one.broker_id for one in self._told.newest_registrations())}
         return [

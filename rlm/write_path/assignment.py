@@ -10,7 +10,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A partition to take care of, by leadership, topic settings and log directories together."""
+    """A partition that this agent uploads: it is led here, its topic is enabled, and its log directory is known."""
 
     topic_id_partition: TopicIdPartition
     topic: str

@@ -15,9 +15,9 @@ from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 
 
 class BacklogUploads:
-    """Reads and uploads what `Backlog` says, beside the uploads for links.
+    """Reads and uploads the ranges that `Backlog` chooses, beside the uploads for links.
 
-    Belongs to the event loop; it reads in one thread of its own.
+    For the event loop; it reads in one thread of its own.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class BacklogUploads:
         self._wake = asyncio.Event()
 
     def add(self, assignment: Assignment, task: LogTask) -> PassedOver:
-        """Store what the task has to read, besides what is left of the same log."""
+        """Upload what the task has to read, besides what is left of the same log. Returns the log's state in the
+        backlog."""
         partition = assignment.topic_id_partition
         since_s = self._clock()
         if (known := self._backlog.get(partition)) is not None:
@@ -51,13 +52,13 @@ class BacklogUploads:
         return passed_over
 
     def release(self, partition: TopicIdPartition) -> None:
-        """Drop a log that is not uploaded from here any more, or is taken on again."""
+        """Drop a log that is no longer uploaded here, or starts again from its resume point."""
         task = self._backlog.release(partition)
         if task is not None:
             task.close()
 
     async def run(self) -> None:
-        """Store what is added, until cancelled."""
+        """Upload what is added, until cancelled."""
         while True:
             if not len(self._backlog):
                 self._wake.clear()

@@ -29,7 +29,7 @@ def _for_themselves(brokers: Collection[int]) -> Mapping[int, Hashable]:
 
 @dataclass(frozen=True, slots=True)
 class LinkCosts:
-    """The calculation with given prices."""
+    """Calculates costs of objects and savings of links, with given prices."""
 
     prices: Prices
     store: StorePrices
@@ -39,7 +39,7 @@ class LinkCosts:
     """How many inline bytes of a topic cross zones as one."""
 
     def judge(self, led: Iterable[Assignment]) -> Outlook:
-        """Return the outlook for objects that hold an equal share of each of these partitions that pays."""
+        """Return the outlook for objects that hold equal shares of all these partitions for which links pay."""
         by_cost = [one for one in led if one.link_policy is not LinkPolicy.ALWAYS]
         paying = [one for one in by_cost if self._saved_gb([one]) > 0]
         unpaying = frozenset(one.topic_id_partition for one in by_cost) - {one.topic_id_partition for one in paying}
@@ -58,7 +58,7 @@ class LinkCosts:
         )
 
     def metadata_usd(self, entries: float) -> float:
-        """Return the cross-zone cost of the metadata of an object with so many entries."""
+        """Return the dollars for sending the metadata of an object with so many entries across zones."""
         of_object, of_entry = _METADATA_BYTES
         return REMOTE_REPLICAS * (of_object + entries * of_entry) / BYTES_PER_GB * self.prices.zone_crossing_gb
 

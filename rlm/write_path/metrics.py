@@ -14,13 +14,13 @@ STAGE_BUCKETS_S = (
 
 
 class StageTimes:
-    """How long each stage took on a batch's way from the leader's log to the followers'.
+    """How long each stage took on a batch's path from the leader's log to the followers'.
 
-    `queued` append seen to queued; `combined` queued to upload begun; `uploaded` the PUT; `announced` stored to told to
-    the followers' agents; `fetched` a range read from object storage; `hydrated` linked response arrived to all its
-    bytes present; `spliced` until written to the follower's broker; `appended` until that broker asks for more;
-    `answered` the leader's broker answering a fetch with records; `link_wait` a response held back for its links;
-    `high_watermark` append seen to the high watermark passing it.
+    `queued` append seen until queued; `combined` queued until the upload begins; `uploaded` the PUT; `announced` stored
+    until the followers' agents know of it; `fetched` a range read from object storage; `hydrated` linked response
+    arrived until all its bytes are present; `spliced` until written to the follower's broker; `appended` until that
+    broker asks for more; `answered` until the leader's broker responds to a fetch with records; `link_wait` how long a
+    response was held for its links; `high_watermark` append seen until the high watermark passes it.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -33,11 +33,11 @@ class StageTimes:
         )
 
     def observe(self, stage: str, seconds: float) -> None:
-        """Record one passage through a stage."""
+        """Record how long one passage through a stage took."""
         self._histogram.observe(stage, seconds)
 
     def stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
-        """Record a stored segment of the own broker's logs; its upload began at `started_s`."""
+        """Record an upload of records of the own broker's logs that began at `started_s`."""
         for item in segment.items:
             self.observe("combined", started_s - item.queued_s)
         self.observe("uploaded", now_s - started_s)
@@ -107,7 +107,7 @@ class ArchiveMetrics:
 
 
 class OrphanMetrics:
-    """Results of the comparisons of object storage and metadata."""
+    """Counters of what comparisons of object storage and metadata found."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)

@@ -67,48 +67,49 @@ log = structlog.get_logger(__name__)
 
 
 class WritePathOwner:
-    """The agent around the write path: what the log manager asks it, and tells it. Event loop only.
+    """The agent around the write path: the log manager asks it for resume points, and notifies it. Event loop only.
 
-    By default each log is uploaded from its active segment on, and nothing comes of what is told.
+    By default each log is uploaded from its active segment on, and notifications are ignored.
     """
 
     def resume_point(self, assignment: Assignment) -> ResumePoint:
-        """Return what of a log must be uploaded. Raises ResumeUnknownError to put it off until the next `assign`."""
+        """Return which parts of a log must be uploaded. Raises ResumeUnknownError to put it off until the next
+        `assign`."""
         return ResumePoint(None)
 
     def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        """Called when a log is taken on, and its upload continues or begins there."""
+        """Called when a log is taken on, with where its upload continues or begins."""
 
     def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
-        """Called with ranges that should be uploaded and cannot be had any more."""
+        """Called with ranges that should be uploaded and that the log no longer has."""
 
     def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange], leader_epoch: int) -> None:
-        """Called with ranges that were left out of objects because nobody wants them stored."""
+        """Called with ranges that were left out of objects: they went inline, and nothing needs them stored."""
 
     def bytes_left_out(self, assignment: Assignment, size: int) -> None:
-        """Called with bytes that were read and are in no object, because links do not pay for them."""
+        """Called with how many bytes were read and left out of objects, because links do not pay for them."""
 
     def look_for_assignments(self) -> None:
         """Called to get new assignments: a follower fetches a log that is not known as led, or one was put off."""
 
     def hurried_log_settled(self, partition: TopicIdPartition) -> None:
-        """Called when the log of a hurried partition was read and nothing of it was left to upload."""
+        """Called when the log of a hurried partition was read to its end and had nothing left to upload."""
 
     def links_left_out(self) -> None:
-        """Called when what was queued for links is not stored after all, because links do not pay any more."""
+        """Called when records queued for links are not stored after all, because links no longer pay."""
 
 
 class UploadListener(Protocol):
-    """Receives what happens to the partitions led here."""
+    """Is notified of stored objects, truncations, and partitions that are no longer led here."""
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
         """Called when an object is stored."""
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Called when what was uploaded from this offset on is dead."""
+        """Called when the log was truncated: what was uploaded from this offset on is dead."""
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """Called when the partition is not led here any more."""
+        """Called when the partition is no longer led here."""
 
 
 class UploadListeners:
@@ -119,7 +120,7 @@ class UploadListeners:
         self.all: list[UploadListener] = []
 
     def tell(self, tell: Callable[[UploadListener], None]) -> None:
-        """Notify all listeners by this function."""
+        """Call this function with each listener."""
         for listener in self.all:
             try:
                 tell(listener)
@@ -141,13 +142,13 @@ class Wake:
         self._sleeper: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """Wake the task. This lasts until `clear`."""
+        """Wake the task. The event stays set until `clear`."""
         self._is_set = True
         if self._sleeper is not None and not self._sleeper.done():
             self._sleeper.set_result(None)
 
     def clear(self) -> None:
-        """Forget everything that happened so far."""
+        """Reset the event."""
         self._is_set = False
 
     async def sleep(self, delay_s: float | None) -> None:
@@ -217,7 +218,7 @@ class Effects:
                     self._tell(action)
 
     async def close(self, led: Iterable[LedPartition]) -> None:
-        """Give files and threads back, for good; waits for reads under way."""
+        """Close the log's files, and its watch; waits for a read under way."""
         if self._asking is not None:
             self._asking.cancel()
         await self.reader.stop()
@@ -315,16 +316,16 @@ class CommitLoop:
         self._defect: BaseException | None = None
 
     def wake(self) -> None:
-        """Look again what to do next, because something happened."""
+        """Decide the next step again, because something happened."""
         self._wake.set()
 
     def fail(self, defect: BaseException) -> None:
-        """End `run` with this defect."""
+        """End `run` with this exception."""
         self._defect = defect
         self._wake.set()
 
     def fail_with(self, ended: "asyncio.Task[None]") -> None:
-        """End `run` if this task ended by a defect."""
+        """End `run` if this asyncio task ended with an exception."""
         if not ended.cancelled() and (defect := ended.exception()) is not None:
             self.fail(defect)
 
@@ -339,7 +340,7 @@ class CommitLoop:
         return sum(not upload.done() for upload in self._uploads)
 
     async def run(self) -> None:
-        """Run until cancelled, or until a defect."""
+        """Read and upload until cancelled, or until a defect."""
         pacing = self._core.pacing
         while True:
             self._wake.clear()
@@ -357,7 +358,7 @@ class CommitLoop:
                     await self._wake.sleep(delay_s)
 
     async def flush(self, deadline_s: float) -> None:
-        """Upload what is queued, and retry failures, until everything is stored or the time is over."""
+        """Upload what is queued, retrying failures, until everything is stored or the time is over."""
         pacing = self._core.pacing
         while (len(self._core.queue) or self._uploads) and self._defect is None:
             now_s = self._clock()
@@ -372,7 +373,7 @@ class CommitLoop:
                 await asyncio.sleep(wait_s)
 
     async def cancel_uploads(self) -> None:
-        """Cancel uploads, after `run`; those in a thread end there, and their result is lost."""
+        """Cancel uploads, after `run`; the result of one that runs in a thread is lost."""
         for upload in list(self._uploads):
             upload.cancel()
         await asyncio.gather(*self._uploads, return_exceptions=True)
@@ -414,7 +415,7 @@ def _unread_bytes(led: LedPartition) -> int:
 
 
 class RemoteWalLogManager:
-    """The write path of one agent. Create and use it in the event loop."""
+    """The write path of one agent. For the event loop."""
 
     def __init__(
         self,
@@ -436,11 +437,11 @@ class RemoteWalLogManager:
         self._running: list[asyncio.Task[None]] = []
 
     def add_listener(self, listener: UploadListener) -> None:
-        """Notify this listener, too."""
+        """Add a listener to be notified."""
         self._effects.listeners.all.append(listener)
 
     def start(self) -> "asyncio.Task[None]":
-        """Begin to process partitions. The task ends by itself only through a defect."""
+        """Start to upload. The returned task ends by itself only with a defect."""
         loop = asyncio.get_running_loop()
         self._effects.watcher.listen(self._loop.append_seen)
         draining = loop.create_task(self._effects.backlog.run(), name="backlog-uploads")
@@ -450,7 +451,7 @@ class RemoteWalLogManager:
         return main
 
     async def stop(self, flush_timeout_s: float | None) -> None:
-        """Upload what was read, as far as the time allows, then stop. None, after a defect: upload nothing more."""
+        """Upload what was read, within the time, then stop. None: upload nothing more (after a defect)."""
         if not self._running:
             return
         self._core.stopping()
@@ -469,13 +470,13 @@ class RemoteWalLogManager:
             self._combine_task.close()
 
     def fail(self, defect: Exception) -> None:
-        """End the task of `start` with this defect, which a call met."""
+        """End the task of `start` with this exception, which a call of this class raised."""
         self._loop.fail(defect)
 
     # Which partitions.
 
     def assign(self, assignments: Iterable[Assignment]) -> None:
-        """Take care of exactly these partitions from now on."""
+        """Set the partitions to upload: exactly these."""
         self._effects.carry_out(self._core.assigned(assignments))
         self._take_on_some()
 
@@ -501,7 +502,7 @@ class RemoteWalLogManager:
 
     @property
     def put_off(self) -> Mapping[TopicIdPartition, str]:
-        """Partitions that were not taken on, and why. Other threads may read it."""
+        """Partitions whose upload has not started, and why. Any thread may read it."""
         return self._core.put_off
 
     # What others ask.
@@ -524,12 +525,12 @@ class RemoteWalLogManager:
         return is_running and self._core.pacing.upload_expected(partition, offset, self._clock())
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
-        """Whether its bytes must travel as links whatever that costs."""
+        """Whether the policy is to link its bytes whatever that costs."""
         led = self._core.led.get(partition)
         return led is not None and led.assignment.link_policy is LinkPolicy.ALWAYS
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
-        """Why the partition's bytes go inline, if they do."""
+        """Return the reason for which the partition's bytes go inline, if they do."""
         led = self._core.led.get(partition)
         if led is None:
             return InlineReason.NOT_ENABLED
@@ -542,12 +543,12 @@ class RemoteWalLogManager:
         return {topic: explain(self._decider, one, now_s, wall_ms) for topic, one in of_topics.items()}
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Upload now: followers wait for these partitions' links."""
+        """Start the upload now, because followers wait for links to these partitions."""
         self._core.pacing.links_wanted(partitions, self._clock())
         self._loop.wake()
 
     def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
-        """Upload what the partition's log holds as soon as possible, however little it is, until `hurried` is False."""
+        """Upload the log's records as soon as possible, however few, from now on; `hurried=False` ends that."""
         self._core.pacing.hurry(partition, self._clock(), hurried=hurried)
         if hurried and partition in self._core.led:
             self._loop.wake()
@@ -567,15 +568,15 @@ class RemoteWalLogManager:
         return None if led is None else led.stored_log()
 
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
-        """Return the led partitions for `describe`. May be called on other threads."""
+        """Return the led partitions' states for `describe`. Any thread may call it."""
         now_s, is_pretended = self._clock(), self._core.in_shadow
         return {one: led.status(now_s, is_pretended=is_pretended) for one, led in list(self._core.led.items())}
 
     def led(self) -> Mapping[TopicIdPartition, LedPartition]:
-        """Return the led partitions themselves, to be read only. Event loop only."""
+        """Return the led partitions' states, which must not be changed. Event loop only."""
         return MappingProxyType(self._core.led)
 
     def load(self) -> WritePathLoad:
-        """Return what the write path holds now: runs, bytes, uploads, open files. Event loop only."""
+        """Return how much the write path holds now: runs, bytes, uploads, open files. Event loop only."""
         queue, open_files = self._core.queue, self._effects.open_files
         return WritePathLoad(len(queue), queue.size_bytes, self._loop.uploads, open_files.open_count)

@@ -18,7 +18,7 @@ def thread_pool(threads: int, name: str) -> Executor:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The seams of the write path."""
+    """What the write path gets from its host: clocks, thread pools and file events. Tests replace them."""
 
     clocks: Clocks
     pool: Callable[[int, str], Executor] = thread_pool

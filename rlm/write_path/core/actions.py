@@ -31,14 +31,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class AskAnew:
-    """Ask for new assignments, after so long."""
+    """Ask for new assignments after this delay."""
 
     after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TellTruncated:
-    """Notify the listeners that what was uploaded from this offset on is dead."""
+    """Notify the listeners that the log was truncated: what was uploaded from this offset on is dead."""
 
     partition: TopicIdPartition
     offset: int
@@ -46,26 +46,26 @@ class TellTruncated:
 
 @dataclass(frozen=True, slots=True)
 class TellStored:
-    """Notify the listeners of an object, with its parts that are still wanted."""
+    """Notify the listeners of a stored object, with those of its parts that still belong to their logs."""
 
     segment: UploadedSegment
 
 
 @dataclass(frozen=True, slots=True)
 class TellLeftOut:
-    """Notify those who wait for links that some will not come."""
+    """Notify responses that wait for links that some links will not come."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellSettled:
-    """Report that a hurried log had nothing left to upload."""
+    """Report that the log of a hurried upload had nothing left to upload."""
 
     partition: TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareGaps:
-    """Declare offsets of the log that cannot be had any more."""
+    """Declare offsets that the log no longer has, and no object either."""
 
     assignment: Assignment
     gaps: tuple[Gap, ...]
@@ -73,7 +73,7 @@ class DeclareGaps:
 
 @dataclass(frozen=True, slots=True)
 class DeclareNotWanted:
-    """Declare offsets that were left out of objects because nobody wants them stored."""
+    """Declare offsets that were left out of objects: they went inline, and nothing needs them stored."""
 
     assignment: Assignment
     ranges: tuple[OffsetRange, ...]
@@ -83,14 +83,14 @@ class DeclareNotWanted:
 
 @dataclass(frozen=True, slots=True)
 class CountQueued:
-    """Count what a task has read: it waits for its upload."""
+    """Count what a task has read and put into the upload queue."""
 
     outcome: TaskOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class CountLeftOut:
-    """Count what was read of a log and is in no object, because nobody wants it stored."""
+    """Count what was read of a log and left out of objects."""
 
     assignment: Assignment
     size_bytes: int
@@ -98,7 +98,7 @@ class CountLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class CountLook:
-    """Count a look that ended."""
+    """Count a trial's look that ended, with what it found."""
 
     topic: str
     found: Finding
@@ -106,7 +106,7 @@ class CountLook:
 
 @dataclass(frozen=True, slots=True)
 class CountStored:
-    """Count an object, and how long its items waited and took."""
+    """Count a stored object, and how long its items waited and the upload took."""
 
     segment: UploadedSegment
     """Includes parts that are not wanted any more."""
@@ -125,7 +125,7 @@ class CountReadFailure:
 
 @dataclass(frozen=True, slots=True)
 class PassOver:
-    """Continue reading at the followers' position, and give what lies between to the backlog."""
+    """Continue reading at the followers' position, and give the offsets before it to the backlog."""
 
     led: LedPartition
 
@@ -151,7 +151,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Run one task."""
+    """Read one log with its task."""
 
     led: LedPartition
     seen_s: float
@@ -160,7 +160,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Do the actions, then run the tasks, for at most so many bytes altogether, and report what each found."""
+    """Carry out the actions, then read the logs, up to so many bytes altogether, and report what each read found."""
 
     first: Sequence[PassOver]
     reads: Sequence[Read]
@@ -169,7 +169,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Make one object of the items, and report the outcome."""
+    """Make one object of these queued items, and report the outcome."""
 
     items: list[MetaQueueItem]
     started_s: float

@@ -34,10 +34,10 @@ _LOGS_PER_OBJECT: Final = 256
 
 
 class Backlog:
-    """The logs that were passed over. See the module's theory."""
+    """The backlog: ranges of logs that reading skipped when followers were far ahead, to be stored at a low rate."""
 
     def __init__(self, limits: BacklogLimits, void: Callable[[TopicIdPartition], Sequence[Action]]) -> None:
-        """`void` returns the actions for a log that was cut, or is gone."""
+        """`void` returns the actions for a log that was truncated or is gone."""
         self._limits = limits
         self._void = void
         self._quota = TokenBucket(limits.bytes_per_s)
@@ -53,11 +53,11 @@ class Backlog:
         return len(self._logs)
 
     def get(self, partition: TopicIdPartition) -> PassedOver | None:
-        """Return what is left of this log; None: nothing."""
+        """Return what is left to store of this log; None if nothing is."""
         return self._logs.get(partition)
 
     def add(self, passed_over: PassedOver) -> None:
-        """Store this, too. An earlier entry of the same log is released."""
+        """Add a range to store. An earlier entry of the same log is released."""
         passed_over.update()
         partition = passed_over.assignment.topic_id_partition
         self._logs[partition] = passed_over
@@ -70,7 +70,7 @@ class Backlog:
         )
 
     def release(self, partition: TopicIdPartition) -> LogTask | None:
-        """Drop a log that is not uploaded from here any more. Returns its task to close, unless it is being read."""
+        """Drop a log that is no longer uploaded here. Returns its task, to be closed, unless it is being read."""
         passed_over = self._logs.pop(partition, None)
         return None if passed_over is None or passed_over is self._reading else passed_over.task
 
@@ -90,7 +90,7 @@ class Backlog:
         self._to_look_at = deque(islice(self._logs, _LOGS_PER_OBJECT))
 
     def next_read(self) -> tuple[PassedOver, int] | None:
-        """Return what to read next, and at most how many bytes of it; None: no more for this object."""
+        """Return the log to read next, and how many bytes at most; None if the object has enough."""
         while self._to_look_at:
             free_bytes = self._limits.object_bytes - sum(one.held_bytes for one in self._gathered)
             if free_bytes <= 0:
@@ -105,7 +105,7 @@ class Backlog:
         return None
 
     def read_done(self, passed_over: PassedOver, outcome: Outcome, now_s: float) -> Sequence[Action]:
-        """Record that the task ran. If its log was released meanwhile, this changes nothing."""
+        """Record the outcome of a read. If its log was released meanwhile, nothing changes."""
         self._reading = None
         if not self.is_wanted(passed_over):
             return ()
@@ -129,23 +129,23 @@ class Backlog:
         return actions
 
     def is_wanted(self, passed_over: PassedOver) -> bool:
-        """Whether it was neither released nor stored to its end."""
+        """Whether the range was neither released nor stored to its end."""
         return self._logs.get(passed_over.assignment.topic_id_partition) is passed_over
 
     # Storing it.
 
     def next_object(self, now_s: float) -> list[MetaQueueItem]:
-        """Return the gathered items that are still wanted; the list may be empty."""
+        """Return the gathered items that are still to be stored; may be empty."""
         self._gathered = [one for one in self._gathered if self.is_wanted(one)]
         self._quota.take(sum(one.held_bytes for one in self._gathered), now_s)
         return [item for one in self._gathered for item in one.items]
 
     def object_failed(self) -> None:
-        """Record a failure; the items go into the next object."""
+        """Record a failed upload; its items go into the next object."""
         self._failures_in_a_row += 1
 
     def object_stored(self, now_s: float) -> list[LogTask]:
-        """Record success. Returns the tasks that have nothing left to read, which must be closed."""
+        """Record a stored object. Returns the tasks that have nothing left to read, to be closed."""
         self._failures_in_a_row = 0
         wanted = [one for one in self._gathered if self.is_wanted(one)]
         for passed_over in wanted:
@@ -154,7 +154,7 @@ class Backlog:
         return [one.task for one in wanted if not self.is_wanted(one)]
 
     def end(self) -> list[LogTask]:
-        """Stop reading and storing. Returns all tasks, which must be closed."""
+        """Stop reading and storing. Returns all tasks, to be closed."""
         left = [one for one in self._logs.values() if one.left]
         if left:
             log.warning(

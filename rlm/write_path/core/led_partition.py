@@ -29,7 +29,7 @@ class BacklogLimits:
 
 @dataclass(slots=True)
 class PassedOver:
-    """The offsets of one log that were passed over and are not stored yet. Other threads may read its properties."""
+    """The offsets of one log that reading skipped and that are not stored yet. Any thread may read its properties."""
 
     assignment: Assignment
     task: LogTask
@@ -42,7 +42,7 @@ class PassedOver:
 
     @property
     def first_offset(self) -> int | None:
-        """The first offset that is not stored; None: all are."""
+        """The first offset that is not stored; None if all are."""
         left = self.left
         return left[0][0] if left else None
 
@@ -53,11 +53,11 @@ class PassedOver:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that were read and are not stored."""
+        """Bytes that were read and wait to be stored."""
         return sum(len(item.records) for item in self.items)
 
     def update(self) -> None:
-        """Update `left` after the task ran, or items were stored."""
+        """Recalculate `left`, after the task has read or items were stored."""
         unread = self.task.missing
         if not self.items:
             self.left = unread
@@ -73,7 +73,7 @@ _MANY: Final = 100
 
 
 class LeftOut:
-    """Ranges of one led log that were left out of objects, because they went inline and nothing else wants them stored.
+    """Ranges of one led log that were left out of objects: they went inline, and nothing needs them stored.
 
     Sans-IO. Each range is a pause between linked stretches. They are declared, so that nobody takes them for lost.
     Nothing depends on a declaration being in time: what was not declared yet is read again when the log is resumed, and
@@ -91,29 +91,29 @@ class LeftOut:
         """The newest epoch of a batch that was left out; negative: none was read."""
 
     def grow(self, begin: int, end: int, leader_epoch: int) -> None:
-        """Add a range that was read and left out. Offsets without a record before it belong to it."""
+        """Add a range that was just read and left out. Offsets in front of it that have no record belong to it."""
         if self._grows_from >= 0:
             begin = min(begin, self._grows_from)
         self._grows_from = end
         self.add_range(begin, end, leader_epoch)
 
     def add_range(self, begin: int, end: int, leader_epoch: int = -1) -> None:
-        """Add a range that was kept before, or never read, and is left out now."""
+        """Add a range that was left out without being read now: it was queued before, or skipped."""
         self._ranges = joined_ranges([*self._ranges, (begin, end)])
         self._has_news = True
         self.leader_epoch = max(self.leader_epoch, leader_epoch)
 
     def stop_growing(self) -> None:
-        """Record that what was read last will be stored."""
+        """End the growing range, because the records behind it are stored."""
         self._grows_from = -1
 
     def truncate(self, offset: int) -> None:
-        """Cut the ranges, because the log was cut there."""
+        """Cut the ranges at the offset where the log was truncated."""
         self._ranges = [(begin, min(end, offset)) for begin, end in self._ranges if begin < offset]
         self._grows_from = min(self._grows_from, offset)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to `take` now."""
+        """Whether it is time to declare ranges (`take`)."""
         if not self._has_news:
             return False
         if self._told_s is None:
@@ -122,7 +122,7 @@ class LeftOut:
         return len(self._ranges) >= _MANY or now_s - self._told_s >= (_ENDED_S if is_ended else _GROWING_S)
 
     def take(self, now_s: float) -> tuple[OffsetRange, ...]:
-        """Return the new ranges since the last call; a growing range continues where the last one ended."""
+        """Return the ranges to declare since the last call; a growing range continues where the last one ended."""
         ranges = tuple(self._ranges) if self._has_news else ()
         self._ranges, self._has_news, self._told_s = [], False, now_s
         return ranges
@@ -184,7 +184,8 @@ class LedPartition:
 
     @property
     def held_by_followers(self) -> int:
-        """All remote followers have everything below this offset; 0 if one has not fetched yet, or none are known."""
+        """All followers in other zones have everything below this offset; 0 if one has not fetched yet, or none are
+        known."""
         followers = self.assignment.remote_followers or ()
         return min((self.fetch_offsets.get(one, 0) for one in followers), default=0)
 
@@ -194,9 +195,7 @@ class LedPartition:
         return not self._unstored
 
     def log_read(self, outcome: TaskOutcome) -> None:
-        """Record a run of the task whose items were put into the queue. `truncated` was called before for a
-        truncation.
-        """
+        """Record a read whose items were put into the queue. After a truncation, call `truncated` first."""
         for item in outcome.items:
             self._unstored[item.first_offset] = item
             self.pending_bytes += len(item.records)
@@ -205,10 +204,9 @@ class LedPartition:
         self._unstored_changed()
 
     def came_to_end(self, outcome: TaskOutcome, now_s: float) -> tuple[int, float] | None:
-        """Return the bytes appended and since when, if the task is at the log's end.
+        """If the task has reached the log's end, return the bytes appended and since when; else None.
 
-        None if it is not there yet, or read an old log for the first time: what is caught up on says nothing about the
-        rate.
+        None also at the end of the first pass over an old log: what is read to catch up says nothing about the rate.
         """
         self.since_end_bytes += outcome.read_bytes
         if outcome.backlog_bytes > _AT_END_BYTES:
@@ -225,25 +223,26 @@ class LedPartition:
         return self.backlog_bytes > far_bytes and self.followers_offset > self.task.next_offset >= 0
 
     def unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
-        """Return the part of the item that must still be stored: not what is void or from an earlier assignment."""
+        """Return the part of the item that must still be stored, without what is truncated or of an earlier
+        assignment."""
         current = self._unstored.get(item.first_offset)
         return current if current is not None and current.records.obj is item.records.obj else None
 
     def item_stored(self, item: MetaQueueItem, object_bytes: int = 0) -> None:
-        """Record that what `unstored_part` returned is stored, in an object of so many bytes."""
+        """Record that the result of `unstored_part` is stored, in an object of `object_bytes`."""
         self._remove(item)
         self.objects += 1
         self.objects_bytes += object_bytes
         self._unstored_changed()
 
     def item_left_out(self, item: MetaQueueItem) -> None:
-        """Record that a queued item is not wanted any more."""
+        """Record that a queued item is left out of objects."""
         self._remove(item)
         self.left_out.add_range(item.first_offset, item.last_offset + 1, item.leader_epoch)
         self._unstored_changed()
 
     def truncated(self, offset: int) -> None:
-        """Handle a cut of the log: batches that reach `offset` or beyond are void."""
+        """Handle a truncation of the log: batches that reach `offset` or beyond are void."""
         for item in list(self._unstored.values()):
             kept = item.keep_below(offset)
             if kept is None:
@@ -263,7 +262,8 @@ class LedPartition:
         )
 
     def status(self, now_s: float, *, is_pretended: bool = False) -> "PartitionStatus":
-        """Return the status now; on any thread. `is_pretended`: nothing is stored in truth."""
+        """Return the status for `describe`; on any thread. `is_pretended`: shadow mode, where nothing is really
+        stored."""
         oldest_s = self.oldest_unstored_s if self.oldest_unstored_s is not None else self.append_seen_s
         passed_over = self.passed_over
         if passed_over is not None and passed_over.left:
@@ -313,7 +313,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class WritePathLoad:
-    """What the write path of an agent holds in memory."""
+    """What the write path of an agent holds in memory: runs, bytes, uploads, open files."""
 
     queued_items: int
     queued_bytes: int
@@ -327,7 +327,7 @@ _NAMED = 20
 
 
 def log_unfinished(partitions: Iterable[LedPartition], now_s: float) -> None:
-    """Log what stays only in the logs when uploading ends; the next incarnation continues there."""
+    """Log which records stay only in the logs when uploading ends; the next incarnation continues there."""
     unfinished = [status for led in partitions if (status := led.status(now_s)).lag_bytes]
     if unfinished:
         log.warning(

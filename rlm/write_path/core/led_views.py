@@ -16,7 +16,7 @@ from rlm.write_path.commit.link_policy import LinkMode
 
 @dataclass(frozen=True, slots=True)
 class StoredLog:
-    """A led partition's log, and how far it is in object storage."""
+    """A led partition's log, and up to which offset it is in object storage."""
 
     topic_id_partition: TopicIdPartition
     directory: Path
@@ -27,7 +27,7 @@ class StoredLog:
 
 @dataclass(frozen=True, slots=True)
 class ProvedRun:
-    """An entry of a combined segment, or a run of an archive object, whose bytes are those of the log."""
+    """An entry of a combined segment, or a run of an archive object, that has the same bytes as the log."""
 
     object_id: StoredObjectId
     entry: RemoteLogSegmentMetadataEntry
@@ -42,7 +42,7 @@ class ProvedRun:
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """The runs of a log from an offset on."""
+    """The runs of a log from an offset on that are in objects."""
 
     runs: list[ProvedRun]
     refused_to: int = 0
@@ -51,7 +51,7 @@ class FoundRuns:
 
 
 class LedPartitions(Protocol):
-    """The write path, as the leader proxy uses it."""
+    """The subset of the write path that the leader proxy needs."""
 
     def mode_of(self, partition: TopicIdPartition) -> LinkMode:
         """Return how the newest bytes should travel to a follower that waits for them now."""
@@ -60,16 +60,16 @@ class LedPartitions(Protocol):
         """Record that a follower is about to get `size` bytes from this offset on, by link or inline."""
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether the batch at this offset is not stored yet, and about to be."""
+        """Whether the batch at this offset is not stored yet, and will be soon."""
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
-        """Whether its bytes must travel as links whatever that costs."""
+        """Whether the policy is to link its bytes whatever that costs."""
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
-        """Why the partition's bytes go inline, if they do."""
+        """Return the reason for which the partition's bytes go inline, if they do."""
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Upload now: followers wait for these partitions' links."""
+        """Start the upload now, because followers wait for links to these partitions."""
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
         """Return the partition, if it is led here with the feature on."""

@@ -24,7 +24,7 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem, ReadingOrder, Re
 
 @dataclass(frozen=True, slots=True)
 class LogManagerLimits:
-    """Limits of the write path."""
+    """Limits of the write path: sizes, counts and times."""
 
     schedule: ScheduleIntervals
     commit: CommitLimits
@@ -50,17 +50,17 @@ _PARTITIONS_PER_RUN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class UploadNow:
-    """Read what is due, then start an upload of what is queued."""
+    """A step: read the logs that are due, then start an upload of what is queued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Read what is due, then `Pacing.look`."""
+    """A step: read the logs that are due, then call `Pacing.look`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing for so long, or until something happens; None: only until something happens."""
+    """A step: wait for this time or until an event; None: only for an event."""
 
     delay_s: float | None
 
@@ -69,7 +69,7 @@ Step = UploadNow | Look | Wait
 
 
 class Pacing:
-    """Takes appends as events, and says what to do next. All times are monotonic seconds."""
+    """Takes appends as events and returns the next step of the write path. All times are monotonic seconds."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Pacing:
         led: Mapping[TopicIdPartition, LedPartition],
         queue: RemoteSegmentQueue,
     ) -> None:
-        """Read `led` and `queue`, which others fill."""
+        """`led` and `queue` are read here, and filled by the caller."""
         self._limits = limits
         self._decider = decider
         self._led = led
@@ -100,7 +100,7 @@ class Pacing:
     # What happened.
 
     def append_seen(self, partition: TopicIdPartition, now_s: float) -> bool:
-        """Record an append to the log, or an assumed one. Returns whether the log is led here."""
+        """Record an append to the log, seen or assumed. Returns whether the log is led here."""
         led = self._led.get(partition)
         if led is None:
             return False
@@ -111,13 +111,13 @@ class Pacing:
         return True
 
     def put(self, items: Sequence[MetaQueueItem], now_s: float) -> None:
-        """Queue what was read."""
+        """Queue items that were read."""
         self._queue.put(items)
         if items:
             self._newest_s = now_s
 
     def left_unread(self, partition: TopicIdPartition, seen_s: float) -> None:
-        """Record that a run's budget ended before the log: the rest is as urgent as a new append."""
+        """Record that the budget ended before this log was read to its end: the rest is as urgent as a new append."""
         self._led[partition].append_seen_s = seen_s
         self._appended[partition] = None
 
@@ -129,7 +129,7 @@ class Pacing:
                 self.append_seen(partition, now_s)
 
     def hurry(self, partition: TopicIdPartition, now_s: float, *, hurried: bool) -> None:
-        """Upload what the log holds as soon as possible, however little it is, until `hurried` is False."""
+        """Upload the log's records as soon as possible, however few, from now on; `hurried=False` ends that."""
         if hurried and self.append_seen(partition, now_s):
             self.hurried.add(partition)
         else:
@@ -190,9 +190,9 @@ class Pacing:
         return (one.assignment for one in led), next((one for one in since if one is not None), now_s)
 
     def look(self, unread_bytes: Callable[[LedPartition], int], now_s: float) -> Sequence[tuple[str, Finding]]:
-        """Go on with trials, after what is due was read. Returns what looks that ended found.
+        """Continue trials, after due logs were read. Returns the topics whose look ended, and what it found.
 
-        `unread_bytes` tells what a log holds beyond what was read.
+        `unread_bytes` returns how many bytes of a log are not read yet.
         """
         samples, wanted = dict[str, Sample](), set(self._decider.trials.wanted(now_s))
         for led in self._led.values() if wanted else ():
@@ -224,13 +224,14 @@ class Pacing:
         return Reads(passed_over, reads, min(self._limits.read_bytes, max(self._queue.free_bytes, 1)))
 
     def next_upload(self, now_s: float) -> Upload | None:
-        """Return the upload to start with what is queued; None if it is to wait, as what was read now shows."""
+        """Return the upload of queued items to start now; None if they are to wait, by what was just read."""
         if not len(self._queue) or self.decide(now_s).start_at > now_s:
             return None
         return self._upload(now_s)
 
     def last_uploads(self, now_s: float) -> Iterable[Upload]:
-        """Yield the last uploads when nothing is read any more, ignoring the quota, unless the last one just failed."""
+        """Yield the uploads at shutdown, when nothing is read any more; ignores the quota, unless the last upload
+        failed."""
         while len(self._queue) and not self.commit.back_off_s(now_s) and not self.commit.is_full:
             yield self._upload(now_s)
 

@@ -19,7 +19,7 @@ _MIN_QUEUE_TO_CLEAN = 64
 
 @dataclass(frozen=True, slots=True)
 class ScheduleIntervals:
-    """Intervals in seconds."""
+    """How often partitions are processed, and after which time a failed one is retried, in seconds."""
 
     process_s: float
     retry_s: float
@@ -60,7 +60,7 @@ class PartitionSchedule:
         self._push(partition, 0.0)
 
     def remove(self, partition: TopicIdPartition) -> None:
-        """Remove a partition; if it is being processed, after that."""
+        """Remove a partition; one that is being processed, once that has ended."""
         scheduled = self._partitions.get(partition)
         if scheduled is None:
             return
@@ -70,7 +70,7 @@ class PartitionSchedule:
             del self._partitions[partition]
 
     def wake(self, partition: TopicIdPartition, now_s: float) -> None:
-        """Make the partition due now, because something was appended, unless it backs off after a failure."""
+        """Make the partition due now because of an append, unless it backs off after a failure."""
         scheduled = self._partitions.get(partition)
         if scheduled is None:
             return

@@ -50,10 +50,10 @@ log = structlog.get_logger(__name__)
 
 
 class Unwanted:
-    """Leaves records that nobody wants stored out of objects, and declares them.
+    """Leaves records out of objects that nothing needs stored, and declares them.
 
-    If links do not pay, bytes go inline; they are stored only if something else wants them (`Assignment.is_kept`, a
-    hurried upload). `LeftOut` has what was left out of one log.
+    If links do not pay, bytes go inline; they are stored only if something else needs them (`Assignment.is_kept`, a
+    hurried upload). `LeftOut` has the ranges left out of one log.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Unwanted:
         self._decider = decider
 
     def leave_out(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> TaskOutcome:
-        """Return what was read, without what nobody wants stored."""
+        """Return the outcome of a read without the records that nothing needs stored."""
         if not outcome.items:
             return outcome
         wanted_from = self._wanted_from(led, now_s)
@@ -90,7 +90,7 @@ class Unwanted:
         return replace(outcome, items=tuple(kept))
 
     def drop_queued(self, now_s: float) -> Sequence[Action]:
-        """Remove from the queue, before an upload, what links do not pay for and nobody else wants."""
+        """Remove records from the queue, before an upload, that links do not pay for and nothing else needs."""
         taken = self._queue.take_out(lambda item: self._is_unwanted(item, now_s))
         if not taken:
             return ()
@@ -103,14 +103,14 @@ class Unwanted:
         return *counted, TellLeftOut()
 
     def declare(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:
-        """Declare what was left out, when it is time."""
+        """Declare the ranges left out of one log, if due or if these are the last."""
         if not (is_last or led.left_out.is_due(now_s)):
             return ()
         ranges = led.left_out.take(now_s)
         return (DeclareNotWanted(led.assignment, ranges),) if ranges else ()
 
     def declare_all(self, now_s: float) -> Sequence[Action]:
-        """Declare everything that was left out, when nothing is read any more."""
+        """Declare all ranges left out, when nothing is read any more."""
         return [action for led in self._led.values() for action in self.declare(led, now_s, is_last=True)]
 
     def _wanted_from(self, led: LedPartition, now_s: float) -> int:
@@ -133,7 +133,7 @@ _TAKEN_ON_AT_ONCE: Final = 32
 
 
 class WritePathCore:
-    """The core of one agent's write path. See the module's theory."""
+    """The core of one agent's write path: events come in, `Action`s go out."""
 
     def __init__(self, limits: LogManagerLimits, decider: LinkDecider) -> None:
         self.led: dict[TopicIdPartition, LedPartition] = {}
@@ -151,7 +151,7 @@ class WritePathCore:
     # Which partitions.
 
     def assigned(self, assignments: Iterable[Assignment]) -> Sequence[Action]:
-        """Set exactly these partitions; the new ones come through `to_take_on`."""
+        """Set the partitions to upload: exactly these. New ones come through `to_take_on`."""
         wanted = {assignment.topic_id_partition: assignment for assignment in assignments}
         self._decider.set_led(wanted.values())
         released = [known for known in self.led if known not in wanted]
@@ -172,20 +172,20 @@ class WritePathCore:
         return actions
 
     def to_take_on(self) -> list[Assignment]:
-        """Return the next partitions to take on, only a few so that relaying continues meanwhile."""
+        """Return the next few new partitions; few, so that relaying is not held up."""
         return [self._to_take_on.popleft() for _ in range(min(len(self._to_take_on), _TAKEN_ON_AT_ONCE))]
 
     @property
     def has_to_take_on(self) -> bool:
-        """Whether `to_take_on` has more."""
+        """Whether `to_take_on` has more partitions."""
         return bool(self._to_take_on)
 
     def stopping(self) -> None:
-        """Take nothing on any more."""
+        """Take on no more partitions."""
         self._to_take_on.clear()
 
     def taken_on(self, assignment: Assignment, task: LogTask) -> Sequence[Action]:
-        """Record that the task reads from where the upload of the log continues."""
+        """Start with a new partition, whose task reads from where the upload of the log continues."""
         partition = assignment.topic_id_partition
         self.put_off.pop(partition, None)
         self._unknown.discard(partition)
@@ -194,7 +194,7 @@ class WritePathCore:
         return (Watch(partition, assignment.directory),)
 
     def resume_unknown(self, assignment: Assignment, reason: str) -> Sequence[Action]:
-        """Put a log off, because it is unknown now where its upload continues."""
+        """Put a partition off, because it is not known now where its upload continues."""
         partition = assignment.topic_id_partition
         self.put_off[partition] = reason
         log.warning("resume_offset_unknown", partition=str(partition), error=reason, consequence="inline")
@@ -208,7 +208,8 @@ class WritePathCore:
         return (AskAnew(),)
 
     def void(self, partition: TopicIdPartition) -> Sequence[Action]:
-        """Release a log about which our knowledge is not valid any more; the metadata topic says where it continues."""
+        """Release a log, because it is not the one that was known; the metadata topic says where its upload
+        continues."""
         return self._release(partition), AskAnew()
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
@@ -235,7 +236,7 @@ class WritePathCore:
     # What reads came to.
 
     def read_done(self, read: Read, outcome: Outcome, now_s: float) -> Sequence[Action]:
-        """Handle the outcome of reading a log: a task that ran, or that the budget did not reach."""
+        """Handle the outcome of a read; None: the budget ended before."""
         led, schedule = read.led, self.pacing.schedule
         partition = led.assignment.topic_id_partition
         if self.led.get(partition) is not led:  # released meanwhile, and perhaps taken on again
@@ -294,7 +295,7 @@ class WritePathCore:
         return TellTruncated(partition, offset)
 
     def look(self, unread_bytes: Callable[[LedPartition], int], now_s: float) -> Sequence[Action]:
-        """Go on with trials, after what is due was read. What goes inline for a look waits for no links."""
+        """Continue trials, after due logs were read. Records that go inline for a look wait for no links."""
         found = [CountLook(*one) for one in self.pacing.look(unread_bytes, now_s)]
         return (*found, TellLeftOut()) if self._decider.trials.is_looking else found
 
@@ -318,12 +319,12 @@ class WritePathCore:
         return told, CountStored(segment, upload.started_s, now_s)
 
     def upload_failed(self, upload: Upload, now_s: float) -> None:
-        """Put the items back after a failed upload: nobody knows whether the object exists."""
+        """Put the items back into the queue after a failed upload; the object may exist all the same."""
         self.pacing.commit.failed(upload.started_s, now_s)
         self.queue.put_back(part for item in upload.items if (part := self._unstored_part(item)) is not None)
 
     def backlog_stored(self, segment: UploadedSegment) -> Sequence[Action]:
-        """Handle a stored object of what was passed over."""
+        """Handle a stored object of the backlog."""
         stored = dict.fromkeys(item.topic_id_partition for item in segment.items)
         settled = [TellSettled(partition) for partition in stored if partition in self.pacing.hurried]
         return CountStored(segment, None, segment.stored_s), *settled

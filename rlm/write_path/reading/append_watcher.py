@@ -30,15 +30,15 @@ _MODIFY = int(inotify_simple.flags.MODIFY)
 
 
 class DirectoryEvent(Protocol):
-    """An event as the kernel gives it."""
+    """A change in a watched directory, as the kernel reports it."""
 
     @property
     def wd(self) -> int:
-        """The watch that it belongs to."""
+        """The number of the watch that reports it, from `DirectoryEvents.add_watch`."""
 
     @property
     def mask(self) -> int:
-        """What happened: flags of inotify(7)."""
+        """The kind of change: flags of inotify(7)."""
 
 
 class DirectoryEvents(Protocol):
@@ -51,10 +51,10 @@ class DirectoryEvents(Protocol):
         """Return a descriptor that is readable for the event loop while there are events to `read`."""
 
     def add_watch(self, path: Path, mask: int) -> int:
-        """Report these events in a directory. Raises OSError."""
+        """Start to report these events in a directory; returns the watch's number. Raises OSError."""
 
     def rm_watch(self, wd: int) -> None:
-        """Undo `add_watch`. Raises OSError."""
+        """Stop the watch with this number. Raises OSError."""
 
     def read(self, timeout: int) -> Iterable[DirectoryEvent]:
         """Return the events since the last call, in order."""
@@ -63,16 +63,16 @@ class DirectoryEvents(Protocol):
 
 
 def inotify() -> DirectoryEvents:
-    """Return the kernel's events."""
+    """Return a source of the kernel's events (inotify)."""
     events: DirectoryEvents = inotify_simple.INotify(nonblocking=True)
     return events
 
 
 class AppendWatcher:
-    """Watches partition directories. Between `listen` and `ignore` the event loop reports every append."""
+    """Watches partition directories for appends. Between `listen` and `ignore` the event loop reports every append."""
 
     def __init__(self, events: DirectoryEvents | None = None) -> None:
-        """Take over `events`; None: inotify's."""
+        """`events` is closed with the watcher; None: inotify's."""
         self._inotify = inotify() if events is None else events
         self._partitions: dict[int, TopicIdPartition] = {}
         self._watches: dict[TopicIdPartition, int] = {}
@@ -80,11 +80,11 @@ class AppendWatcher:
         """Partitions whose directory may have seen more than appends since its log was last read to the end."""
 
     def listen(self, appended: Callable[[TopicIdPartition], None]) -> None:
-        """Call `appended` from now on, as appends come."""
+        """Call `appended` with the partition of each append from now on."""
         asyncio.get_running_loop().add_reader(self._inotify.fileno(), self.take, appended)
 
     def ignore(self) -> None:
-        """Undo `listen`."""
+        """Stop calling what `listen` was given."""
         asyncio.get_running_loop().remove_reader(self._inotify.fileno())
 
     def watch(self, partition: TopicIdPartition, directory: Path) -> None:
@@ -103,7 +103,7 @@ class AppendWatcher:
         self._changed.add(partition)
 
     def unwatch(self, partition: TopicIdPartition) -> None:
-        """Undo `watch`; unknown partitions are no error."""
+        """Stop watching the partition's directory; an unknown partition is no error."""
         watch = self._watches.pop(partition, None)
         self._changed.discard(partition)
         if watch is None or self._inotify.closed:
@@ -115,15 +115,15 @@ class AppendWatcher:
             return
 
     def only_appends(self, partition: TopicIdPartition) -> bool:
-        """Whether no file came or went since the log was last read to its end, according to the events so far."""
+        """Whether events show no file created or removed since the log was last read to its end."""
         return partition not in self._changed and self._watches.get(partition) in self._partitions
 
     def reading_begins(self, partition: TopicIdPartition) -> None:
-        """Record that the log is about to be read with a look at its directory; later events count again."""
+        """Record that the log is about to be read, directory included; events from now on count again."""
         self._changed.discard(partition)
 
     def reading_fell_short(self, partition: TopicIdPartition) -> None:
-        """Record that the reading failed, or did not come to the log's end."""
+        """Record that the reading failed, or did not reach the log's end."""
         if partition in self._watches:
             self._changed.add(partition)
 
@@ -146,5 +146,5 @@ class AppendWatcher:
             appended(partition)
 
     def close(self) -> None:
-        """Stop watching, for good."""
+        """Stop watching all directories, for good."""
         self._inotify.close()

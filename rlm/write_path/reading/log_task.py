@@ -17,7 +17,7 @@ ReadError = LogDirectoryError | MalformedFileError
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """The result of one run of a task."""
+    """What one read of a log by its task found."""
 
     items: tuple[MetaQueueItem, ...]
     read_bytes: int
@@ -33,12 +33,12 @@ class TaskOutcome:
 
     @property
     def more(self) -> bool:
-        """Whether there is more to read now."""
+        """Whether the log has more to read now."""
         return self.backlog_bytes > 0
 
 
 class LogTask(Protocol):
-    """Reads one log. `RLMWalTask` implements it."""
+    """Reads one led log. `RLMWalTask` implements it."""
 
     @property
     def topic_id_partition(self) -> TopicIdPartition: ...

@@ -37,12 +37,12 @@ from rlm.write_path.assignment import Assignment
 
 
 class ResumeUnknownError(Exception):
-    """Where the upload continues is unknown now, so it does not."""
+    """It is not known now where the upload of a log continues, so it does not continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The parts of a log that must be uploaded."""
+    """The parts of a log that are yet to be uploaded: missing ranges, and all from an offset on."""
 
     next_offset: int | None
     """Everything from here on; None: from the active segment on, once there is one."""
@@ -58,7 +58,7 @@ class ResumePoint:
 
 @dataclass(frozen=True, slots=True)
 class LedLog:
-    """A log as its directory shows it."""
+    """A led log's segments and leader epochs, as its directory shows them."""
 
     topic_id_partition: TopicIdPartition
     leader_epochs: LeaderEpochs
@@ -75,7 +75,8 @@ class LedLog:
 
 
 def resume_point(store: RemoteWalMetadataStore, archive: ArchiveStore, assignment: Assignment) -> ResumePoint:
-    """Return it for the log in the assignment's directory. Raises ResumeUnknownError when its files cannot be read."""
+    """Return where the upload of the assignment's log continues. Raises ResumeUnknownError when its files cannot be
+    read."""
     directory = assignment.directory
     try:
         log = LedLog(
@@ -90,7 +91,7 @@ def resume_point(store: RemoteWalMetadataStore, archive: ArchiveStore, assignmen
 
 
 def end_of_log(assignment: Assignment) -> ResumePoint:
-    """Return only what will be appended from now on. Raises ResumeUnknownError."""
+    """Return a resume point at the log's end, so that only later appends are uploaded. Raises ResumeUnknownError."""
     directory = assignment.directory
     try:
         return ResumePoint(log_end(directory), leader_epochs=read_leader_epochs(directory))

@@ -55,10 +55,10 @@ class _KnownLog:
 
 
 class ResumedTail:
-    """A `SegmentTail` that begins with the missing ranges. See the module's theory."""
+    """A `SegmentTail` that first reads the ranges missing in object storage, and then follows the log."""
 
     def __init__(self, directory: Path, topic_id: TopicId, resume: ResumePoint, open_files: OpenFiles) -> None:
-        """Touches no file. If the directory becomes another topic's, the log counts as deleted."""
+        """Opens no file yet. If the directory becomes another topic's, the log counts as deleted."""
         self._directory, self._topic_id = directory, topic_id
         self._open_files = open_files
         self._missing = list(resume.missing)
@@ -72,33 +72,32 @@ class ResumedTail:
 
     @property
     def next_offset(self) -> int:
-        """The first offset that is neither stored, as far as was known, nor read; negative before a log is found."""
+        """The first offset that is neither known as stored nor read yet; negative until a log is found."""
         return self._tail.next_offset
 
     @property
     def has_missing(self) -> bool:
-        """Whether ranges are left to be read."""
+        """Whether missing ranges are left to be read."""
         return bool(self._missing)
 
     @property
     def missing(self) -> tuple[OffsetRange, ...]:
-        """What is left of the ranges, ascending. Lost parts stay in it until they are reported."""
+        """The missing ranges that are not read yet, ascending. Lost parts stay until they are reported."""
         if not self._missing:
             return ()
         (begin, end), *others = self._missing
         return ((max(begin, min(self._read_to, self.next_offset)), end), *others)
 
     def also_read(self, ranges: Iterable[OffsetRange]) -> None:
-        """Read these ranges, too; not during a read."""
+        """Read these ranges as well; not during a read."""
         self._missing = joined_ranges([*ranges, *self.missing])
         self._begin_anew()
 
     def pass_over(self, offset: int) -> ResumePoint | None:
         """Continue at `offset`, or at the end of what is stored if that is later.
 
-        Returns what lies between, for another tail.
-
-        Only after the log was found. None, with nothing changed, if what was read before may not be the log's any more.
+        Returns a resume point for the offsets in between, for another tail. Call it only once the log was found.
+        Returns None, and changes nothing, if what was read may no longer be the log's.
         """
         if self._tail.has_untold:
             return None
@@ -118,7 +117,7 @@ class ResumedTail:
         return ResumePoint(offset, tuple(passed_over), epochs, only_missing=True)
 
     def read(self, max_bytes: int) -> TailRead:
-        """Read like `SegmentTail.read`. If nothing is found while `has_missing`, the next read may find something."""
+        """Read as `SegmentTail.read`. If nothing is found while `has_missing`, the next read may find something."""
         events: list[TailEvent] = []
         for _ in range(_RANGES_PER_READ):
             if not self._missing:
@@ -133,7 +132,7 @@ class ResumedTail:
         return self._settled(self._read_tail(max_bytes))
 
     def read_cached(self, max_bytes: int) -> tuple[TailRead, int] | None:
-        """Read like `SegmentTail.read_cached`."""
+        """Read as `SegmentTail.read_cached`: without waiting for a disk."""
         if self._missing or not self._is_settled:
             return None
         found = self._tail.read_cached(max_bytes)
@@ -142,15 +141,16 @@ class ResumedTail:
         return found
 
     def backlog_bytes(self) -> int:
-        """Return it like `SegmentTail.backlog_bytes`; while ranges are missing, stored bytes behind them count, too."""
+        """Return the bytes behind the position, as `SegmentTail.backlog_bytes`; while ranges are missing, stored
+        bytes behind them count as well."""
         return max(self._tail.backlog_bytes(), int(self.has_missing))
 
     def unread_bytes(self) -> int:
-        """Return how many bytes of the log are not read yet, as far as is known."""
+        """Return how many bytes of the log are known and not read yet."""
         return self._tail.unread_bytes()
 
     def close(self) -> None:
-        """Close the descriptor. A read opens it again."""
+        """Close the file. A later read opens it again."""
         self._tail.close()
 
     def _read_missing(self, max_bytes: int) -> TailRead:

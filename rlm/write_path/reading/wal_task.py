@@ -24,7 +24,7 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
 
 class RLMWalTask:
-    """One led partition's task. Never runs twice at once; `LogReader` says where it runs."""
+    """Reads the appends to one led partition's log. Never runs twice at once; `LogReader` decides on which thread."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class RLMWalTask:
         resume: ResumePoint,
         open_files: OpenFiles,
     ) -> None:
-        """`resume` says what of the log must be uploaded."""
+        """`resume` has the parts of the log to read."""
         self.topic_id_partition = partition
         self.directory = directory
         self._open_files = open_files
@@ -41,22 +41,22 @@ class RLMWalTask:
 
     @property
     def next_offset(self) -> int:
-        """The first offset that was not read yet; negative when the log has not been found. Not during a run."""
+        """The first offset that was not read yet; negative until the log is found. Not during a run."""
         return self._tail.next_offset
 
     @property
     def missing(self) -> tuple[OffsetRange, ...]:
-        """The ranges that are left to read before the log's end."""
+        """The ranges before the log's end that are left to read."""
         return self._tail.missing
 
     def also_read(self, ranges: Iterable[OffsetRange]) -> None:
-        """Read these ranges before the others. Not during a run."""
+        """Read these ranges first. Not during a run."""
         self._tail.also_read(ranges)
 
     def pass_over(self, offset: int) -> "RLMWalTask | None":
-        """Continue at `offset`, the followers' position. Returns a task for what lies between.
+        """Continue at `offset`, the followers' position. Returns a task for the offsets before it.
 
-        Not during a run, and only after one. None: not possible now.
+        Not during a run, and only after one. Returns None, and changes nothing, if that is not possible now.
         """
         rest = self._tail.pass_over(offset)
         return None if rest is None else RLMWalTask(self.topic_id_partition, self.directory, rest, self._open_files)
@@ -64,7 +64,7 @@ class RLMWalTask:
     def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
         """Read up to `max_bytes` of whole, checked batches; each leader epoch makes an item.
 
-        Raises a ReadError.
+        Raises a ReadError when the log cannot be read.
         """
         unread = self._tail.missing or ((self._tail.next_offset, NO_END),)
         read = self._tail.read(max_bytes)
@@ -78,7 +78,7 @@ class RLMWalTask:
         return replace(outcome, gaps=(*outcome.gaps, *compacted)) if compacted else outcome
 
     def run_cached(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome | None:
-        """Run without waiting for a disk; None if it takes a `run`.
+        """Run without waiting for a disk; returns None if that is not possible and `run` is needed.
 
         Call it only if the last `run` left nothing and the directory has not changed since. Raises LogDirectoryError.
         """
@@ -116,14 +116,14 @@ class RLMWalTask:
             return 1
 
     def unread_bytes(self) -> int:
-        """Return what the next run would find in the active segment, by a look at its size. Not during a run."""
+        """Return how many bytes the next run would find in the active segment, by its file's size. Not during a run."""
         return self._tail.unread_bytes()
 
     def _rolled_segment(self) -> Path:
         return self.directory / log_file_name(self._tail.next_offset)
 
     def close(self) -> None:
-        """Give the files back. Not while the task runs."""
+        """Close the log's files. Not while the task runs."""
         self._tail.close()
 
 
@@ -203,7 +203,7 @@ class LogReader:
     """
 
     def __init__(self, pool: Executor, watcher: AppendWatcher, clock: Callable[[], float]) -> None:
-        """Take over the pool."""
+        """`pool` is shut down with the reader."""
         self._watcher = watcher
         self._clock = clock
         self._pool = pool
@@ -211,7 +211,7 @@ class LogReader:
         self._released: set[LogTask] = set()
 
     def is_running(self, task: LogTask) -> bool:
-        """Whether the task is being run in the pool."""
+        """Whether the task is running in the pool."""
         return task in self._running
 
     async def run(self, runs: Sequence[Run], budget_bytes: int) -> list[Outcome]:
@@ -260,14 +260,14 @@ class LogReader:
         return outcomes
 
     def release(self, task: LogTask) -> None:
-        """Close the task's files, as soon as it does not run."""
+        """Close the task's files once it does not run."""
         if task in self._running:
             self._released.add(task)
         else:
             task.close()
 
     async def stop(self) -> None:
-        """Wait for what runs in the pool, and begin nothing more."""
+        """Wait for the tasks in the pool, and start no more."""
         await asyncio.to_thread(self._pool.shutdown, True, cancel_futures=True)
         for task in self._running:
             task.close()

@@ -51,7 +51,7 @@ DEFAULT_LIMITS: Final = AdoptionLimits()
 
 @dataclass(slots=True, eq=False)
 class Offer:
-    """The batches of one request."""
+    """The batches of one producer's request that a gateway offers for adoption."""
 
     source: BatchSource
     start_position: int
@@ -79,7 +79,7 @@ _Key = tuple[int, int]
 
 
 class AdoptableRecords:
-    """The offers. See the module's theory. All times are monotonic seconds."""
+    """The offers of zone gateways, kept until the log shows what became of them. All times are monotonic seconds."""
 
     def __init__(self, limits: AdoptionLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -98,7 +98,7 @@ class AdoptableRecords:
     ) -> Offer | None:
         """Offer records of these lengths, one after the other; `tell` is called with whether any were adopted.
 
-        None if nothing of it can be adopted; `tell` is not called then.
+        Returns None if nothing can be adopted; `tell` is not called then.
         """
         view = memoryview(content)
         pieces = [
@@ -116,30 +116,32 @@ class AdoptableRecords:
         return offer
 
     def answered(self, offer: Offer, now_s: float) -> None:
-        """Record the broker's answer, or that none will come: the batches are in the log by now, or never will be."""
+        """Record that the broker responded to the request, or never will: its batches are in the log by now, or
+        never will be."""
         offer.until_s = min(offer.until_s, now_s + self._limits.wait_max_s)
 
     @property
     def deadline_s(self) -> float:
-        """When an outcome is due, if not sooner; inf: there are no offers."""
+        """The latest time at which an offer's outcome is due; inf without offers."""
         return min((offer.until_s for offer in self._offers), default=math.inf)
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes kept for comparing."""
+        """Bytes of offered batches that are kept for comparison."""
         return self._kept_bytes
 
     def look_again(self, now_s: float) -> None:
-        """Report due outcomes: time has passed, or the topic has acknowledged something."""
+        """Report outcomes that are due, because time has passed or the topic has acknowledged a record."""
         for offer in list(self._offers):
             self._end_if_done(offer, now_s)
 
     # What the log has.
 
     def adopt(self, items: Sequence[MetaQueueItem], wall_ms: int) -> tuple[list[Records], "Adoption"]:
-        """Return the items' records for an object, with names instead of stored bytes, until `Adoption` is ended.
+        """Return the items' records for an object, with names of gateways' objects in place of their bytes. `Adoption`
+        must be ended later.
 
-        If clocks differ by minutes nothing is adopted, because nobody could tell what of it is late.
+        If clocks differ by minutes nothing is adopted, because a late publication could not be noticed.
         """
         if not self._pieces:
             return [item.records for item in items], Adoption(self, ())
@@ -184,7 +186,7 @@ class AdoptableRecords:
         )
 
     def ended(self, pieces: Sequence[_Piece], is_pending: Callable[[], bool] | None) -> None:
-        """Handle the end of an `Adoption`."""
+        """Handle the end of an `Adoption`, with its pieces."""
         for offer in dict.fromkeys(piece.offer for piece in pieces):
             offer.under_way -= 1
             if is_pending is not None:
@@ -209,7 +211,7 @@ class AdoptableRecords:
 
 
 class Adoption:
-    """What one upload adopts. Ended once."""
+    """What one upload adopts of gateways' objects. Call `stored` or `failed` once."""
 
     def __init__(self, registry: AdoptableRecords, pieces: Sequence[_Piece]) -> None:
         self._registry = registry
@@ -219,12 +221,12 @@ class Adoption:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are not stored again."""
+        """Bytes that the upload need not store, because gateways have."""
         return sum(piece.end - piece.start for piece in self._pieces)
 
     @property
     def until_ms(self) -> float:
-        """The upload must not be published if it ends later, by wall clocks; inf: it names no gateway's object."""
+        """When the upload must have ended to be published, by wall clocks; inf if it names no gateway's object."""
         begun_until_ms = (piece.offer.source.object_id.begun_until_ms for piece in self._pieces)
         return min(begun_until_ms, default=math.inf) + NAMED_WITHIN_MS
 

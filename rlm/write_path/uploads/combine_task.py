@@ -47,8 +47,8 @@ _TIMEOUT_S: Final = 60.0
 class FinishedInOrder:
     """Publishes metadata of stored objects in the order of the objects' sequence, whichever upload ends first.
 
-    What the publisher does not take waits here and is retried: metadata of an upload is never dropped while the process
-    lives.
+    A record that the publisher refuses waits here and is retried: metadata of an upload is never dropped while the
+    process lives.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class FinishedInOrder:
         self._again: asyncio.TimerHandle | None = None
 
     def add(self, sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
-        """Record the end of an upload; None: the sequence number stays unused."""
+        """Record the end of an upload; without a record the sequence number stays unused."""
         self._waiting[sequence] = record
         self._publish_or_try_again()
 
     def publish(self) -> bool:
-        """Publish what is next in order, as far as the publisher takes it. Returns whether it refused none."""
+        """Publish the records that are next in order. Returns whether the publisher refused none."""
         while self._next_sequence in self._waiting:
             ready = self._waiting[self._next_sequence]
             if ready is not None:
@@ -102,13 +102,13 @@ class FinishedInOrder:
         self._publish_or_try_again()
 
     def holds(self, segment_id: CombinedSegmentId) -> bool:
-        """Whether the publisher has not taken it yet. On any thread."""
+        """Whether the segment's metadata waits here. On any thread."""
         return segment_id.sequence in self._waiting
 
     def await_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> bool:
-        """Call `tell` once the segment is published, if it is held here. Returns whether it is.
+        """Call `tell` once the segment is published, if its metadata waits here. Returns whether it does.
 
-        `tell` is never called for a segment that can never be published.
+        `tell` is never called for a segment whose metadata can never be published.
         """
         if segment_id.sequence in self._lost:
             return True
@@ -123,7 +123,7 @@ class FinishedInOrder:
         return sum(record is not None for record in self._waiting.values())
 
     def close(self) -> None:
-        """Publish what is possible, for the last time."""
+        """Publish waiting records for the last time; those that the publisher refuses are lost."""
         if self._again is not None:
             self._again.cancel()
         if not self.publish():
@@ -141,7 +141,7 @@ def _digests(items: list[MetaQueueItem]) -> tuple[tuple[bytes, ...], ...]:
 
 
 class RLMWalCombineTask:
-    """Uploads objects of one agent incarnation."""
+    """Combines batches into objects and uploads them, for one agent incarnation."""
 
     def __init__(
         self,
@@ -172,7 +172,8 @@ class RLMWalCombineTask:
         self._finished = FinishedInOrder(publisher, first_segment_id.sequence, self._not_publishable)
 
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
-        """Upload the items as one object, in this order; None when that failed: they are neither stored nor lost."""
+        """Upload the items as one object, in this order; None when that failed: the items are then the caller's to
+        retry."""
         if not self._finished.publish():
             self._metrics.upload_failures.labels(_BACKLOG_LABEL).inc()
             return None
@@ -247,16 +248,16 @@ class RLMWalCombineTask:
     def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
         """Whether the segment is being uploaded, or its end is not acknowledged by the topic. On any thread.
 
-        The checks follow the segment's way, so that none is missed.
+        It checks the places in the order in which a segment passes them, so that none is missed.
         """
         is_own = segment_id[:2] == self._next_segment_id[:2]
         is_here = is_own and (segment_id.sequence in self._uploading or self._finished.holds(segment_id))
         return is_here or self._publisher.is_pending(segment_id)
 
     def when_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> None:
-        """Call `tell` once the topic has acknowledged all of a stored segment's metadata; on any thread, maybe at once.
+        """Call `tell` once the topic has acknowledged a stored segment's metadata; on any thread, maybe at once.
 
-        All stored segments before it are then published, too, except those whose metadata can never be.
+        All stored segments before it are then published, too, except those whose metadata can never be published.
         """
         if not self._finished.await_published(segment_id, tell):
             self._publisher.when_published(segment_id, tell)
@@ -281,7 +282,8 @@ PRETENDED_UPLOAD_S: Final = 0.01
 
 
 class PretendedUploads(RLMWalCombineTask):
-    """Stores and publishes nothing: each object counts as stored after `PRETENDED_UPLOAD_S`."""
+    """The uploads of shadow mode: stores and publishes nothing, and counts each object as stored after
+    `PRETENDED_UPLOAD_S`."""
 
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
         """Return the object that would have been stored."""

@@ -9,7 +9,7 @@ uploads begin a little late; without headroom its limit would be lifted."""
 
 
 def spacing_s(objects_per_s: Iterable[float], bound_per_s: float) -> float:
-    """Return the least time from one upload to the next for each agent; 0 if nobody is limited.
+    """Return the least time, in seconds, from one upload of an agent to its next; 0 if no agent is limited.
 
     `objects_per_s` are the agents' rates; all together may make `bound_per_s`. Each agent reads the metadata topic's
     records of every object, and gets announcements from the leaders that it follows. So its CPU grows with the objects

@@ -19,16 +19,16 @@ from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 
 class PublishedLogs(Protocol):
-    """Notified of changes."""
+    """A listener for changes of published offsets."""
 
     def look(self, log: TopicIdPartition) -> None:
-        """Called when the log may be stored and published further."""
+        """Called when more of the log may be stored and published than before."""
 
     def cut(self, log: TopicIdPartition, offset: int) -> None:
         """Called when the log was truncated at this offset."""
 
     def released(self, log: TopicIdPartition) -> None:
-        """Called when it is not led here any more."""
+        """Called when the log is no longer led here."""
 
 
 class _Unpublished:
@@ -45,7 +45,7 @@ class _Unpublished:
 
 
 class PublishedOffsets:
-    """The published offsets of the durable logs. See the module's theory."""
+    """The offsets up to which durable logs are stored and published. An upload listener."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PublishedOffsets:
         self._unpublished: dict[TopicIdPartition, _Unpublished] = {}
 
     def assigned(self, assignments: Iterable[Assignment]) -> None:
-        """Set what is led here."""
+        """Set the partitions that are led here."""
         self._durable = frozenset(one.topic_id_partition for one in assignments if one.is_durable)
 
     def published_offset(self, partition: TopicIdPartition) -> int | None:
@@ -75,7 +75,7 @@ class PublishedOffsets:
     # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """Record a stored object."""
+        """Handle a stored object."""
         durable = {item.topic_id_partition for item in segment.items} & self._durable
         sequence = segment.combined_segment_id.sequence
         for partition in durable:
@@ -111,6 +111,6 @@ class PublishedOffsets:
         self._told.cut(partition, offset)
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """Forget a partition that is not led here any more."""
+        """Forget a partition that is no longer led here."""
         self._unpublished.pop(partition, None)
         self._told.released(partition)

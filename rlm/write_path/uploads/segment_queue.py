@@ -19,7 +19,8 @@ ReadingOrder = tuple[tuple[int, ...], TopicIdPartition]
 
 
 def reading_order(partition: TopicIdPartition, readers: Collection[int] | None) -> ReadingOrder:
-    """Return a sort key: `readers` are the brokers that read the partition, None if unknown.
+    """Return a sort key for partitions in an object. `readers` are the brokers that follow the partition; None if
+    unknown.
 
     Partitions have the same order in every object, because the metadata topic's compression depends on that.
 
@@ -73,7 +74,7 @@ class MetaQueueItem:
 
     @property
     def last_offset(self) -> int:
-        """Inclusive."""
+        """The last record's offset, inclusive."""
         return self.batches[-1].last_offset
 
     @property
@@ -125,7 +126,7 @@ def _fitting(items: Iterable[MetaQueueItem], upload_bytes: int) -> tuple[list[Me
 
 
 class RemoteSegmentQueue:
-    """Holds items until they are combined. Used from the event loop only."""
+    """Holds runs of batches until they are combined. Used from the event loop only."""
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
@@ -150,11 +151,11 @@ class RemoteSegmentQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room, so that tasks wait."""
+        """Whether nothing more fits, so that reading waits."""
         return not (self.free_items and self.free_bytes)
 
     def put(self, items: Iterable[MetaQueueItem]) -> None:
-        """Append items. The caller has checked the room; a single batch that exceeds it is accepted all the same."""
+        """Append items. The caller checks the free space; a single batch that exceeds it is accepted all the same."""
         for item in items:
             self._items.append(item)
             self.partitions[item.topic_id_partition] = None
@@ -204,7 +205,8 @@ class RemoteSegmentQueue:
         return taken
 
     def discard(self, partition: TopicIdPartition, from_offset: int = 0) -> None:
-        """Drop a partition's batches that reach `from_offset` or beyond: truncated, or not led here any more."""
+        """Drop a partition's batches that reach `from_offset` or beyond: the log was truncated, or is no longer led
+        here."""
         kept = (item.keep_below(from_offset) if item.topic_id_partition == partition else item for item in self._items)
         self._keep(item for item in kept if item is not None)
         self.size_bytes = sum(len(item.records) for item in self._items)
@@ -216,7 +218,7 @@ class RemoteSegmentQueue:
 
 @dataclass(frozen=True, slots=True)
 class UploadedSegment:
-    """A stored combined segment."""
+    """A combined segment that was stored, with its items."""
 
     combined_segment_id: CombinedSegmentId
     items: tuple[MetaQueueItem, ...]

@@ -27,7 +27,7 @@ Answer = Callable[[TopicPartitionName, TailStored], None]
 
 
 class HurriedUploads(Protocol):
-    """The write path, as used here."""
+    """The subset of the write path that tail uploads need."""
 
     def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None: ...
 
@@ -35,10 +35,10 @@ class HurriedUploads(Protocol):
 
 
 class TailUploads:
-    """The open requests. An upload listener."""
+    """The open requests to upload a partition's tail. An upload listener."""
 
     def __init__(self, broker_id: int, uploads: HurriedUploads, answer: Answer, wall_ms: Callable[[], int]) -> None:
-        """`answer` must not block."""
+        """`answer` is called with each response to a request; it must not block."""
         self._broker_id = broker_id
         self._uploads = uploads
         self._answer = answer
@@ -48,7 +48,7 @@ class TailUploads:
         self._answered: dict[TopicPartitionName, str] = {}
 
     def requested(self, requests: Mapping[TopicPartitionName, TailRequest]) -> None:
-        """Set all requests that are open in the topic."""
+        """Set the requests: all those that are open in the settings topic."""
         for where in [known for known in self._open if known not in requests]:
             self._close(where)
         self._answered = {where: request for where, request in self._answered.items() if where in requests}
@@ -58,7 +58,7 @@ class TailUploads:
         self._look(list(self._open))
 
     def assigned(self, assignments: Iterable[Assignment]) -> None:
-        """Set the partitions led here."""
+        """Set the partitions that are led here."""
         self._led = {(one.topic, one.topic_id_partition.partition): one.topic_id_partition for one in assignments}
         self._look(list(self._open))
 
@@ -69,14 +69,14 @@ class TailUploads:
             self._look([where for where in self._open if self._led.get(where) in stored])
 
     def settled(self, partition: TopicIdPartition) -> None:
-        """Handle a log that was read to its end with everything stored: no upload will report it."""
+        """Respond for a hurried log that was already stored to its end, for which no upload will be reported."""
         self._look([where for where in self._open if self._led.get(where) == partition], hurry=False)
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Do nothing: its log will be read from there."""
+        """Do nothing: the log will be read again from there."""
 
     def partition_released(self, partition: TopicIdPartition) -> None:
-        """Do nothing: the new leader answers."""
+        """Do nothing: the new leader's agent responds."""
 
     def _look(self, partitions: list[TopicPartitionName], hurry: bool = True) -> None:
         for where in partitions:
@@ -104,9 +104,8 @@ class TailUploads:
 
 
 class TailAnswers:
-    """Writes the answers to the settings topic. The client is made for the first one, because most agents never
-    answer.
-    """
+    """Writes responses to tail requests to the settings topic. The client is made for the first one, because most
+    agents never write any."""
 
     def __init__(self, client: KafkaClientConfig) -> None:
         self._client = client
@@ -118,7 +117,7 @@ class TailAnswers:
         self._writer.put_soon(TAILS_STORED, where, stored)
 
     def close(self) -> None:
-        """Wait for answers on their way. Idempotent."""
+        """Wait for responses that are being written. Idempotent."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
