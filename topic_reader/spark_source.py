@@ -121,10 +121,9 @@ class _Reader:
 
     def _logs(self, topics: OpenTopics) -> Iterator[LogName]:
         for topic, view in self._topics.topics.items():
-            for bound in (self._options.starting, self._options.ending):
-                topics.checked_partitions(topic, bound.partitions_of(topic))
             numbers = topics.checked_partitions(topic, self._options.assigned.get(topic, ()))
             for bound in () if self._is_begun else (self._options.starting, self._options.ending):
+                topics.checked_partitions(topic, bound.partitions_of(topic))
                 bound.check_complete(topic, numbers)
             for number in numbers:
                 yield LogName(topic, topic_id_to_text(view.topic_id), number)
@@ -224,8 +223,9 @@ class _StreamReader(_Reader, DataSourceStreamReader):
     both come from one look. After a restart Spark tells the newest end of the checkpoint: `partitions(end, end)`. With
     the trigger `availableNow` it asks for a new end before that.
 
-    Each look finds the topics anew: one that was made again, or has more partitions, is read from its beginning. What a
-    log does not have any more is reported before the batch is read.
+    Each look finds the topics anew: one that was made again, or has more partitions, is read from its beginning,
+    whatever the options say: they are about the logs of the first batch. What a log does not have any more is reported
+    before the batch is read.
     """
 
     __module__ = "remote_wal"
@@ -233,7 +233,8 @@ class _StreamReader(_Reader, DataSourceStreamReader):
 
     def __init__(self, options: ReaderOptions, schema: "StructType") -> None:
         super().__init__(options, schema)
-        self._start: StreamOffsets | None = None
+        self._start: StreamOffsets = {}
+        """Where the first look of a stream that is not begun says that it starts."""
         self._latest: StreamOffsets = {}
         """Ends that Spark was given, in this run or the one before."""
         self._resumed: StreamOffsets = {}
@@ -245,8 +246,11 @@ class _StreamReader(_Reader, DataSourceStreamReader):
     @_in_one_sentence()
     def initialOffset(self) -> Json:
         """Return where the stream starts, never behind the first batch's end, which may be of the run before."""
-        start = self._look() if self._start is None else self._start
-        return to_json({name: min(read_to, self._resumed.get(name, read_to)) for name, read_to in start.items()})
+        if not self._is_begun:
+            self._look()
+        if not self._resumed:
+            return to_json(self._start)
+        return to_json({name: min(self._first_start(name, end), end) for name, end in self._resumed.items()})
 
     @_in_one_sentence()
     def latestOffset(self) -> Json:
@@ -297,27 +301,28 @@ class _StreamReader(_Reader, DataSourceStreamReader):
             report_loss(log.name, [(end, read_to.offset)], why, fail_on_data_loss=self._fails)
         return read_to.offset
 
-    def _look(self) -> StreamOffsets:
-        """Find up to where the stream may read, and the first time where it starts, which is returned."""
+    def _look(self) -> None:
+        """Find up to where the stream may read, and where it starts if it is not begun."""
         settled_ms = wall_ms() - self._options.settled_ms
-        start: dict[LogName, ReadTo] = {}
-        ends: dict[LogName, ReadTo] = {}
         found = dict.fromkeys(self._logs(self._opened()))
         ids = {(name.topic, name.topic_id) for name in found}
+        ends: dict[LogName, ReadTo] = {}
         # A partition may be known only by its objects, and have none any more.
         for name in found | {one: None for one in self._latest if one[:2] in ids}:
             log = self._log(name, settled_ms)
             before = self._latest.get(name)
             end = log.read_to(self._end(log, name, before))
-            if self._start is None:
-                first = self._offset(log, name, self._options.starting, LATEST, end.offset)
-                start[name] = log.read_to(first)
-                # An offset or a time may name a start that is not stored yet, or in an open transaction.
-                end = max(end, start[name]) if before is None else end
             ends[name] = before if before is not None and before.offset == end.offset else end
-        self._latest = ends
-        self._start, self._is_begun = start if self._start is None else self._start, True
-        return self._start
+        if not self._is_begun:
+            self._start = {name: self._first_start(name, end, settled_ms) for name, end in ends.items()}
+            # An offset or a time may name a start that is not stored yet, or in an open transaction.
+            ends = {name: max(end, self._start[name]) for name, end in ends.items()}
+        self._latest, self._is_begun = ends, True
+
+    def _first_start(self, name: LogName, latest: ReadTo, settled_ms: int | None = None) -> ReadTo:
+        """Return where the options say that the stream starts in a log of its first batch."""
+        log = self._log(name, settled_ms)
+        return log.read_to(self._offset(log, name, self._options.starting, LATEST, latest.offset))
 
     def _end(self, log: StoredLog, name: LogName, before: ReadTo | None) -> int:
         """Return up to where the stream may read: less than before only if the log is known to be shorter."""
@@ -330,7 +335,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         if self._options.is_committed:
             if before is not None:
                 begin = before.offset
-            elif self._start is None:
+            elif not self._is_begun:
                 begin = self._first_look(log, begin, end)
             return stable_end(log.pieces(begin, end, fail_on_data_loss=False), end)
         return end

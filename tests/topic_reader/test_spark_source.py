@@ -298,6 +298,44 @@ def test_a_topic_that_was_made_again_is_a_loss_and_then_read_from_its_beginning(
     assert streamed(reader, at(90), before) == list(range(90, 100))
 
 
+@pytest.mark.parametrize(
+    "starting",
+    [
+        {},
+        {"startingOffsets": "earliest"},
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"orders": {"0": 100}}'},
+        {"startingTimestamp": str(BASE_MS + 10**9)},
+    ],
+)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_where_a_stream_started_says_nothing_of_a_log_that_it_finds_later(
+    ruins: Ruins, starting: dict[str, str], restarts: bool
+) -> None:
+    ruins.upload(1, (ORDERS, 0, 0, batch(0, 150)))
+    more = {"failOnDataLoss": "false", **starting}
+    reader = stream(ruins, **more)
+    before = reader.latestOffset()
+    write_cluster_metadata(ruins, AGAIN)
+    read = []
+    for number in range(2):
+        ruins.upload(2 + number, (AGAIN, 0, 60 * number, batch(60 * number, 60)))
+        reader, now = resumed(ruins, before, **more) if restarts else (reader, reader.latestOffset())
+        read += streamed(reader, before, now)
+        before = now
+    assert read == list(range(120))
+
+
+@pytest.mark.parametrize(("starting", "first"), [("latest", 150), ('{"orders": {"0": 100}}', 100), ("earliest", 0)])
+def test_the_first_batch_of_a_topic_that_was_made_again_is_what_it_was(ruins: Ruins, starting: str, first: int) -> None:
+    ruins.upload(1, (ORDERS, 0, 0, batch(0, 150)))
+    end = stream(ruins, startingOffsets=starting).latestOffset()
+    write_cluster_metadata(ruins, AGAIN)
+    reader = stream(ruins, startingOffsets=starting)
+    assert reader.partitions(end, end) == []
+    assert streamed(reader, reader.initialOffset(), end) == list(range(first, 150))
+
+
 def test_a_log_that_is_shorter_or_was_replaced_is_a_loss(ruins: Ruins) -> None:
     ruins.upload(1, (ORDERS, 0, 0, batch(0, 50)))
     for checkpoint, epoch, first in ((at(100), 0, None), (at(50), 1, 30)):
