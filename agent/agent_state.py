@@ -21,7 +21,7 @@ NOT_FORMATTED = "log directories are not formatted yet"
 
 
 def presence_text(found: Presence) -> str:
-    """Describe whether another agent is alive, as a predicate with its age."""
+    """Describe whether another agent lives, as a predicate with the age of that knowledge."""
     if found == NOT_ASKED:
         return "was not asked yet"
     seen = "never answered" if found.answered_s_ago is None else f"last answered {found.answered_s_ago:.1f} s ago"
@@ -32,7 +32,7 @@ def presence_text(found: Presence) -> str:
 
 @dataclass(slots=True)
 class AgentState:
-    """How far the agent has come. Changed in the event loop."""
+    """Which parts of the agent have started, and what they report. Changed in the event loop."""
 
     broker_id: int
     is_storage_enabled: bool
@@ -50,11 +50,11 @@ class AgentState:
 
     @property
     def storage_run(self) -> "StorageRun | None":
-        """The present storage run; None also while it is being restarted."""
+        """The running storage system; None before it starts, and while it is restarted."""
         return self.system.current if self.system is not None else None
 
     def describe(self) -> dict[str, Any]:
-        """Return the state as JSON; little of it before relaying begins."""
+        """Return the state for JSON; before relaying begins it has few keys."""
         identity, relaying, system, run = self.identity, self.relaying, self.system, self.storage_run
         if identity is None or relaying is None:
             return {"broker_id": self.broker_id, "partitions": []}
@@ -98,7 +98,7 @@ class AgentState:
         }
 
     def shadow(self) -> dict[str, Any] | None:
-        """Return what links would save and what is unknown, besides linked shares; None if it is not in shadow.
+        """Return what links would save and what is unknown, besides linked shares; None unless in shadow mode.
 
         Any thread may ask.
         """
@@ -113,7 +113,7 @@ class AgentState:
         return run.objects() if run is not None else {"objects": [], "totals": []}
 
     def not_ready(self) -> list[str]:
-        """Return what is missing for the agent to do all of its work."""
+        """Return what is missing for the agent to do all of its work, as texts for people."""
         reasons = [f"{part} failed and begins anew: {defect}" for part, defect in sorted(self.supervisor.down.items())]
         if self.is_stopping:
             reasons.append("stopping")
@@ -124,7 +124,7 @@ class AgentState:
         return reasons
 
     def degraded(self) -> list[str]:
-        """Return problems, here or elsewhere, that leave the agent ready."""
+        """Return problems, here or elsewhere, with which the agent is ready all the same, as texts for people."""
         own = [*([self.descriptors.shortage] if self.descriptors.shortage else ()), *self.certificates.soon]
         relaying, run = self.relaying, self.storage_run
         if relaying is None:

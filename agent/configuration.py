@@ -17,14 +17,15 @@ GRACE_TIMES: Final = 2
 
 
 def delete_grace_ms(broker: BrokerProperties, settings: AgentSettings) -> int:
-    """Return how long an object stays after DELETE_SEGMENT_STARTED: a follower that lags may hold links to it."""
+    """Return how long an object stays after DELETE_SEGMENT_STARTED, in ms: a follower that lags may hold links to
+    it."""
     followers = (int(broker.raw.get(key, "30000")) for key in ("replica.lag.time.max.ms", "replica.socket.timeout.ms"))
     return round(GRACE_TIMES * max(*followers, milliseconds(settings.hydration.timeout_s)))
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The configuration of one broker and its agent."""
+    """The configuration of one broker and its agent, read once."""
 
     broker: BrokerProperties
     settings: AgentSettings
@@ -40,17 +41,18 @@ class Configuration:
 
     @property
     def delete_grace_ms(self) -> int:
-        """How long an object stays after DELETE_SEGMENT_STARTED, for links given before."""
+        """How long an object stays after DELETE_SEGMENT_STARTED, in ms, for links sent before."""
         return delete_grace_ms(self.broker, self.settings)
 
     @property
     def shares_reads(self) -> bool:
-        """Whether one agent of a zone reads an object for all: not where that gives records without a login."""
+        """Whether one agent of a zone reads an object for all; not where that would send records to clients without
+        a login."""
         return listener_with_login(self.broker, self.settings) is None
 
     @property
     def store_prices(self) -> StorePrices:
-        """The prices of combined segments."""
+        """The prices of the store of combined segments."""
         return self.prices.of_section(self.settings.storage.price_section)
 
     @property

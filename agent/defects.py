@@ -35,7 +35,7 @@ class BackOff:
 
 
 class Supervisor:
-    """Runs parts side by side. See the module's theory."""
+    """Runs the agent's parts side by side, and restarts one that fails."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class Supervisor:
         return dict(self._down)
 
     def start(self, part: str, run: Run) -> asyncio.Task[None]:
-        """Run this part from now on, until `stop`. A part that returns is done."""
+        """Run this part until `stop`, restarting it when it fails. A part that returns is not run again."""
         task = self._tasks[part] = asyncio.get_running_loop().create_task(self._keep(part, run), name=part)
         return task
 
     async def stop(self, part: str) -> None:
-        """End a part in order, if it runs. Returns when it has released everything."""
+        """End a part, if it runs. Returns when it has released everything."""
         task = self._tasks.pop(part, None)
         if task is None:
             return
@@ -81,7 +81,7 @@ class Supervisor:
             self._tell(part, ended, "it was being ended")
 
     async def stop_all(self, but: str) -> None:
-        """End all parts but one, the last begun first."""
+        """End all parts except `but`, the last started first."""
         for part in reversed([one for one in self._tasks if one != but]):
             await self.stop(part)
 

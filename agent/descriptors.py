@@ -30,7 +30,7 @@ _LOOK_S = 5.0
 
 
 def raise_limit() -> int:
-    """Raise the limit as far as possible without privileges. Returns the new limit."""
+    """Raise the limit of open file descriptors as far as possible without privileges. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -52,17 +52,17 @@ def bounded_open_files(limit: int | None = None, wanted: int = SEGMENT_FILES) ->
 
 
 def end_core_dumps() -> None:
-    """Switch core dumps off for this process and its children.
+    """Switch off core dumps of this process and its children.
 
-    They hold records, keys and passwords that others may read. The kernel runs a handler in `kernel.core_pattern`
-    whatever the limit is, but passes the limit to it; systemd-coredump then stores nothing.
+    They would contain records, keys and passwords. The kernel runs a handler in `kernel.core_pattern` whatever the
+    limit is, but passes the limit to it; systemd-coredump then stores nothing.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 class DescriptorWatch:
-    """Checks from time to time how many are left. Used from the event loop; `shortage` on any thread."""
+    """Checks from time to time how many file descriptors are left. For the event loop; `shortage` on any thread."""
 
     def __init__(self, registry: CollectorRegistry, count: Callable[[], int] | None = None) -> None:
         self._count = count or _open_descriptors
@@ -79,7 +79,7 @@ class DescriptorWatch:
             await sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Count the open descriptors, and log a change."""
+        """Count the open descriptors, and log when they begin or cease to be short."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = self._count()
         is_short = limit != resource.RLIM_INFINITY and limit - used < _RESERVE

@@ -25,9 +25,8 @@ _RETRY_S = 1.0
 
 
 def own_address(broker_id: int, settings: PeerSettings) -> str | None:
-    """Return the address at which others reach this agent: from its own list, else its listener; None: registers
-    none.
-    """
+    """Return the address at which other agents reach this one: from its peer list, else its listener; None: it
+    registers none."""
     if (listed := settings.peers.get(broker_id)) is not None:
         return str(listed)
     host = settings.peer_listener.host
@@ -39,7 +38,8 @@ def own_address(broker_id: int, settings: PeerSettings) -> str | None:
 
 
 def own_bypass(broker_id: int, settings: BypassSettings) -> str | None:
-    """Return this broker's address for agents that bypass this one, from its own list; None: registers none."""
+    """Return this broker's address for agents that bypass this one, from the configured list; None: it registers
+    none."""
     listed = settings.brokers.get(broker_id)
     return None if listed is None else str(listed)
 
@@ -66,13 +66,13 @@ def registered_bypasses(agents: Mapping[int, AgentRegistration], own_id: int) ->
 
 
 def serving_clients(agents: Mapping[int, AgentRegistration], zone: str) -> frozenset[int]:
-    """Return the agents that serve this zone's clients, as they are registered."""
+    """Return the brokers whose agents serve this zone's clients, by the agents' registrations."""
     there = (agent for agent in agents.values() if zone and agent.zone == zone)
     return frozenset(agent.broker_id for agent in there if GatewayPart.CLIENTS in agent.gateway)
 
 
 class FoundPeers:
-    """The registered agents. Use it in the event loop."""
+    """Applies agents' registrations to the parts that connect to other agents. For the event loop."""
 
     def __init__(
         self,
@@ -83,9 +83,10 @@ class FoundPeers:
         remembered: Mapping[int, AgentRegistration],
         changed: asyncio.Event,
     ) -> None:
-        """`listen_at` returns where this agent stands in for another broker; `remembered` count until it is known.
+        """`listen_at` returns the address at which this agent stands in for another broker.
 
-        `changed` is set when something has changed elsewhere, such as whether an agent is there.
+        `remembered` are registrations from the last run, used until the topic is read. `changed` is set when something
+        has changed elsewhere, such as whether an agent lives.
         """
         self._own_id = own_id
         self._peers = peers
@@ -115,7 +116,8 @@ class FoundPeers:
         self._changed.set()
 
     async def run(self, gateway: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Apply changes until cancelled. `gateway` is called at each, and returns whether it has done everything."""
+        """Apply changes until cancelled. `gateway` is called at each change, and returns whether it has applied all
+        of it."""
         while True:
             self._changed.clear()
             is_done = await self._listen()

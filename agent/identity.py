@@ -24,7 +24,7 @@ class AgentAlreadyRunningError(Exception):
 
 
 class AgentLock:
-    """The state directory's lock, held while the agent runs.
+    """The lock on the state directory, held while the agent runs: one agent per broker.
 
     Its file keeps the incarnation, so that it grows even when the clock goes back.
     """
@@ -43,7 +43,7 @@ class AgentLock:
             ) from error
 
     def next_incarnation(self, wall_ms: Callable[[], int], above: int = -1) -> int:
-        """Return a number above all that this state directory has seen, and above `above`, close to the time in ms."""
+        """Return a number above `above` and all that this state directory has had, close to the time in ms."""
         last = os.pread(self._file, 32, 0).strip()
         if last and not last.isdigit():
             raise ValueError(f"{self._path}: {last!r} is no incarnation; the file must hold the last one, or nothing")

@@ -36,18 +36,17 @@ _UNKNOWN_S = 5.0
 
 
 class BrokerRacks:
-    """The zones of the living brokers. One caller at a time."""
+    """Asks for the zones of the living brokers, at intervals. One caller at a time."""
 
     def __init__(self, brokers: Callable[[], Iterable[DescribedBroker]], clock: Callable[[], float]) -> None:
-        """`brokers` as `KafkaCluster.brokers`; `clock` gives monotonic seconds."""
+        """`brokers` returns the living brokers (`KafkaCluster.brokers`); `clock` gives monotonic seconds."""
         self._brokers = brokers
         self._clock = clock
         self._seen: set[int] = set()
         self._asked_s = -_LOOK_S
 
     def look(self, wanted: Collection[int]) -> Mapping[int, str | None]:
-        """Return the living brokers' zones by broker id, if it is time to ask; empty if it is not, or without an
-        answer.
+        """Return the living brokers' zones by id if it is time to ask; empty if it is not, or without a response.
 
         `wanted` are the brokers whose zones matter.
         """
@@ -85,7 +84,7 @@ def partition_directories(log_directories: Sequence[LogDirectory]) -> list[Parti
 
 
 class LocalReplicas:
-    """The replicas here, as of the last look. Any thread may ask."""
+    """The replicas on this broker's disks, as the last look found them. Any thread may ask."""
 
     def __init__(self, log_directories: Sequence[LogDirectory]) -> None:
         self._log_directories = log_directories
@@ -94,18 +93,18 @@ class LocalReplicas:
         """Names of all topics with a replica here."""
 
     def look(self) -> Sequence[PartitionDirectory]:
-        """Scan the directories. Blocks."""
+        """Scan the log directories for replicas. Blocks."""
         found = partition_directories(self._log_directories)
         self._paths = {directory.topic_id_partition: directory.path for directory in found}
         self.topic_names = {directory.topic_id: directory.topic for directory in found}
         return found
 
     def directory_of(self, partition: TopicIdPartition) -> Path | None:
-        """Return its replica's directory; None when there is none here."""
+        """Return the directory of the partition's replica here; None without one."""
         return self._paths.get(partition)
 
     def is_here(self, partition: TopicIdPartition) -> bool:
-        """Whether its replica's directory is still that topic's, not of one that was made again under the name."""
+        """Whether the replica's directory still belongs to that topic, not to one recreated under its name."""
         path = self._paths.get(partition)
         try:
             return path is not None and read_partition_metadata(path) == partition.topic_id
@@ -138,7 +137,7 @@ class LeadershipReader:
         }
 
     def racks(self, followers: frozenset[int]) -> Mapping[int, str | None]:
-        """Return the zones of these brokers, if it is time to ask, see `BrokerRacks.look`."""
+        """Return the zones of these brokers, if it is time to ask (`BrokerRacks.look`)."""
         return self._racks.look(followers)
 
 
@@ -157,7 +156,7 @@ def assignments(
     defaults: TopicDefaults,
     zones: Zones,
 ) -> list[Assignment]:
-    """Return the partitions to take care of: led here, with the feature on, and with a directory of that topic's id.
+    """Return the partitions to upload: led here, enabled, and with a directory of that topic's id.
 
     Objects are kept for more than links if the archive merges them, or if they are kept as long as the log, as for a
     recovery. By default that holds for logs without another replica.
@@ -204,7 +203,7 @@ def followers_of(led: LedByTopic, directories: Iterable[PartitionDirectory]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What this broker leads."""
+    """What this broker leads: assignments, followers and topics."""
 
     assignments: list[Assignment]
     first: Mapping[str, TopicId]
@@ -224,9 +223,9 @@ class LeadershipWatch:
         threads: Executor,
         changed: asyncio.Event,
     ) -> None:
-        """`table` returns the settings as they were read; while this agent `is_fenced`, it leads nothing.
+        """`table` returns the settings as last read; while `is_fenced` returns True, this agent leads nothing.
 
-        `zones` gets what the cluster says of zones. `changed` is set when leadership or readers may have changed.
+        `zones` is given the brokers' zones. `changed` is set when leadership or readers may have changed.
         """
         self._table = table
         self._defaults = defaults
@@ -241,9 +240,9 @@ class LeadershipWatch:
         """Why Kafka did not answer last time; None: it did."""
 
     async def looks(self, reader: LeadershipReader, interval_s: float) -> AsyncGenerator[Led, None]:
-        """Ask for ever, at that interval or when a change is signalled, and yield each answer.
+        """Ask for ever, at this interval or when `changed` is set, and yield each result.
 
-        While nothing changes, the same objects are yielded: most answers say nothing new, about thousands of logs.
+        While nothing changes, the same objects are yielded, so that the receiver need not compare thousands of logs.
         """
         loop = asyncio.get_running_loop()
         while True:

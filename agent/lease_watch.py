@@ -26,10 +26,10 @@ _OFF_PARTS = 2
 
 
 class LeasesInTopic:
-    """Implements `RecordedLeases` for one broker's agent or a command that runs beside it."""
+    """Reads and writes the recorded leases in the settings topic, for an agent or a command beside it."""
 
     def __init__(self, client: KafkaClientConfig, reader: SettingsReader, broker_id: int) -> None:
-        """`reader` follows the topic."""
+        """`reader` follows the settings topic."""
         self._client = client
         self._reader = reader
         self._broker_id = broker_id
@@ -51,12 +51,12 @@ class LeasesInTopic:
 
 
 def make_lease(blobs: BlobStorage, recorded: LeasesInTopic) -> Lease:
-    """Return a lease whose values nobody can guess."""
+    """Return a lease with random values that no other cluster can have by chance."""
     return Lease(blobs, recorded, lambda: secrets.token_hex(16), lasting_s)
 
 
 class LeaseWatch:
-    """Runs one agent's lease. Use it in the event loop."""
+    """Keeps one agent's lease. For the event loop."""
 
     def __init__(self, lease: Lease, wall_ms: Callable[[], int], uncommitted_ttl_s: float) -> None:
         self._lease = lease
@@ -66,12 +66,12 @@ class LeaseWatch:
 
     @property
     def lost_because(self) -> str | None:
-        """Why nothing is uploaded; None while there is no reason."""
+        """Why this agent may not upload, because of the lease; None while it may."""
         return self._lease.lost_because
 
     @property
     def contested(self) -> str | None:
-        """Why nothing is deleted though this cluster may have the lease; None while there is no such reason."""
+        """Why nothing is deleted although this cluster may hold the lease; None while there is no such reason."""
         if self._lease.unknown_because is not None:
             return self._lease.unknown_because
         if self.lost_because is not None or not self._lease.is_contested:
@@ -83,17 +83,17 @@ class LeaseWatch:
 
     @property
     def may_delete(self) -> bool:
-        """Whether this cluster holds the lease, as far as is known; a store without blobs has no lease."""
+        """Whether this cluster holds the lease, as far as known; True for a store that keeps no lease."""
         return self._lease.may_delete or not self._is_there
 
     @property
     def host_is_ahead_ms(self) -> int:
-        """How far this host's clock is ahead of the store's at least; below 0: behind."""
+        """By how much this host's clock is ahead of the store's, at least, in ms; negative: behind."""
         return self._lease.host_is_ahead_ms(self._wall_ms())
 
     @property
     def clock_is_off(self) -> str | None:
-        """Why nothing is deleted by its age; None while the host's clock and the store's agree, as far as is known."""
+        """Why nothing is deleted by age; None while this host's clock and the store's agree, as far as known."""
         ahead_ms = self.host_is_ahead_ms
         if abs(ahead_ms) < self._off_max_ms:
             return None
@@ -101,7 +101,7 @@ class LeaseWatch:
         return f"this host's clock is {abs(ahead_ms) // 1000} s {way} the store's: no object is deleted; let NTP set it"
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Renew and check the lease until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(self._lease.look)

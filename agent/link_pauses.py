@@ -25,7 +25,7 @@ _LOOK_S: Final = 4.0
 
 
 class LinkPauses:
-    """The pauses that concern this agent. Changed in the event loop; any thread may ask."""
+    """The pauses of links that concern this agent. Changed in the event loop; any thread may ask."""
 
     def __init__(
         self, broker_id: int, zone: str | None, state_directory: Path, on_change: Callable[[], object] = lambda: None
@@ -44,20 +44,20 @@ class LinkPauses:
         self._weigh()
 
     def recorded(self, pauses: Pauses) -> None:
-        """Take all records of the settings topic."""
+        """Set the pauses to those in the settings topic."""
         was_known, self._recorded = self._recorded is not None, pauses
         self._weigh()
         if not was_known:
             self._on_change()
 
     async def run(self) -> None:
-        """Look for the file until cancelled."""
+        """Look for the local pause file until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Look for the file once."""
+        """Look for the local pause file once."""
         self._local = await asyncio.to_thread(read_local, self._state_directory)
         self._weigh()
 
@@ -85,7 +85,7 @@ class LinkPauses:
         self._on_change()
 
     def is_paused(self) -> bool:
-        """Whether nothing is linked from or to this agent."""
+        """Whether links from and to this agent are paused, for all topics."""
         return self._of_agent is not None or self._recorded is None
 
     def find_reason(self, topic: str) -> str | None:
@@ -95,12 +95,12 @@ class LinkPauses:
 
     @property
     def told(self) -> list[str]:
-        """The pauses in force, for people."""
+        """The pauses in force, as texts for people."""
         return [pause.describe(scope) for scope, pause in sorted(self.shown.items())]
 
 
 def read_local(state_directory: Path) -> Pause | None:
-    """Return the pause that a file in the state directory tells; None without one. An unreadable file pauses, too."""
+    """Return the pause in the state directory's file; None without one. An unreadable file counts as a pause."""
     path = state_directory / _FILE_NAME
     try:
         paused, _ = PAUSES.decode(path.read_bytes())
@@ -117,12 +117,12 @@ def read_local(state_directory: Path) -> Pause | None:
 
 
 def write_local(state_directory: Path, pause: Pause) -> None:
-    """Pause the agent with this state directory. Raises OSError."""
+    """Pause links of the agent with this state directory. Raises OSError."""
     write_durably(state_directory / _FILE_NAME, PAUSES.encode(pause).decode())
 
 
 def remove_local(state_directory: Path) -> bool:
-    """Resume the agent with this state directory. Returns whether it was paused. Raises OSError."""
+    """End the local pause of the agent with this state directory. Returns whether there was one. Raises OSError."""
     try:
         (state_directory / _FILE_NAME).unlink()
     except FileNotFoundError:

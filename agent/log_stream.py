@@ -22,13 +22,13 @@ EVENTS_PER_S: Final = 20
 
 
 def lost_lines(registry: CollectorRegistry | None = None) -> Counter:
-    """Return the metric of lines that are not in the log."""
+    """Return the metric that counts log lines that could not be written, by cause."""
     what = "Lines that are not in the log: it could not be written, was too slow, or had enough of one event"
     return Counter("remote_wal_log_lines_lost", what, ["reason"], registry=registry)
 
 
 class LogStream(io.TextIOBase):
-    """A text stream to a file descriptor. Any thread may write; it raises nothing."""
+    """A text stream to a file descriptor that never blocks and never raises. Any thread may write."""
 
     encoding = "utf-8"
 
@@ -41,7 +41,7 @@ class LogStream(io.TextIOBase):
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     def fileno(self) -> int:
-        """Return the file descriptor, for whom nothing may come between."""
+        """Return the file descriptor, for callers that write past the queue."""
         return self._descriptor
 
     def writable(self) -> bool:
@@ -79,7 +79,7 @@ class LogStream(io.TextIOBase):
 
 
 class RepeatedEvents:
-    """A processor of structlog that leaves out what comes too often; the next line of the event says how many."""
+    """A structlog processor that drops events that come too often; the next line of the event has their number."""
 
     def __init__(self, lost: Counter, clock: Callable[[], float] = time.monotonic) -> None:
         self._lost = lost

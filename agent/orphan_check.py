@@ -24,7 +24,7 @@ _TIMEOUT_S = 30.0
 
 
 class OrphanCheck:
-    """Reads the metadata topic to its end when entered. Blocks."""
+    """Compares one broker's objects with the metadata, for a command. Entering it reads the metadata topic. Blocks."""
 
     def __init__(self, broker: BrokerProperties, settings: AgentSettings, client: KafkaClientConfig) -> None:
         """`client` reaches the cluster. Raises KafkaClusterError, RemoteStorageError."""
@@ -48,7 +48,7 @@ class OrphanCheck:
         )
 
     def __enter__(self) -> Self:
-        """Read the topic. Raises MetadataTopicError."""
+        """Read the metadata topic to its end. Raises MetadataTopicError."""
         self._session.__enter__()
         return self
 
@@ -69,7 +69,8 @@ class OrphanCheck:
             raise MetadataTopicError("read", METADATA_TOPIC, str(error), "are the brokers up?") from error
 
     def heal(self, found: Comparison, confirmed: str | None = None) -> int:
-        """Heal, and return how many. Raises RemoteStorageError, and MetadataTopicError if publishing failed."""
+        """Heal the disagreements, and return how many were healed. Raises RemoteStorageError, MetadataTopicError if
+        publishing failed."""
         healed = self._task.heal(found, self._session.publisher, confirmed)
         self._session.published()
         return len(healed)

@@ -30,9 +30,10 @@ _LOCKS: Final = Path("/proc/locks")
 def own_metadata(
     state_directory: Path, cluster_id: str, newest: Callable[[], StoreImage | None]
 ) -> tuple[SparseStore, ArchiveStore] | None:
-    """Return what the agent with this state directory knows.
+    """Return what the agent with this state directory has read of the metadata topic.
 
-    None if none lives, if it doubts the topic, or has read less of it than the newest snapshot, which `newest` loads.
+    None if no agent runs, if it doubts the topic, or if it has read less than the newest snapshot, which `newest`
+    loads.
     """
     try:
         if not _is_locked(state_directory / LOCK_FILE):

@@ -17,18 +17,18 @@ _MAX_ANSWERS: Final = 10_000
 
 
 class PackRules:
-    """The rules of one agent; before `learned`, nothing is packed."""
+    """Which topics' records this agent may pack; before `learned`, none."""
 
     def __init__(self) -> None:
         self._known: tuple[SettingsTable, Mapping[TopicId, str]] | None = None
         self._answers: dict[Hashable, bool] = {}
 
     def learned(self, table: SettingsTable, names: Mapping[TopicId, str]) -> None:
-        """Take the settings topic's content, and the topics of which replicas are here."""
+        """Set the rules: the content of the settings topic, and the names of topics with replicas here."""
         self._known, self._answers = (table, names), {}
 
     def allows(self, topic: Hashable) -> bool:
-        """Whether this topic, by id or name, may be packed."""
+        """Whether the records of this topic, given by id or name, may be packed."""
         answers, known = self._answers, self._known
         if (found := answers.get(topic)) is None:
             if len(answers) >= _MAX_ANSWERS:

@@ -104,7 +104,7 @@ class Agent:
         check_http_listener(self._http_listener, settings.http)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until `stop` is set; then finish work under way, within the shutdown time, and relay until the end.
+        """Relay until `stop` is set. Then finish work under way within the shutdown time, still relaying, and end.
 
         Raises OSError when relaying cannot begin, MalformedFileError when a log directory's identity cannot be read.
         """
@@ -206,7 +206,7 @@ def _import_storage_system() -> "type[StorageSystem]":
 
 
 async def wait_for_format(log_dirs: Sequence[Path]) -> MetaProperties:
-    """Wait until a directory is formatted, and return its identity. Logs once that it waits."""
+    """Wait until a log directory is formatted, and return its identity. Logs once that it waits."""
     log.warning(
         "log_directories_not_formatted",
         directories=[str(directory) for directory in log_dirs],
@@ -227,7 +227,7 @@ def run_agent(
     drain_log: Callable[[], object],
     lost_lines: Collector,
 ) -> None:
-    """Run until SIGTERM or SIGINT; blocks. SIGHUP reads and checks the broker's file again."""
+    """Run the agent until SIGTERM or SIGINT; blocks. At SIGHUP the broker's file is read and checked again."""
     import uvloop
 
     raise_limit()
@@ -271,7 +271,7 @@ async def _run(
 
 
 def tell_changes(began_with: BrokerProperties, read_again: Callable[[], BrokerProperties]) -> None:
-    """Log which keys have changed, never their values. Never raises: the agent continues unchanged.
+    """Log which keys of the file have changed, never their values. Never raises, because the agent runs on unchanged.
 
     Settings are read once, when the agent starts. Certificates and passwords of Kafka clients are read for each
     connection anyway, and topics' settings come from the cluster.

@@ -17,7 +17,7 @@ _GIT_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The release data that an operator is asked for in support."""
+    """The version, commit and environment that support asks an operator for."""
 
     version: str
     commit: str
@@ -30,7 +30,7 @@ def this_release() -> Release:
 
 
 async def tell_release(registry: CollectorRegistry) -> None:
-    """Set the release metric, as soon as the release is known."""
+    """Set the release metric once the release is known."""
     info = build_info(registry)
     release = await asyncio.to_thread(this_release)
     info.labels(release.version, release.commit).set(1)
@@ -44,7 +44,7 @@ def build_info(registry: CollectorRegistry) -> Gauge:
 
 
 def agent_info(registry: CollectorRegistry) -> Gauge:
-    """Return a gauge whose value is 1 and whose labels say where the agent is, for joins with its other metrics."""
+    """Return a gauge whose value is 1 and whose labels identify the agent, for joins with its other metrics."""
     labels = ["cluster", "zone", "broker"]
     return Gauge("remote_wal_agent_info", "Whose agent it is: cluster id, zone, broker id", labels, registry=registry)
 
@@ -64,7 +64,7 @@ def _commit(rooms: Path) -> str:
 
 
 def version_lines() -> list[str]:
-    """Describe the release, and the versions of protocol and formats."""
+    """Describe the release, and the versions of protocol and formats, as lines for people."""
     from metadata_topic.records import record_fields
     from metadata_topic.store.snapshots import snapshot
     from plugin.format.combined_segment import VERSIONS

@@ -23,14 +23,15 @@ _MICROSECONDS = 1_000_000
 
 
 class ListeningSockets:
-    """The sockets that were handed over, until they are taken by name or by address."""
+    """The listening sockets from the service manager, until they are taken by name or by address."""
 
     def __init__(self, sockets: list[tuple[str, socket.socket]]) -> None:
         self._left = sockets
 
     @classmethod
     def handed_over(cls, environment: MutableMapping[str, str], pid: int) -> "ListeningSockets":
-        """Return this process's sockets. Removes the variables, which are not for its children."""
+        """Return this process's sockets by its environment variables, and remove those: they are not for child
+        processes."""
         told = {name: environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
         if told["LISTEN_PID"] != str(pid) or not told["LISTEN_FDS"].isdecimal():
             return cls([])
@@ -45,7 +46,7 @@ class ListeningSockets:
         return cls(sockets)
 
     def take(self, name: str, address: Address) -> Listener:
-        """Return the socket of this name, or the one bound to the address; else the address itself."""
+        """Return the socket with this name, or the one bound to the address; without either, the address itself."""
         named = [entry for entry in self._left if entry[0] == name]
         for entry in named or [entry for entry in self._left if _is_bound_to(entry[1], address)]:
             self._left.remove(entry)
@@ -71,7 +72,7 @@ def _is_bound_to(listening: socket.socket, address: Address) -> bool:
 
 
 class ServiceManager:
-    """Receives this process's state."""
+    """Sends this process's state to the service manager."""
 
     def __init__(self, environment: Mapping[str, str], pid: int) -> None:
         name = environment.get("NOTIFY_SOCKET", "")
@@ -82,7 +83,7 @@ class ServiceManager:
         """The manager ends the process after so long without a report; None without a watchdog."""
 
     def tell(self, *states: str) -> None:
-        """Send states such as READY=1, WATCHDOG=1, STOPPING=1, STATUS=text. Errors are ignored."""
+        """Send states such as READY=1, WATCHDOG=1, STOPPING=1 or STATUS=text. Errors are ignored."""
         if not self._address:
             return
         try:
@@ -113,7 +114,7 @@ class Watchdog:
         self._stacks = stacks
 
     async def run(self) -> None:
-        """Postpone the end until cancelled."""
+        """Postpone the process's forced end again and again, until cancelled."""
         bounds = [bound_s for bound_s in (self._timeout_s, self._manager.watchdog_s) if bound_s]
         if not bounds:
             return

@@ -43,7 +43,8 @@ Records = Mapping[bytes, bytes | None]
 
 
 class SettingsKeeping:
-    """Use it in the event loop, except `set_led`."""
+    """Writes to the settings topic what this agent must, and saves its content here. For the event loop, except
+    `set_led`."""
 
     def __init__(
         self,
@@ -55,7 +56,8 @@ class SettingsKeeping:
         is_fenced: Callable[[], bool],
         monotonic_s: Callable[[], float],
     ) -> None:
-        """`write` writes records, and blocks (KafkaClusterError), as does `registration`, which returns this agent's.
+        """`write` writes records to the topic; `registration` returns this agent's registration. Both block
+        (KafkaClusterError).
 
         `own` are the broker's id and the agent's incarnation.
         """
@@ -79,13 +81,13 @@ class SettingsKeeping:
         self._led = topics
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Write and save what is due, from time to time, until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Write what is due, once, and remember what the topic holds."""
+        """Write to the settings topic what is due, once, and save its content in the state directory."""
         for due in (self._due_registration, self._due_restorations, self._due_inheritance):
             try:
                 if records := await due():
@@ -145,7 +147,8 @@ class SettingsKeeping:
         return {TOPICS.key(topic): TOPICS.encode(settings) for topic, settings in found.items()}
 
     def inheriting(self, table: SettingsTable, led: Mapping[str, TopicId]) -> dict[str, TopicSettings]:
-        """Return the settings to write for topics that have none of their own, where they have changed."""
+        """Return the settings to write for topics without settings of their own, where the inherited ones have
+        changed."""
         found = {}
         for topic, topic_id in led.items():
             now = settings_of(table.topics, topic, topic_id) or TopicSettings()
@@ -157,7 +160,8 @@ class SettingsKeeping:
 
 
 def inherited(topic: str, patterns: Mapping[str, TopicSettings], file: StorageSettings) -> TopicSettings:
-    """Return the settings of a topic without own ones: of the longest pattern that matches, else of the file."""
+    """Return the settings of a topic without its own: those of the longest pattern that matches, else those in the
+    file."""
     matching = [pattern for pattern in patterns if is_match(pattern, topic)]
     if matching:
         return patterns[max(matching, key=lambda pattern: (len(pattern), pattern))]

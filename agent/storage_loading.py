@@ -27,7 +27,7 @@ _REFUSED_RETRY_S = 30.0
 
 
 class StorageLoading:
-    """Loads it without affecting replication: until then all bytes go inline, and /readyz says why."""
+    """Loads the storage managers, retrying while they fail. Until then all bytes go inline, and /readyz says why."""
 
     def __init__(self, spec: StorageSpec, context: StorageContext, storage: GuardedStorageManager) -> None:
         self._spec = spec
@@ -41,7 +41,7 @@ class StorageLoading:
         """Why other zones' buckets are not there, by their names."""
 
     async def run(self) -> None:
-        """Run until everything is loaded."""
+        """Load until every storage manager is there."""
         if self._spec.buckets:
             await self._run_buckets()
         else:

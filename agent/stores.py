@@ -17,7 +17,7 @@ from plugin.zones.buckets import StorageSpec
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How to open the stores; may be sent to another process."""
+    """How to open a broker's stores; may be sent to another process."""
 
     context: StorageContext
     storage: StorageSpec = field(repr=False)
@@ -27,7 +27,7 @@ class StoreSettings:
 
     @classmethod
     def of(cls, broker: BrokerProperties, settings: AgentSettings, cluster_id: str) -> Self:
-        """Return the stores that the broker's agent uses, for a command that writes nothing there."""
+        """Return how to open the stores of the broker's agent, for a command that writes nothing there."""
         archive = None
         if settings.archive.enable:
             archive = (

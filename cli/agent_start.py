@@ -26,9 +26,9 @@ _OF_ONE_CLIENT: Final = re.compile(r"\[[^]#]+#\w+-\d+\]|\[thrd:[^]]*\]|\(after [
 
 
 def start_agent(broker_config: Path, log_format: str, overrides: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Run until SIGTERM; `overrides` replace the file's own settings.
+    """Run a broker's agent until SIGTERM; `overrides` replace keys of the file.
 
-    Raises the errors of `agent.process.run_agent`, and errors of wrong settings.
+    Raises what `agent.process.run_agent` raises, and AgentSettingsError for wrong settings.
     """
     from agent.process import run_agent
     from agent.settings_file import read_settings_file
@@ -90,14 +90,15 @@ class RepeatedLines(logging.Filter):
     """
 
     def __init__(self, *loggers: str) -> None:
-        """Limit lines of these loggers, and those below them; other lines pass."""
+        """Limit the lines of `REPEATED` loggers and of those below them; all others pass."""
         super().__init__()
         self._loggers = loggers
         self._last_s: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Decide about one record. `logging` may call it without the handler's lock: a count may be off by a line."""
+        """Return whether a record is logged. `logging` may call it without the handler's lock: a count may be off by
+        one."""
         if not record.name.startswith(self._loggers):
             return True
         message = record.getMessage()

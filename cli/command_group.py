@@ -14,7 +14,8 @@ class _Group(typer.Typer):
 
 
 def command_group(help_text: str, *, name: str | None = None) -> typer.Typer:
-    """Make a group that shows its help without a command, in plain text: tables of 80 columns cut names of options."""
+    """Return a group of commands that shows its help when called without one, as plain text: tables of 80 columns
+    cut options' names."""
     return _Group(
         name=name,
         help=help_text,

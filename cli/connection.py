@@ -33,13 +33,13 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show the numbers behin
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The options of commands that need a cluster."""
+    """The options by which a command reaches a cluster."""
 
     bootstrap_server: BootstrapServer
     command_config: CommandConfig = None
 
     def client_config(self) -> "KafkaClientConfig":
-        """Return the client for a cluster that answers.
+        """Return the client configuration, after checking that the cluster responds.
 
         Raises ClientPropertyError, ClusterUnreachableError.
         """
@@ -51,7 +51,8 @@ class Connection:
 
 
 def agents_client(broker: "BrokerProperties", settings: "AgentSettings") -> "KafkaClientConfig":
-    """Return the client that the broker's agent uses, if the cluster answers. Raises ClusterUnreachableError."""
+    """Return the client configuration of the broker's agent, after checking that the cluster responds. Raises
+    ClusterUnreachableError."""
     from agent.settings.kafka_client import client_config as of_agent
     from kafka_cluster.preflight import reach
 
@@ -61,7 +62,7 @@ def agents_client(broker: "BrokerProperties", settings: "AgentSettings") -> "Kaf
 
 
 def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaClientConfig":
-    """Return the client for these options. Raises ClientPropertyError."""
+    """Return the client configuration for these options. Raises ClientPropertyError."""
     from kafka_cluster.client_config import read_command_config
 
     return read_command_config(bootstrap_server, command_config)

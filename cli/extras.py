@@ -11,21 +11,21 @@ EXTRAS: Final = {
 
 
 class MissingExtraError(Exception):
-    """The package was installed without something that the command needs."""
+    """An optional part of the package that the command needs is not installed."""
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(f"{module} is not installed: this needs remote-wal[{extra}]")
 
 
 def need_extra(extra: str) -> None:
-    """Fail now rather than after half of the command's work. Raises MissingExtraError."""
+    """Check that an extra is installed, before the command begins its work. Raises MissingExtraError."""
     for module in sorted(EXTRAS[extra]):
         if find_spec(module) is None:
             raise MissingExtraError(module, extra)
 
 
 def missing_extra(error: BaseException) -> MissingExtraError | None:
-    """Return what to install if the error is that a module of an extra is missing."""
+    """Return the error that names the missing extra if `error` is that one of its modules is missing; else None."""
     module = (getattr(error, "name", None) or "") if isinstance(error, ModuleNotFoundError) else ""
     top = module.partition(".")[0]
     extra = next((extra for extra, modules in EXTRAS.items() if top in modules), None)

@@ -14,7 +14,7 @@ The names are repeated here, because importing the module that has ours takes as
 
 
 def show_log(*, verbose: bool) -> None:
-    """Show warnings, but not those of Kafka's clients; all lines with `verbose`. Holds for the whole process."""
+    """Show log lines of warnings, except those of Kafka's clients; with `verbose` all lines. For the whole process."""
     import structlog
 
     level = logging.INFO if verbose else logging.WARNING
@@ -32,7 +32,7 @@ def show_log(*, verbose: bool) -> None:
 
 @contextmanager
 def logs_from(level: int) -> Iterator[None]:
-    """Show lines of at least this level (`logging`'s) inside the block."""
+    """Show log lines of at least this level (`logging`'s) inside the block."""
     import structlog
 
     before = structlog.get_config()

@@ -83,7 +83,7 @@ TRACEBACK_VARIABLE: Final = "REMOTE_WAL_TRACEBACK"
 
 
 def build_app() -> typer.Typer:
-    """Return the application with all commands."""
+    """Return the command-line application with all its commands."""
     app = command_group("Replicate unmodified Apache Kafka across zones through object storage.", name="remote-wal")
     app.callback()(_global_options)
     for name, package in COMMANDS.items():
@@ -116,7 +116,7 @@ def _run(*, wants_json: bool) -> NoReturn:
 
 
 def end_by(error: Exception, *, json: bool) -> NoReturn:
-    """End the program because of an error. An unexpected error is shown with its traceback."""
+    """End the program with the exit code and message for an error. An unexpected error is shown with its traceback."""
     told: Exception = missing_extra(error) or error
     is_thought_of = is_own_error(told) or isinstance(told, OSError | _USAGE_ERROR)  # such as a disk that is full
     code = ExitCode.USAGE if type(told).__name__ in _OF_WORDS or isinstance(told, _USAGE_ERROR) else ExitCode.UNKNOWN
@@ -131,7 +131,7 @@ def end_by(error: Exception, *, json: bool) -> NoReturn:
 
 
 def is_own_error(error: BaseException) -> bool:
-    """Return whether the error's type is defined in one of our rooms."""
+    """Return whether the error's type is defined in one of this project's packages."""
     return type(error).__module__.partition(".")[0] in OWN_ROOMS
 
 

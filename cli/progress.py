@@ -14,7 +14,7 @@ _LINE_EVERY_S: Final = 10.0
 
 
 class ShownProgress:
-    """Shows what the command does now. Safe for many threads, except `stop`."""
+    """Shows a command's progress on standard error. Thread-safe, except `stop`."""
 
     def __init__(self, status: "Status | None", write: Callable[[str], object], clock: Callable[[], float]) -> None:
         """Take `status`, the changing line of a terminal; without one, lines are written. `clock`: monotonic
@@ -42,7 +42,7 @@ class ShownProgress:
             self._write(f"{text}\n")
 
     def stop(self) -> None:
-        """Stop, because something else shows the progress from now on."""
+        """Stop showing progress, because something else shows it from now on."""
         if self._status is not None:
             self._status.stop()
 

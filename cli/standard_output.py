@@ -13,7 +13,7 @@ from cli.exit_code import ExitCode
 
 
 class StandardOutputError(Exception):
-    """Standard output takes nothing more. It is no OSError, which libraries handle in ways of their own."""
+    """Standard output cannot be written to. It is no OSError, which libraries handle in their own way."""
 
 
 class _Output(io.FileIO):

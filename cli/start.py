@@ -14,7 +14,7 @@ _OPTIONS = ("--broker-config", "--log-format")
 
 
 def main() -> None:
-    """Run the command line, with the exit codes of `cli.exit_code`."""
+    """The entry point of `remote-wal`, with the exit codes of `cli.exit_code`."""
     fill_descriptors()
     options = agent_options(sys.argv[1:])
     if options is None:

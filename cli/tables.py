@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def table(
     *columns: str, rows: Iterable[Iterable[Any]] = (), title: str | None = None, without_lines: bool = False
 ) -> "Table":
-    """Make a table. A column whose name begins with `>` has numbers; without lines, such columns are never wrapped."""
+    """Return a table. A column whose name begins with `>` has numbers; without lines, such columns are never
+    wrapped."""
     from rich.table import Table
     from rich.text import Text
 
@@ -32,7 +33,8 @@ def table(
 
 
 def fitted(*columns: str, rows: Iterable[Iterable[Any]], drop: Iterable[str], title: str | None = None) -> "Table":
-    """Make a table without lines. Of its columns those in `drop` are left out, in that order, until the rest fits."""
+    """Return a table without lines that fits the terminal: columns in `drop` are left out, in that order, until it
+    does."""
     from rich.cells import cell_len
     from rich.console import Console
 
@@ -58,20 +60,20 @@ def show(*shown: "Table | Text | str") -> None:
 
 
 def fail(told: object, code: ExitCode, *, json: bool) -> NoReturn:
-    """End the command with an error."""
+    """End the command with this error text and exit code."""
     tell_failure(told, code, json=json)
     raise typer.Exit(code)
 
 
 def tell_failure(told: object, code: ExitCode, *, json: bool) -> None:
-    """Print the error on standard error and, for programs, on standard output."""
+    """Print an error on standard error and, with `json`, on standard output."""
     if json:
         tell_json({"error": str(told)}, code)
     typer.echo(f"remote-wal: {told}", err=True)
 
 
 def tell_json(document: Mapping[str, object], code: ExitCode = ExitCode.GOOD) -> None:
-    """Print JSON in one line on standard output: the exit code, and what the command has to say."""
+    """Print a JSON document in one line on standard output, with the exit code in it."""
     import json
 
     typer.echo(json.dumps({"exit_code": code, **document}))

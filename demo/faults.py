@@ -24,12 +24,12 @@ _RENAME_EXCHANGE = 2
 
 
 class StoreOutageError(Exception):
-    """The outage could not be made or ended."""
+    """The demo could not make or end an outage of the object store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The parts that faults strike, and those that watch."""
+    """The cluster and its clients, as the demo's faults need them."""
 
     cluster: LocalCluster
     sampler: Sampler
@@ -38,7 +38,7 @@ class Scene:
     """When records began to flow."""
 
     def pause(self, seconds: float) -> None:
-        """Let records flow."""
+        """Wait while records are produced."""
         threading.Event().wait(seconds)
 
     def wait_for_full_isr(self) -> None:
@@ -47,7 +47,8 @@ class Scene:
             self.cluster.admin.wait_for_full_isr(topic, timeout_s=120.0)
 
     def wait_for_heartbeat(self, since_s: float) -> float:
-        """Return how long after that time a heartbeat sent since was acknowledged. Raises WaitTimeoutError."""
+        """Wait until a heartbeat sent after `since_s` is acknowledged; return how long after. Raises
+        WaitTimeoutError."""
         return wait_until(lambda: self.heartbeat.resumed_after_s(since_s), "acknowledgements come again", 90.0)
 
     def seen(self, fault: str, target: str, struck_s: float, seconds: float, **seen: object) -> FaultSeen:
@@ -56,7 +57,7 @@ class Scene:
 
 
 def kill_leader(scene: Scene) -> FaultSeen:
-    """kill -9 the broker that leads the heartbeat's partition (and others), and start it again.
+    """Kill (-9) the broker that leads the heartbeat's partition, and start it again.
 
     Raises WaitTimeoutError, ProcessStartError.
     """
@@ -86,7 +87,7 @@ def kill_leader(scene: Scene) -> FaultSeen:
 
 @contextlib.contextmanager
 def directory_away(directory: Path) -> Iterator[None]:
-    """Make a directory go away, and come back with all that it held.
+    """Make a directory disappear while the context lasts; afterwards it has all its files again.
 
     It is swapped, in one step, with a plain file: every request then fails with the error that a lost mount of a shared
     directory gives. Raises StoreOutageError.
@@ -103,7 +104,7 @@ def directory_away(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def server_paused(server: ManagedProcess) -> Iterator[None]:
-    """Pause a server: requests reach its host and are not answered, as if the network swallowed them.
+    """Pause a server process: requests reach its host and get no response, as if the network dropped them.
 
     Raises StoreOutageError.
     """
@@ -122,7 +123,7 @@ def _exchange(left: Path, right: Path) -> None:
 
 
 def store_outage(scene: Scene, server: ManagedProcess | None, told: str, seconds: float) -> FaultSeen:
-    """Take the object store away, which is this server or the cluster's directory, and give it back.
+    """Make the object store unreachable for some seconds: this server or, without one, the cluster's directory.
 
     Raises StoreOutageError, WaitTimeoutError.
     """
@@ -164,7 +165,7 @@ def store_outage(scene: Scene, server: ManagedProcess | None, told: str, seconds
 
 
 def kill_agent(scene: Scene) -> FaultSeen:
-    """kill -9 the agent beside the heartbeat's leader, and start it again as a service manager would.
+    """Kill (-9) the agent beside the heartbeat's leader, and start it again as a service manager would.
 
     Raises WaitTimeoutError, ProcessStartError.
     """

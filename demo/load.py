@@ -30,7 +30,7 @@ _DELIVERY_TIMEOUT_S = 90.0
 
 
 def prepare_topics(cluster: LocalCluster) -> None:
-    """Make all topics, and switch them on as `remote-wal topics enable` does.
+    """Create the demo's topics, and enable them as `remote-wal topics enable` does.
 
     Raises ClusterAdminError, MetadataTopicError, WaitTimeoutError.
     """
@@ -53,7 +53,8 @@ def prepare_topics(cluster: LocalCluster) -> None:
 
 
 def produce(runs: Sequence[PerformanceRun], direct: KafkaTools, by_agents: KafkaTools) -> list[ProducerPerformance]:
-    """Run Kafka's producer performance, one after the other: it sends events in JSON. Raises KafkaToolError."""
+    """Run Kafka's producer performance tool for each run, one after the other, with events in JSON. Raises
+    KafkaToolError."""
     source = random.Random(1)  # noqa: S311 (runs are to be alike)
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(b"\n".join(json_event(source, number) for number in range(_DISTINCT_EVENTS)))
@@ -71,7 +72,7 @@ def produce(runs: Sequence[PerformanceRun], direct: KafkaTools, by_agents: Kafka
 
 
 def read_back(runs: Sequence[PerformanceRun], tools: KafkaTools) -> int:
-    """Count the runs' records that Kafka's consumer performance reads. Raises KafkaToolError."""
+    """Consume the runs' topics with Kafka's consumer performance tool, and return how many records it read."""
     written: Counter[str] = Counter()
     for run in runs:
         written[run.way.topic] += run.records
@@ -92,11 +93,11 @@ class Heartbeat:
         self._thread.start()
 
     def abandon(self) -> None:
-        """Tell it to end, without waiting."""
+        """Tell the heartbeat to end, without waiting."""
         self._stop.set()
 
     def finish(self) -> None:
-        """Send no more, and wait until all is answered."""
+        """Send no more heartbeats, and wait until all are acknowledged."""
         self._stop.set()
         self._thread.join(_DELIVERY_TIMEOUT_S + 5)
 

@@ -19,31 +19,31 @@ LINKED = "linked"
 
 
 class AgentAccounts:
-    """Adds up. Not thread safe."""
+    """Adds up counters over all agents and their restarts. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ended = Counters()
         self._running: dict[int, tuple[int, Counters]] = {}
 
     def observe(self, broker_id: int, process: int, found: Counters) -> None:
-        """Record what this broker's agent says, running as this process."""
+        """Record the counters of this broker's agent, running as this process."""
         known = self._running.get(broker_id)
         if known is not None and known[0] != process:
             self._ended += known[1]
         self._running[broker_id] = (process, found)
 
     def totals(self) -> Counters:
-        """Over all agents and all their processes."""
+        """Return the counters, summed over all agents and all their processes."""
         return sum((found for _, found in self._running.values()), self._ended)
 
     def largest(self, gauge: str) -> float:
-        """Return the largest value of a gauge that an agent showed last."""
+        """Return the largest value of a gauge among the agents' last ones."""
         return max((found.of(gauge) for _, found in self._running.values()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """All that is counted, at one time."""
+    """All counters of a demo at one time."""
 
     at_s: float
     totals: Counters
@@ -55,14 +55,14 @@ class Moment:
 
 
 class Sampler:
-    """Counters over all agents of a cluster. For one thread."""
+    """Reads the counters of all agents of a cluster. For one thread."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._accounts = AgentAccounts()
 
     def now(self) -> Moment:
-        """Ask all agents now. One that does not answer counts with what it said last."""
+        """Read all agents' counters now. One that does not respond counts with its last ones."""
         for broker_id in self._cluster.broker_ids:
             self._ask(broker_id)
         return Moment(

@@ -17,7 +17,7 @@ PROBE_TOPIC = "heartbeat"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a producer reaches the brokers. Each has a topic of its own, so that the figures stand apart."""
+    """How a producer reaches the brokers. Each way has its own topic, so that figures can be told apart."""
 
     name: str
     acks: str
@@ -37,7 +37,7 @@ ALL_TOPICS: Mapping[str, int] = {LEDGER_TOPIC: 3, PROBE_TOPIC: 1, **{way.topic: 
 
 @dataclass(frozen=True, slots=True)
 class PerformanceRun:
-    """One run of Kafka's producer performance. Without a rate it writes as fast as it can."""
+    """One run of Kafka's producer performance tool. Without a rate it writes as fast as it can."""
 
     way: Way
     records: int
@@ -53,7 +53,7 @@ _LEDGER_BYTES = 4000
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """All amounts of one run."""
+    """All amounts and times of one demo."""
 
     paced: tuple[PerformanceRun, ...] = tuple(PerformanceRun(way, 20_000, 2000) for way in WAYS)
     """For latencies."""
@@ -68,7 +68,7 @@ class DemoPlan:
     """Between two faults, so that each one's effects stand alone."""
 
     def ledger_producers(self) -> tuple[ProducerPlan, ...]:
-        """Every acks, every codec, and transactions."""
+        """The plans of the ledger's producers: every acks, every codec, and transactions."""
         rate = self.ledger_records_per_s
         client = {"linger.ms": self.ledger_linger_ms}
 
@@ -85,7 +85,7 @@ class DemoPlan:
 
 
 def plan_for(store: OwnStore, *, quick: bool = False) -> DemoPlan:
-    """Return the amounts for a store; an S3 server on this machine takes fewer requests than a directory."""
+    """Return the demo's amounts for a store; an S3 server on this machine takes fewer requests than a directory."""
     plan = DemoPlan()
     if quick:
         plan = DemoPlan(

@@ -34,7 +34,7 @@ _PICTURE = """
 
 
 class Progress:
-    """Begin and end steps on one thread, within `with`."""
+    """Shows the demo's steps. Begin and end them on one thread, within `with`."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
@@ -52,19 +52,19 @@ class Progress:
         self._status.stop()
 
     def begin(self, title: str, note: str = "") -> None:
-        """Begin a step; the one before, if it still runs, is done."""
+        """Begin a step; the one before, if it still runs, ends."""
         self.end()
         self._title, self._begun_s = title, time.monotonic()
         self.note(note)
 
     def note(self, text: str) -> None:
-        """Show what the step under way does now."""
+        """Show a text about the running step."""
         if self._title is not None:
             self._note = text
             self._status.update(f"[bold]{self._title}[/] {text}")
 
     def end(self, note: str | None = None) -> None:
-        """Tell how long the step under way took, and what came of it."""
+        """End the running step, and show how long it took and its result."""
         if self._title is None:
             return
         took_s, told = time.monotonic() - self._begun_s, self._note if note is None else note
@@ -73,7 +73,7 @@ class Progress:
 
 
 def show_introduction(console: "Console", store: OwnStore) -> None:
-    """Print what is about to happen."""
+    """Print what the demo is about to do."""
     console.print()
     console.print("[bold]remote-wal[/]  Kafka replicates across zones through object storage")
     console.print(
@@ -85,7 +85,7 @@ def show_introduction(console: "Console", store: OwnStore) -> None:
 
 
 def show_report(console: "Console", report: Report, kept: Path | None, start_options: str = "") -> None:
-    """Picture, tables, promises. What is kept is started again with these options."""
+    """Print the report. With `kept`, say how the cluster is started again with these options."""
     for part in (_picture, _records, _money, _faults, _producers):
         console.print()
         console.print(part(report))

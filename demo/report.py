@@ -30,7 +30,7 @@ STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class ZoneBytes:
-    """Bytes between brokers of different zones, requests and responses."""
+    """Bytes between brokers of different zones, requests and responses, with links and without."""
 
     with_links: int
     """On the agents' connections, counted at the leaders' ends; the publishing of metadata added in full."""
@@ -41,13 +41,13 @@ class ZoneBytes:
 
     @property
     def ratio(self) -> float | None:
-        """None when nothing was replicated."""
+        """The bytes with links, relative to those of stock Kafka; None when nothing was replicated."""
         return self.with_links / self.stock if self.stock else None
 
 
 @dataclass(frozen=True, slots=True)
 class DollarsPerGb:
-    """For a gigabyte (10^9 bytes) that producers wrote, as it stands in the log."""
+    """Dollars for a gigabyte (10^9 bytes) that producers wrote, as it is in the log."""
 
     remote_wal: float
     remote_wal_requests: float
@@ -59,7 +59,7 @@ class DollarsPerGb:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A phase of the run, or all of it; the names are those of the JSON."""
+    """The figures of a phase of the demo, or of all of it; the names are those of the JSON."""
 
     traffic_seconds: float
     produced_bytes: int
@@ -79,12 +79,12 @@ class Traffic:
 
     @property
     def link_share(self) -> float | None:
-        """Share of record bytes that followers got as links; None if they got none."""
+        """The share of record bytes that followers got as links; None if they got none."""
         given = self.linked_bytes + self.inline_bytes
         return self.linked_bytes / given if given else None
 
     def to_json(self) -> dict[str, object]:
-        """Return the published form."""
+        """Return the figures for the report's JSON."""
         figures = dataclasses.asdict(self)
         figures["zone_bytes"]["ratio"] = self.zone_bytes.ratio
         return {**figures, "link_share": self.link_share}
@@ -125,7 +125,7 @@ def traffic_between(
 
 
 def requests_usd(prices: Prices, store: OwnStore, requests: Mapping[str, int], moved: Mapping[str, int]) -> float:
-    """Cost of requests at a cloud's store if objects are read in other zones than they were written in.
+    """Return what requests would cost at a cloud's store, if objects are read in other zones than written.
 
     The directory costs what S3 Express does, an S3 server what S3 Standard does.
     """
@@ -137,7 +137,8 @@ def requests_usd(prices: Prices, store: OwnStore, requests: Mapping[str, int], m
 
 
 def moved_between(before: Moment, after: Moment, topic: str) -> dict[str, int]:
-    """Record bytes of a topic that followers were given meanwhile, LINKED or by why they went inline, largest first."""
+    """Return the record bytes of a topic that followers got between two moments, by LINKED or inline reason, largest
+    first."""
     grown = after.moved - before.moved
     return {way: size for (its, way), size in grown.most_common() if its == topic}
 
@@ -145,7 +146,7 @@ def moved_between(before: Moment, after: Moment, topic: str) -> dict[str, int]:
 def cost_per_gb(
     zone_bytes: ZoneBytes, produced_bytes: int, requests_usd: float, crossing_usd_per_gb: float
 ) -> DollarsPerGb | None:
-    """Return dollars per gigabyte produced; None when nothing was."""
+    """Return dollars per gigabyte produced; None when nothing was produced."""
     if produced_bytes <= 0:
         return None
     produced_gb = produced_bytes / BYTES_PER_GB
@@ -167,7 +168,7 @@ class FaultSeen:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of all producers: numbered ones and those of Kafka's producer performance."""
+    """Counts of records of all producers: the ledger's, and those of Kafka's producer performance tool."""
 
     sent: int
     acknowledged: int
@@ -189,11 +190,7 @@ class Records:
 
 
 def records_of(ledger: LedgerReport, acks_1: Sequence[str], sent: int, acknowledged: int, consumed: int) -> Records:
-    """Return the ledger's counts, with those of producer performance added.
-
-    `acks_1` names the ledger's producers with acks=1. All of producer performance's records were acknowledged while
-    no fault was made, so whatever of them was not read is lost.
-    """
+    """Return the ledger's counts, with those of producer performance added."""
     every = ledger.producers
     strict = [producer for producer in every if producer.name not in acks_1]
     return Records(
@@ -214,7 +211,7 @@ def records_of(ledger: LedgerReport, acks_1: Sequence[str], sent: int, acknowled
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """All replicas of all topics, compared byte by byte."""
+    """The result of comparing all replicas of all topics byte by byte."""
 
     partitions: int
     bytes: int
@@ -228,7 +225,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class ProducerRun:
-    """One run of Kafka's producer performance."""
+    """The figures of one run of Kafka's producer performance tool."""
 
     phase: str
     way: str
@@ -238,7 +235,7 @@ class ProducerRun:
 
     @property
     def link_share(self) -> float | None:
-        """None when followers were given none."""
+        """The share of record bytes that followers got as links; None when they got none."""
         given = sum(self.moved.values())
         return self.moved.get(LINKED, 0) / given if given else None
 
@@ -259,7 +256,7 @@ class Report:
 
     @property
     def broken_promises(self) -> tuple[str, ...]:
-        """A line for each; empty when all held."""
+        """A line for each promise that was broken; empty when all held."""
         records = self.records
         found = [
             f"{count} {what}"

@@ -33,16 +33,16 @@ _BROKER_SETTINGS = {
 
 
 class DemoError(Exception):
-    """The demonstration cannot run as asked."""
+    """The demo cannot run as asked; the message says why."""
 
 
 def run_demo(
     plan: DemoPlan, store: OwnStore, protocol: InterBrokerProtocol, keep: Path | None, progress: Progress
 ) -> Report:
-    """Run all of it. However it ends, no process is left behind.
+    """Run the demo. However it ends, no process is left running.
 
-    Everything stays in the directory `keep`; None: in a temporary one, which is removed at the end.
-    Raises the errors of local_cluster and metadata_topic, LedgerWorkloadError, KafkaToolError, DemoError.
+    All files stay in the directory `keep`; None: in a temporary one, which is removed at the end. Raises the errors of
+    local_cluster and metadata_topic, LedgerWorkloadError, KafkaToolError, DemoError.
     """
     started_s = time.monotonic()
     with contextlib.ExitStack() as undo:

@@ -19,7 +19,7 @@ _WAIT = "wait until all replicas are in sync; see the logs of brokers that stay 
 
 
 class AgentState(StrEnum):
-    """What a registered agent's own /readyz says."""
+    """What a registered agent's own /readyz responds."""
 
     READY = "ready"
     NOT_READY = "is not ready"
@@ -30,7 +30,7 @@ class AgentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentReadiness:
-    """A registered agent, as it was a moment ago."""
+    """Whether a registered agent was ready a moment ago, and what it said."""
 
     release: str
     state: AgentState
@@ -62,7 +62,7 @@ class RunningCluster:
 
 @dataclass(frozen=True, slots=True)
 class RestartFacts:
-    """Everything that the judgement uses."""
+    """All facts by which a restart is judged."""
 
     release: str
     """This program's own release."""
@@ -95,7 +95,7 @@ def judge_restart(facts: RestartFacts) -> list[Finding]:
 
 
 def controller(facts: RestartFacts) -> Verdict:
-    """Check whether a controller answers."""
+    """Check whether a controller responds."""
     moving = known(facts.reassigned)
     if moving:
         return Verdict(Level.INFORMATION, f"it answers; {moving} partitions are being reassigned")
@@ -103,7 +103,7 @@ def controller(facts: RestartFacts) -> Verdict:
 
 
 def brokers(facts: RestartFacts) -> Verdict:
-    """Check whether all brokers that hold replicas are present and answer."""
+    """Check whether all brokers that hold replicas are present and respond."""
     cluster = known(facts.cluster)
     faults: list[Fault] = [
         (Level.WARNING, f"broker {one} is not there", "see its log; if its files were changed last, change them back")
@@ -116,7 +116,7 @@ def brokers(facts: RestartFacts) -> Verdict:
 
 
 def replicas(facts: RestartFacts) -> Verdict:
-    """Check whether a broker may go without making a partition unavailable."""
+    """Check whether any broker may stop without making a partition unavailable."""
     cluster = known(facts.cluster)
     if cluster.not_in_sync:
         count = len(cluster.not_in_sync)
@@ -143,8 +143,8 @@ def _own_agent_is_silent(facts: RestartFacts) -> bool:
 def agents(facts: RestartFacts) -> Verdict:
     """Check whether each agent that is registered, or that a broker replicates through, is ready.
 
-    Before the first broker replicates through an agent, none is needed: they may be silent or out of reach. An agent in
-    shadow relays nothing: it is as good as none where one is needed, and may be dead elsewhere.
+    Before the first broker replicates through an agent, no agent is needed. An agent in shadow mode relays nothing: it
+    counts as absent where one is needed, and may be dead elsewhere.
     """
     registered = known(facts.agents)
     if registered and not facts.switches and _all_are_stock(facts):
@@ -224,7 +224,7 @@ def agent_releases(facts: RestartFacts) -> Verdict:
 
 
 def users(facts: RestartFacts) -> list[int]:
-    """Return brokers that replicate through agents."""
+    """Return the brokers that replicate through agents."""
     return [one for one, broker in sorted(_answering(facts).items()) if uses_agent(broker, one, facts.port_base)]
 
 

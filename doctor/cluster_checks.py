@@ -25,7 +25,7 @@ _ENOUGH = 100
 
 
 def system_enable(facts: Facts) -> Verdict:
-    """Check whether the agent does anything."""
+    """Check whether the storage system is switched on, so that the agent does anything."""
     key = "remote.log.wal.storage.system.enable"
     if facts.settings.is_shadow:
         return Verdict(Level.INFORMATION, "in shadow (remote.wal.agent.mode): nobody replicates through this agent")
@@ -35,7 +35,7 @@ def system_enable(facts: Facts) -> Verdict:
 
 
 def topics_visible(facts: Facts) -> Verdict:
-    """Check whether the agents may ask for what releases the topics' objects."""
+    """Check whether the agents may describe the topics: without that, they cannot know what to delete."""
     topics = known(facts.topics)
     hidden = sorted(name for name, topic in topics.items() if topic.is_hidden)
     if not hidden:
@@ -49,7 +49,7 @@ def topics_visible(facts: Facts) -> Verdict:
 
 
 def metadata_topic_retention(facts: Facts) -> Verdict:
-    """Check whether metadata outlives its objects."""
+    """Check whether the metadata topic keeps records for longer than agents keep objects."""
     config = _metadata_topic_config(facts)
     topics = known(facts.topics)
     kept_ms = [topic.metadata_ms for topic in topics.values() if topic.metadata_ms is not None]
@@ -65,7 +65,7 @@ def metadata_topic_retention(facts: Facts) -> Verdict:
 
 
 def metadata_topic_cleanup(facts: Facts) -> Verdict:
-    """Check whether compaction may remove records."""
+    """Check whether compaction may remove records of the metadata topic."""
     config = _metadata_topic_config(facts)
     policy = config.get("cleanup.policy")
     if policy == "delete":
@@ -77,7 +77,8 @@ def metadata_topic_cleanup(facts: Facts) -> Verdict:
 
 
 def settings_topic_cleanup(facts: Facts) -> Verdict:
-    """Check whether age removes settings, which nobody would notice before agents have forgotten them, too."""
+    """Check whether the settings topic's cleanup removes settings by age: agents would notice only after they have
+    forgotten them."""
     config = known(known(facts.cluster).settings_config)
     problems = settings_cleanup_problems(SETTINGS_TOPIC, config, _servers(facts))
     return _refused(problems) if problems else Verdict(Level.OK, "cleanup.policy is compact")
@@ -93,7 +94,7 @@ def metadata_topic_message_size(facts: Facts) -> Verdict:
 
 
 def metadata_topic_replication(facts: Facts) -> Verdict:
-    """Check whether metadata survives the loss of a broker."""
+    """Check whether the metadata topic survives the loss of a broker."""
     topic = known(known(facts.cluster).metadata_topic)
     in_sync = int(topic.config.get("min.insync.replicas", "1"))
     found = f"replication factor {topic.replicas}, min.insync.replicas {in_sync}"
@@ -113,7 +114,7 @@ def metadata_topic_replication(facts: Facts) -> Verdict:
 
 
 def long_term_tier(facts: Facts) -> Verdict:
-    """Report topics whose records are in object storage only as long as the WAL keeps them."""
+    """Report topics whose records are in object storage only for the WAL's retention."""
     topics = known(facts.topics)
     without = sorted(name for name, topic in topics.items() if not topic.has_long_term_tier)
     if not without:
@@ -139,7 +140,7 @@ def fetch_delay(facts: Facts) -> Verdict:
 
 
 def uncommitted_ttl(facts: Facts) -> Verdict:
-    """Check whether an upload under way may be taken for an abandoned one."""
+    """Check whether a running upload may be taken for an abandoned one."""
     key = "remote.wal.uncommitted.ttl.ms"
     ttl_ms = milliseconds(facts.settings.lifecycle.uncommitted_ttl_s)
     total_ms = int(facts.broker.raw.get(f"{IMPL_PREFIX}total.timeout.ms", "10000"))
@@ -151,7 +152,7 @@ def uncommitted_ttl(facts: Facts) -> Verdict:
 
 
 def clock_brokers(facts: Facts) -> Verdict:
-    """Check whether this host and the other brokers' hosts agree on the time, by their agents' answers."""
+    """Check whether this host's clock agrees with the other brokers' hosts', by their agents' responses."""
     agents = known(facts.agents)
     readings: dict[str, ClockReading] = {}
     silent: dict[int, str] = {}
@@ -169,7 +170,8 @@ def clock_brokers(facts: Facts) -> Verdict:
 
 
 def judge_clocks(readings: "dict[str, ClockReading]", ttl_ms: int) -> Verdict:
-    """Judge the clock that is furthest off. Hosts' and store's times meet in the lifetime of uncommitted uploads."""
+    """Judge the clock that is furthest off. The limit follows from the time to live of uncommitted uploads,
+    `ttl_ms`."""
     if not readings:
         return Verdict(Level.OK, "no clock was read")
     name, reading = max(readings.items(), key=lambda item: abs(item[1].skew_ms))
@@ -203,9 +205,7 @@ def _in_sync_level(in_sync: int) -> Level:
 
 
 def link_policy(facts: Facts) -> Verdict:
-    """Compare the policy `always` with the size of the objects that hold a topic's records, since its partitions are
-    led.
-    """
+    """Check topics with the policy `always` for objects that are too small to pay, since their partitions are led."""
     always = sorted(name for name, topic in known(facts.topics).items() if topic.is_always_linked)
     if not always:
         return Verdict(Level.OK, "links are given where they pay")

@@ -30,7 +30,7 @@ _CLIENT_ID = "remote-wal-doctor"
 
 
 def cluster_of(client: KafkaClientConfig, timeout_s: float) -> KafkaCluster:
-    """Return a connection to Kafka under the doctor's name."""
+    """Return a KafkaCluster for the doctor, under its own client id."""
     return KafkaCluster(client, _CLIENT_ID, timeout_s)
 
 
@@ -66,7 +66,8 @@ def ask_zones(client: KafkaClientConfig, timeout_s: float) -> dict[int, str | No
 
 
 def ask_way(client: KafkaClientConfig, server: str, timeout_s: float) -> dict[int, Endpoint]:
-    """Return where the living brokers are, as this server's listener says. Blocks. Raises KafkaClusterError."""
+    """Return the living brokers' addresses, as this server's listener reports them. Blocks. Raises
+    KafkaClusterError."""
     asked = cluster_of(replace(client, bootstrap_servers=server), timeout_s)
     return {one.broker_id: Endpoint(one.host, one.port) for one in asked.brokers()}
 
@@ -90,7 +91,7 @@ def _config(cluster: KafkaCluster, listing: ClusterListing, topic: str) -> Mappi
 def ask_topics(
     client: KafkaClientConfig, settings: Mapping[str, TopicSettings], retention: AgentsRetention, timeout_s: float
 ) -> dict[str, EnabledTopic]:
-    """Describe the enabled topics. Blocks. A topic without a readable configuration has an unknown retention.
+    """Describe the enabled topics. Blocks. A topic whose configuration cannot be read has an unknown retention.
 
     Raises KafkaClusterError.
     """
@@ -111,7 +112,7 @@ def ask_topics(
 def enabled_topic(
     config: Mapping[str, str], settings: TopicSettings, retention: AgentsRetention, replication_factor: int
 ) -> EnabledTopic:
-    """Make an EnabledTopic from the topic's configuration in Kafka."""
+    """Build an EnabledTopic from the topic's configuration in Kafka."""
     has_tier = settings.archive or is_tiered(config)
     local_ms = local_retention_ms(config)
     kept = None if local_ms is None else retention.longest_of(settings, replication_factor, local_ms)

@@ -15,24 +15,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A fact that could not be got, and why."""
+    """Stands for a fact that could not be determined, with the reason."""
 
     reason: str
 
 
 class UnknownFactError(Exception):
-    """A check needs a fact that could not be got; the message is the reason."""
+    """A check needs a fact that could not be determined; the message is the reason."""
 
 
 def known(fact: T | Unknown) -> T:
-    """Return the fact. Raises UnknownFactError, which decides the check."""
+    """Return the fact. Raises UnknownFactError if it is unknown, which ends the check."""
     if isinstance(fact, Unknown):
         raise UnknownFactError(fact.reason)
     return fact
 
 
 def get_fact(get: Callable[[], T | Unknown]) -> T | Unknown:
-    """Return what `get` returns. A failure becomes an unknown fact, so that the other checks are still made."""
+    """Return what `get` returns. If it fails, return an unknown fact, so that other checks still run."""
     try:
         return get()
     except Exception as error:
@@ -41,7 +41,7 @@ def get_fact(get: Callable[[], T | Unknown]) -> T | Unknown:
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Another clock's time, read between two times of this host's clock. All in milliseconds since 1970."""
+    """Another clock's time, read between two times of this host's clock; all in milliseconds since 1970."""
 
     before_ms: int
     after_ms: int
@@ -51,7 +51,7 @@ class ClockReading:
 
     @property
     def skew_ms(self) -> int:
-        """How far the other clock is ahead at least (negative: behind); 0 when both may agree."""
+        """By how much the other clock is ahead, at least, in ms (negative: behind); 0 when both may agree."""
         if self.remote_ms > self.after_ms:
             return self.remote_ms - self.after_ms
         return min(0, self.remote_ms + self.resolution_ms - self.before_ms)
@@ -59,7 +59,7 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class MetadataTopic:
-    """The present `__remote_wal_log_metadata`."""
+    """The configuration and replicas of `__remote_wal_log_metadata`."""
 
     config: Mapping[str, str]
     replicas: int
@@ -97,7 +97,7 @@ class EnabledTopic:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The brokers, according to Kafka."""
+    """The living brokers and the metadata topic, as Kafka reports them."""
 
     broker_ids: frozenset[int]
     metadata_topic: MetadataTopic | Unknown
@@ -107,7 +107,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class StepFailure:
-    """A request to the store that failed."""
+    """A request to the store that failed while it was probed."""
 
     label: str
     text: str
@@ -115,7 +115,7 @@ class StepFailure:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What a probe object, written, listed, read and deleted, showed about the object store."""
+    """What writing, listing, reading and deleting a probe object showed about the object store."""
 
     failures: Mapping[str, StepFailure]
     """By step: open, put, list, get, delete. Steps after the first failure were left out, except delete."""
@@ -131,7 +131,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StoredObjects:
-    """Objects that hold some of a topic; one that holds several of its partitions counts for each."""
+    """Number and bytes of objects with records of a topic; one with several of its partitions counts for each."""
 
     count: int = 0
     size_bytes: int = 0
@@ -143,7 +143,7 @@ class StoredObjects:
 
 @dataclass(frozen=True, slots=True)
 class AgentAnswer:
-    """A registered agent's answer over HTTP."""
+    """A registered agent's response over HTTP."""
 
     broker_id: int
     cluster_id: str
@@ -170,7 +170,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTlsFacts:
-    """TLS between this agent and its own broker."""
+    """What a TLS connection between this agent and its own broker showed."""
 
     unnamed: tuple[str, ...]
     """Hosts that brokers advertise, as far as known here, that the agent's certificate does not name."""

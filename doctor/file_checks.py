@@ -28,7 +28,7 @@ _SOME_CLUSTER: Final = "A" * 22
 
 
 def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]:
-    """Return what is wrong in a server.properties, or needs a look."""
+    """Return what is wrong in a server.properties, or should be looked at, without asking any other process."""
     specs = _stores(broker, settings)
     files = _files_of_agent(settings) | {
         f"{spec.impl_prefix}{key}": Path(value)

@@ -13,7 +13,7 @@ _NAMED: Final = 5
 
 
 class Level(StrEnum):
-    """How bad it is, the harmless first."""
+    """How bad a finding is, the harmless first."""
 
     OK = "ok"
     INFORMATION = "information"
@@ -25,7 +25,7 @@ class Level(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """A check's result, in words for people."""
+    """A check's level and text for people."""
 
     level: Level
     found: str
@@ -38,7 +38,7 @@ Fault = tuple[Level, str, str]
 
 
 def worst(faults: Sequence[Fault]) -> Verdict:
-    """Combine all findings, with the level of the worst."""
+    """Combine several findings to one verdict, with the level of the worst."""
     level = max((one for one, _, _ in faults), key=list(Level).index)
     return Verdict(level, "; ".join(found for _, found, _ in faults), "; ".join(change for _, _, change in faults))
 
@@ -54,7 +54,7 @@ class Finding:
 
 
 def judge(facts: F, checks: Mapping[str, Callable[[F], Verdict]]) -> list[Finding]:
-    """Return one finding for each check. A check that fails on an unexpected value does not affect the others."""
+    """Run the checks, and return one finding for each. An unexpected error in one does not affect the others."""
     findings = []
     for name, check in checks.items():
         try:
@@ -68,6 +68,6 @@ def judge(facts: F, checks: Mapping[str, Callable[[F], Verdict]]) -> list[Findin
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first few names as text, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -33,7 +33,7 @@ _RACK_AWARE = "replica.selector.class=org.apache.kafka.common.replica.RackAwareR
 
 
 def follower_fetching(facts: Facts) -> Verdict:
-    """Check whether consumers may read from the replica in their zone: free in Kafka itself (KIP-392)."""
+    """Check whether consumers may read from the replica in their own zone, which Kafka itself offers (KIP-392)."""
     if not facts.broker.rack:
         return Verdict(Level.INFORMATION, "broker.rack is not set: no zone is known here", "broker.rack on all brokers")
     if _sends_by_rack(facts):
@@ -119,7 +119,7 @@ def _listener_faults(facts: Facts, leads_to: str, name: str, port: int | None = 
 
 
 def gateway_sides(facts: Facts) -> Verdict:
-    """Check whether features that are on here are also on where they must be to have an effect."""
+    """Check whether gateway features that are on here are also on at the other agents that they need."""
     settings = facts.settings.gateway
     if not settings.enable:
         return Verdict(Level.OK, f"{_KEY}.enable is false")
@@ -165,7 +165,7 @@ def gateway_names(facts: Facts) -> Verdict:
 
 
 def gateway_ports(facts: Facts) -> Verdict:
-    """Whether each port of the gateway here leads to the broker that it stands for, by that broker's own word."""
+    """Check whether each port of this host's gateway leads to the broker that it stands for, as that broker says."""
     if not facts.settings.gateway.enable:
         return Verdict(Level.OK, f"{_KEY}.enable is false")
     wrong = sorted(one for one, is_led in facts.led_to.items() if is_led is False)
@@ -246,7 +246,7 @@ def _mechanism_keys(facts: Facts) -> list[str]:
 
 
 def durable_topics(facts: Facts) -> Verdict:
-    """Check topics with remote.wal.durable.enable, and the listeners of this broker, which may come to lead them."""
+    """Check that producers to durable topics (remote.wal.durable.enable) can only connect through agents."""
     durable = sorted(name for name, topic in known(facts.topics).items() if topic.is_durable)
     if not durable:
         return Verdict(Level.OK, "no topic is durable")
@@ -273,7 +273,8 @@ def durable_topics(facts: Facts) -> Verdict:
 
 
 def gateway_agents(facts: Facts) -> Verdict:
-    """Check whether each named server leads to brokers themselves, by the file and by its answer."""
+    """Check whether each bootstrap server that settings name leads to the brokers themselves, by the file and by its
+    response."""
     settings = facts.settings.gateway
     if not settings.enable:
         return Verdict(Level.OK, "remote.wal.gateway.enable is false")
@@ -299,7 +300,7 @@ def _led_to_agents(brokers: Mapping[int, Endpoint], settings: AgentSettings) -> 
 
 
 def faults_of_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]:
-    """Return the gateway's faults that server.properties alone shows."""
+    """Return the faults of the gateway that server.properties alone shows."""
     if not settings.gateway.enable:
         return []
     own, servers = _own_zones_listener(broker, settings), settings.client.bootstrap_servers

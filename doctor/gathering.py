@@ -56,7 +56,7 @@ _ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - nothing is bound to them
 
 
 def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Facts:
-    """Gather all facts. Blocks; some tens of seconds when nothing answers."""
+    """Gather all facts. Blocks; for some tens of seconds when nothing responds."""
     client = get_fact(lambda: _reached(client_config(broker, settings.client)))
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
     topics, agents, registered = _settings_topic(client, cluster, wall_ms, settings.http)
@@ -117,7 +117,8 @@ def _dial_any(addresses: Sequence[Address], tls: PeerTls | None) -> str | None:
 
 
 def broker_tls_facts(broker: BrokerProperties, settings: AgentSettings) -> BrokerTlsFacts | None:
-    """Ask the own broker; None if its inter-broker listener has no TLS. Raises AgentSettingsError, OSError."""
+    """Test TLS with this host's broker; None if its inter-broker listener has no TLS. Raises AgentSettingsError,
+    OSError."""
     plan = broker_tls_plan(broker, settings.broker_tls)
     if plan is None:
         return None

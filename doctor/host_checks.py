@@ -19,7 +19,7 @@ _BYPASS = "remote.wal.agent.bypass"
 
 
 def listener_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault | None:
-    """Return what the file alone shows about followers that would not use the agents; None: nothing."""
+    """Return what the file shows about followers that would not connect through agents; None: nothing."""
     name = broker.inter_broker_listener_name
     advertised, listening = broker.advertised_listeners[name], broker.listeners.get(name)
     port, host = settings.peers.replica_port_base + broker.node_id, settings.peers.replica_listen_host
@@ -34,7 +34,7 @@ def listener_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault |
 
 
 def plaintext_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault | None:
-    """Return what strangers may do where clients must log in and agents speak plaintext; None: nothing."""
+    """Return what strangers could do because clients must log in but agents speak plaintext; None: nothing."""
     name = listener_with_login(broker, settings)
     if name is None:
         return None
@@ -46,13 +46,13 @@ def plaintext_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault 
 
 
 def plaintext_peers(facts: Facts) -> Verdict:
-    """Check whether agents know each other where brokers ask for a login."""
+    """Check whether agents authenticate each other, where brokers require a login."""
     fault = plaintext_fault(facts.broker, facts.settings)
     return Verdict(*fault) if fault is not None else Verdict(Level.OK, "no login is passed by")
 
 
 def listeners(facts: Facts) -> Verdict:
-    """Check whether replica fetchers of other hosts dial their own agent, and not this broker directly."""
+    """Check whether replica fetchers of other hosts connect to their own agent, not to this broker directly."""
     broker, settings = facts.broker, facts.settings
     if (fault := listener_fault(broker, settings)) is not None:
         return Verdict(*fault)
@@ -112,7 +112,7 @@ def agent_peers(facts: Facts) -> Verdict:
 
 
 def agents_registered(facts: Facts) -> Verdict:
-    """Check whether the registered agents answer over HTTP, and are the right ones."""
+    """Check whether the registered agents respond over HTTP, and are those of their brokers."""
     agents = known(facts.agents)
     problems = []
     for broker_id, answer in sorted(agents.items()):
@@ -131,7 +131,7 @@ def agents_registered(facts: Facts) -> Verdict:
 
 
 def missing_records(facts: Facts) -> Verdict:
-    """Check whether object storage lacks records that cannot be had any more, according to the agents."""
+    """Check, by the agents, whether object storage lacks records that no log has any more."""
     agents = known(facts.agents)
     answers = [answer for answer in agents.values() if not isinstance(answer, Unknown)]
     gaps = [gap for answer in answers for gap in answer.gaps]
@@ -147,7 +147,7 @@ def missing_records(facts: Facts) -> Verdict:
 
 
 def held_records(facts: Facts) -> Verdict:
-    """Check whether logs lost records that object storage holds until somebody decides, according to the agents."""
+    """Check, by the agents, whether logs lost records that object storage still holds until an operator decides."""
     agents = known(facts.agents)
     answers = [answer for answer in agents.values() if not isinstance(answer, Unknown)]
     if held := [one for answer in answers for one in answer.held]:
@@ -159,7 +159,7 @@ def held_records(facts: Facts) -> Verdict:
 
 
 def inotify_watches(facts: Facts) -> Verdict:
-    """Check whether every partition can be watched."""
+    """Check whether the kernel's limit allows the agent to watch every partition."""
     key = "fs.inotify.max_user_watches"
     watches, partitions = known(facts.host.max_user_watches), known(facts.host.partitions)
     found = f"{key} is {watches}, the broker has {partitions} partitions"
@@ -170,7 +170,7 @@ def inotify_watches(facts: Facts) -> Verdict:
 
 
 def leader_history(facts: Facts) -> Verdict:
-    """Check whether the agent may read who led which partition."""
+    """Check whether the agent may read which broker led which partition."""
     directory, unread = facts.broker.metadata_log_dir, facts.host.leader_history
     if unread is not None:
         found = f"{unread.reason}: what a new leader's log lacks is held, even if an election removed it"
@@ -179,7 +179,7 @@ def leader_history(facts: Facts) -> Verdict:
 
 
 def open_files(facts: Facts) -> Verdict:
-    """Check whether the agent may open as many files as it wants."""
+    """Check whether the agent may open as many files as its settings want."""
     limit = known(facts.host.open_files)
     wanted = SEGMENT_FILES
     needed = wanted + _FILES_BESIDE + _FILES_PER_PEER * len(facts.peers)
@@ -191,7 +191,7 @@ def open_files(facts: Facts) -> Verdict:
 
 
 def certificates(facts: Facts) -> Verdict:
-    """Check whether the certificates of the agent and of its trusted authorities are valid for long."""
+    """Check whether the agent's certificates, and those that it trusts, are valid for long enough."""
     days = {key: left for key, left in facts.certificates.items() if not isinstance(left, Unknown)}
     unread = [f"{key}: {left.reason}" for key, left in facts.certificates.items() if isinstance(left, Unknown)]
     ends = [f"{key} {'has expired' if left < 0 else f'ends in {left:.1f} days'}" for key, left in days.items()]
@@ -214,7 +214,7 @@ def _is_address(host: str) -> bool:
 
 
 def bypass_listener(facts: Facts) -> Verdict:
-    """Check that other brokers can bypass this host's agent, and nobody else can."""
+    """Check that other brokers can bypass this host's agent, and that no other client can."""
     broker, settings = facts.broker, facts.settings
     if not settings.bypass.brokers:
         found = f"{_BYPASS} is empty: nobody replicates from a broker whose agent is dead"
@@ -262,7 +262,7 @@ def _bypass_faults(facts: Facts, name: str) -> list[Fault]:
 
 
 def bypass_peers(facts: Facts) -> Verdict:
-    """Check whether this agent would get past the others."""
+    """Check whether this agent can bypass other brokers' dead agents."""
     silent = [f"broker {broker_id}: {reason}" for broker_id, reason in sorted(facts.bypass.items()) if reason]
     if silent:
         change = f"correct {_BYPASS}, the listener, its certificates, or the firewall"

@@ -43,12 +43,13 @@ def count_partitions(log_dirs: tuple[Path, ...]) -> int:
 
 
 def max_user_watches() -> int:
-    """Return the kernel's limit. Raises OSError, ValueError."""
+    """Return the kernel's limit of inotify watches. Raises OSError, ValueError."""
     return int(_MAX_USER_WATCHES.read_text())
 
 
 def open_files_limit(state_directory: Path) -> tuple[int, str]:
-    """Return the limit of the agent with this state directory, or of this process; and of which it is."""
+    """Return the limit of open files of the agent with this state directory, else of this process; and which of the
+    two."""
     try:
         pid = lock_holder(_LOCKS.read_text(), (state_directory / LOCK_FILE).stat())
         if pid is not None:
@@ -59,7 +60,7 @@ def open_files_limit(state_directory: Path) -> tuple[int, str]:
 
 
 def lock_holder(locks: str, file: os.stat_result) -> int | None:
-    """Return the process that holds a flock on the file, from /proc/locks."""
+    """Return the id of the process that holds a flock on the file, by the content of /proc/locks; None without one."""
     wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     for line in locks.splitlines():
         fields = line.split()
@@ -69,7 +70,7 @@ def lock_holder(locks: str, file: os.stat_result) -> int | None:
 
 
 def soft_limit(limits: str) -> int:
-    """Return max open files from /proc/<pid>/limits. Raises ValueError."""
+    """Return the soft limit of open files in the content of /proc/<pid>/limits. Raises ValueError."""
     for line in limits.splitlines():
         if line.startswith("Max open files"):
             soft = line.split()[3]
@@ -78,7 +79,7 @@ def soft_limit(limits: str) -> int:
 
 
 def dial(address: Address, tls: PeerTls | None, timeout_s: float) -> str | None:
-    """Connect and close without sending anything; None when that succeeds. Nothing is relayed for such a connection."""
+    """Connect to an address and close again. Returns None, or why that failed. No agent relays anything for it."""
     try:
         with socket.create_connection((address.host, address.port), timeout_s) as connection:
             if tls is not None:
@@ -97,9 +98,11 @@ def addresses_of(host: str) -> tuple[str, ...]:
 def ask_broker(
     address: Address, tls: Callable[[], ssl.SSLContext | None], timeout_s: float, name: str | None = None
 ) -> str | None:
-    """Ask for the API versions, which needs no login; None when answered. The certificate must have the `name`.
+    """Send an ApiVersions request, which needs no login. Returns None, or why that failed. The certificate must have
+    the `name`.
 
-    An untrusted certificate may show only then: in TLS 1.3 the connection exists before the certificate is checked.
+    A client certificate that the broker does not trust shows only then: in TLS 1.3 the connection exists before it is
+    checked.
     """
     try:
         context = tls()
@@ -119,7 +122,7 @@ def _api_versions(address: Address, connection: socket.socket) -> str | None:
 
 
 def unverified_context() -> ssl.SSLContext:
-    """Return a TLS context for questions to this host itself, by which nothing secret goes."""
+    """Return a TLS context without verification, for requests to this host itself that carry no secret."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -128,9 +131,10 @@ def unverified_context() -> ssl.SSLContext:
 def is_broker_there(
     address: Address, tls: ssl.SSLContext | None, timeout_s: float, cluster_id: str, broker_id: int
 ) -> bool | Unknown | None:
-    """Whether who answers is this broker of this cluster: ApiVersions of version 5 names them (KIP-1242).
+    """Return whether this address leads to this broker of this cluster, which ApiVersions of version 5 names
+    (KIP-1242).
 
-    None: brokers before Kafka 4.4 do not say.
+    None: the broker does not say, as before Kafka 4.4.
     """
     named = b"".join(bytes([len(text) + 1]) + text for text in (_CLIENT_ID, b"1", cluster_id.encode()))
     head = struct.pack(">hhih", 18, 5, 1, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
@@ -153,7 +157,7 @@ def is_broker_there(
 def ask_agent(
     endpoint: str, timeout_s: float, wall_ms: Callable[[], int], settings: HttpSettings | None = None
 ) -> AgentAnswer | Unknown:
-    """Ask the agent at that HTTP endpoint, and read its host's time."""
+    """Request the state of the agent at that HTTP endpoint, and read its host's time."""
     before_ms = wall_ms()
     try:
         page = ask_agent_page(endpoint, "/describe", timeout_s, settings)

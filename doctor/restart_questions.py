@@ -30,7 +30,7 @@ _ASKED_AT_ONCE = 16
 
 
 def gather_restart_facts(broker: BrokerProperties, settings: AgentSettings, restarts_agent: bool) -> RestartFacts:
-    """Gather everything for the judgement. Blocks; 10 s for each question without an answer."""
+    """Gather all facts for judging a restart. Blocks; 10 s for each request without a response."""
     timeout_s = TIMEOUT_S
     port_base, own_id = settings.peers.replica_port_base, broker.node_id
     switches = not restarts_agent and uses_agent(broker, own_id, port_base)

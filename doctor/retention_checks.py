@@ -12,7 +12,8 @@ _UNITS_MS: Final = ((3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 def wal_retention(facts: Facts) -> Verdict:
-    """Report how long objects are kept, the cost, and what a recovery lacks of topics that Kafka keeps longer."""
+    """Report how long objects are kept, what that costs, and what a recovery would lack of topics that Kafka keeps
+    longer."""
     topics = known(facts.topics)
     unknown = sorted(name for name, topic in topics.items() if topic.kept is None)
     if unknown:
@@ -83,7 +84,7 @@ def _bytes_kept(topic: EnabledTopic) -> tuple[float, float] | None:
 
 
 def duration(ms: int) -> str:
-    """Format a duration in the largest unit up to hours of which it is a whole number."""
+    """Format a duration in the largest unit, up to hours, of which it is a whole number."""
     if ms == NO_LIMIT:
         return "of all time"
     return next((f"{ms // unit} {name}" for unit, name in _UNITS_MS if ms and ms % unit == 0), f"{ms} ms")

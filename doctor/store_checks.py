@@ -14,7 +14,7 @@ _STEPS = ("put", "list", "get", "delete")
 
 
 def store_settings(facts: Facts) -> Verdict:
-    """Check whether the storage manager accepts its settings, and the store answers."""
+    """Check whether the storage manager accepts its settings, and the object store responds."""
     store = known(facts.store)
     failure = store.failures.get("open")
     if failure is None:
@@ -69,7 +69,7 @@ def store_buckets(facts: Facts) -> Verdict:
 
 
 def store_zones(facts: Facts) -> Verdict:
-    """Check whether records of which a broker's disk is not the only place are safe from the loss of a zone."""
+    """Check whether records that are on only one broker's disk would survive the loss of a zone."""
     settings = facts.settings.storage
     if settings.price_section != EXPRESS and not settings.buckets:
         return Verdict(Level.OK, "no store of one zone is known here")
@@ -84,7 +84,8 @@ def store_zones(facts: Facts) -> Verdict:
 
 
 def store_shared(facts: Facts) -> Verdict:
-    """Check whether another cluster writes under the same prefix: readers of one's records could read the other's."""
+    """Check whether another cluster writes under the same prefix: whoever may read one's records could read the
+    other's."""
     store = _opened(facts)
     others = known(store.other_clusters)
     if others:
@@ -100,7 +101,7 @@ def store_shared(facts: Facts) -> Verdict:
 
 
 def store_versions(facts: Facts) -> Verdict:
-    """Check whether the bucket keeps deleted objects: each would then be paid for, and be readable, for ever."""
+    """Check whether the bucket keeps versions of deleted objects: they would be paid for, and readable, for ever."""
     keeps = _opened(facts).keeps_versions
     if isinstance(keeps, Unknown):
         hint = "allow s3:GetBucketVersioning, or see yourself that the bucket keeps no versions"
@@ -115,7 +116,7 @@ def store_versions(facts: Facts) -> Verdict:
 
 
 def clock_store(facts: Facts) -> Verdict:
-    """Check whether this host and the store agree on the time."""
+    """Check whether this host's clock and the object store's agree."""
     clock = known(_opened(facts).clock)
     return judge_clocks({"the object store": clock}, milliseconds(facts.settings.lifecycle.uncommitted_ttl_s))
 

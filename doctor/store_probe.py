@@ -23,7 +23,7 @@ _OTHER_BODY = b"remote-wal doctor, overwritten"
 def probe_store(
     spec: StorageSpec, context: StorageContext, probe_id: str, wall_ms: Callable[[], int]
 ) -> Store | Unknown:
-    """Probe one bucket. Blocks, as long as `total.timeout.ms` allows each request."""
+    """Probe one bucket with a small object. Blocks; each request for up to `total.timeout.ms`."""
     # The manager's own test would stop at its first failure; each of its steps is made here.
     context = replace(context, is_written=False)
     try:
@@ -37,7 +37,7 @@ def probe_store(
 
 
 def unopened(error: RemoteStorageError) -> Store:
-    """Return what is known of a store that could not be opened."""
+    """Return the facts about a store that could not be opened."""
     nothing = Unknown("the store could not be opened")
     return Store({"open": _failure(error)}, nothing, nothing, nothing)
 
@@ -45,7 +45,7 @@ def unopened(error: RemoteStorageError) -> Store:
 def probe(
     manager: RemoteWalStorageManager, context: StorageContext, probe_id: str, wall_ms: Callable[[], int]
 ) -> Store | Unknown:
-    """Return the facts; `probe_id` must be new at each call."""
+    """Write, list, read and delete a small object, and return what that showed; `probe_id` must be new at each call."""
     if not isinstance(manager, ObjectWalStorageManager):
         return Unknown(f"{type(manager).__name__} is no object store of ours, and cannot be probed")
     return _Probe(manager, context, probe_id, wall_ms).run()

@@ -27,12 +27,12 @@ Progress = Callable[[str], None]
 
 
 class IvyError(Exception):
-    """The jars could not be resolved; the message names the cause and the log."""
+    """Ivy could not resolve the jars; the message names the cause and the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """What to fetch: one configuration of an Ivy module file."""
+    """A set of jars to fetch: one configuration of an Ivy module file."""
 
     name: str
     """For people, with the version."""
@@ -45,7 +45,7 @@ class JarSet:
 def fetch_jars(jars: JarSet, home: Path, java: Java | None, tell: Progress) -> Path:
     """Return the directory `home/<configuration>`, filled first if it is not there.
 
-    Java is looked for only if there is something to fetch. Raises IvyError, JavaNotFoundError.
+    Java is needed only to fetch them. Raises IvyError, JavaNotFoundError.
     """
     target = home / jars.configuration
     if target.is_dir():
@@ -93,7 +93,7 @@ def _ivy_jar() -> Path:
 
 
 def proxy_options(environment: Mapping[str, str]) -> Iterator[str]:
-    """JVM options for the proxy variables, which Java does not read and other programs honour."""
+    """Yield JVM options from the proxy variables of the environment, which Java itself does not read."""
     for scheme in ("http", "https"):
         proxy = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
         if not proxy:
@@ -132,7 +132,7 @@ def _cause(log_path: Path) -> str:
 
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Held by one process at a time, by a lock on this file."""
+    """Hold a lock on this file while the context lasts, so that one process at a time runs the block."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

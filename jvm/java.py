@@ -28,7 +28,7 @@ class JavaNotFoundError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was run and told its version."""
+    """An installed Java and its version."""
 
     executable: Path
     major: int
@@ -39,7 +39,7 @@ class Java:
 
 
 def parse_java_major(version_output: str) -> int | None:
-    """Return the major version in what `java -version` prints; "1.8.0_392" is 8. None when there is none."""
+    """Return the major version in the output of `java -version`; "1.8.0_392" is 8. None when there is none."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', version_output)
     if match is None:
         return None
@@ -67,11 +67,7 @@ def find_java(environment: Mapping[str, str] | None = None, installed_under: Pat
 
 
 def trust_store_options(java: Java, system_trust_stores: Sequence[Path] = SYSTEM_TRUST_STORES) -> tuple[str, ...]:
-    """JVM options that make `java` trust what the system trusts.
-
-    A Java that was unpacked rather than installed brings its own list of authorities, which lacks those that
-    an organisation added to the system's. Empty when Java uses the system's list already, or there is none.
-    """
+    """Return JVM options that make `java` trust the system's certificate authorities."""
     own = java.home / "lib" / "security" / "cacerts"
     for store in system_trust_stores:
         if not store.is_file() or store.stat().st_size == 0:

@@ -23,7 +23,7 @@ UNKNOWN_TOPIC_ID: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
-    """Broker ids; `leader_id` is -1 when there is no leader."""
+    """A partition's leader and replicas, as broker ids; `leader_id` is -1 when there is no leader."""
 
     partition: int
     leader_id: int
@@ -40,7 +40,7 @@ class DescribedPartition:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTopic:
-    """A topic, or why it is not described: Kafka's error code, 0 for none."""
+    """A topic as a broker describes it, or why it does not: Kafka's error code, 0 for none."""
 
     name: str
     """Empty when it was asked for by its id, and is not described."""
@@ -57,7 +57,7 @@ class DescribedTopic:
 
 @dataclass(frozen=True, slots=True)
 class ClientQuota:
-    """A quota as DescribeClientQuotas has it (KIP-546)."""
+    """A quota of a user, a client id or both, as DescribeClientQuotas returns it (KIP-546)."""
 
     entity: Mapping[str, str | None]
     """Names by type: `user`, `client-id`, `ip`; None is the default of the type."""
@@ -76,7 +76,7 @@ class DescribedBroker:
 
 @dataclass(frozen=True, slots=True)
 class ClusterListing:
-    """What one broker knows of the whole cluster. It lacks topics that this client may not describe."""
+    """All topics and brokers that one broker knows. It lacks topics that this client may not describe."""
 
     cluster_id: str
     brokers: Mapping[int, str]
@@ -85,12 +85,12 @@ class ClusterListing:
 
 
 class Answers(Generic[K, V]):
-    """Answers that were asked for together, one for each key. Reading them blocks until they are there."""
+    """The responses to requests that were sent together, one for each key. Reading them blocks until they are there."""
 
     def __init__(
         self, operation: str, servers: str, futures: Mapping[K, "Future[Any]"], read: Callable[[Any], V], wait_s: float
     ) -> None:
-        """`read` makes an answer of what the client gives. All answers have `wait_s` from now on."""
+        """`read` converts a result of the client's future. All responses together have `wait_s` from now on."""
         self._operation = operation
         self._servers = servers
         self._futures = futures
@@ -99,7 +99,8 @@ class Answers(Generic[K, V]):
         self._deadline_s = time.monotonic() + wait_s
 
     def each(self) -> Iterator[tuple[K, V | KafkaClusterError]]:
-        """Yield each answer, or why it was refused. Raises KafkaClusterError if one does not come in time."""
+        """Yield each key with its result, or why it was refused. Raises KafkaClusterError if one does not come in
+        time."""
         from confluent_kafka import KafkaException
 
         for key, future in self._futures.items():
@@ -112,9 +113,9 @@ class Answers(Generic[K, V]):
                 raise KafkaClusterError(self._operation, self._servers, reason) from error
 
     def get_all(self, missing: Collection[int] = ()) -> dict[K, V]:
-        """Return the answers by key. Raises KafkaClusterError if one is refused.
+        """Return the results by key. Raises KafkaClusterError if one is refused.
 
-        Keys that are refused with one of the codes in `missing` are left out instead.
+        Keys refused with one of the error codes in `missing` are left out instead.
         """
         found: dict[K, V] = {}
         for key, answer in self.each():
@@ -126,19 +127,19 @@ class Answers(Generic[K, V]):
 
 
 def error_text(code: int) -> str:
-    """Return what Kafka's error code says."""
+    """Return Kafka's description of an error code."""
     from confluent_kafka import KafkaError
 
     return str(KafkaError(code).str())
 
 
 def key_text(key: object) -> str:
-    """Return how an error names a topic, a broker, or a partition."""
+    """Return the name of a topic, a broker, or a partition for error messages."""
     return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def client_error(operation: str, servers: str, error: Exception) -> KafkaClusterError:
-    """Turn an error of librdkafka or kafka-python into ours."""
+    """Convert an error of librdkafka or kafka-python to a KafkaClusterError."""
     told: Any = error.args[0] if error.args else ""
     if hasattr(told, "code"):
         code = told.code()

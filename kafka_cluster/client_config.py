@@ -101,14 +101,14 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "b": "\b"}
 
 @dataclass(frozen=True, slots=True)
 class KafkaClientConfig:
-    """The cluster's address and login, in librdkafka's names."""
+    """The cluster's address and login, as librdkafka's properties."""
 
     bootstrap_servers: str
     properties: Mapping[str, ConfluentValue] = field(default_factory=dict, repr=False)
     """May hold secrets, so it is not part of the repr."""
 
     def for_confluent(self, **overrides: ConfluentValue) -> dict[str, ConfluentValue | logging.Logger]:
-        """Return the dictionary for confluent_kafka; `overrides` are keys with `_` for `.` and win.
+        """Return the configuration for confluent_kafka; `overrides` are keys with `_` for `.` and win.
 
         Asking for a topic never creates it, as librdkafka's producers and admin clients otherwise would where brokers
         allow that. librdkafka's messages go to our log instead of standard error.
@@ -148,7 +148,8 @@ def read_java_properties(path: Path) -> dict[str, str]:
 
 
 def from_java_properties(bootstrap_servers: str, given: Mapping[str, str]) -> KafkaClientConfig:
-    """Translate a Java client's properties. librdkafka's own names of security settings stay as they are.
+    """Translate a Java client's properties to librdkafka's. librdkafka's own names of security settings stay as they
+    are.
 
     Keys that no client knows, and security settings without a counterpart, raise ClientPropertyError, because leaving
     one out would weaken or break the connection. Other settings without an effect here (serializers, batch sizes of

@@ -47,9 +47,9 @@ _CONFIGURATION, _OFFSET = "describe configuration", "list offset"
 
 
 class KafkaCluster:
-    """Asks the cluster that `client` leads to. Several threads may ask at the same time.
+    """Sends requests to the cluster of `client`, one method for each kind. All block; thread-safe.
 
-    A broker has `timeout_s` for each answer. Waiting ends after twice that time, because librdkafka gives up first.
+    A broker has `timeout_s` for each response. Waiting ends after twice that time, because librdkafka gives up first.
     """
 
     def __init__(self, client: KafkaClientConfig, client_id: str, timeout_s: float) -> None:
@@ -61,7 +61,7 @@ class KafkaCluster:
     def listing(self, topic: str | None = None) -> ClusterListing:
         """Return all topics, or one, as one broker lists them. Raises KafkaClusterError.
 
-        If no broker answers, the next question has a new client: librdkafka reads certificates when a client is made,
+        If no broker responds, the next request has a new client: librdkafka reads certificates when a client is made,
         and they may have been renewed.
         """
         from confluent_kafka import KafkaException
@@ -81,7 +81,7 @@ class KafkaCluster:
         )
 
     def topic_configurations(self, names: Iterable[str]) -> Answers[str, dict[str, str]]:
-        """Ask for all that is in force in these topics' configurations, in one request."""
+        """Ask for all keys in force in these topics' configurations, in one request."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
@@ -121,7 +121,8 @@ class KafkaCluster:
         return self._answers(_OFFSET, asked, lambda answer: int(answer.offset))
 
     def committed(self) -> dict[str, dict[tuple[str, int], int]]:
-        """Return what each consumer group has committed, by group. Raises KafkaClusterError."""
+        """Return the offset that each consumer group has committed for each partition, by group. Raises
+        KafkaClusterError."""
         from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 
         try:
@@ -175,7 +176,7 @@ class KafkaCluster:
         """Return where leader epochs end in a topic's logs, by partition and epoch (OffsetForLeaderEpoch, KIP-320).
 
         That is where the next epoch of the leader's log begins, or the log ends; 0 if the leader knows no such epoch.
-        Empty where only librdkafka logs in, which does not ask this. Raises KafkaClusterError.
+        Empty where only librdkafka can log in, because it lacks this request. Raises KafkaClusterError.
         """
         if not asked or not self.can_ask_by_id:
             return {}
@@ -185,7 +186,7 @@ class KafkaCluster:
 
     @property
     def can_ask_by_id(self) -> bool:
-        """Whether `topics_by_id` may be asked: librdkafka asks by name alone."""
+        """Whether `topics_by_id` can be called: not where only librdkafka can log in, which asks by name alone."""
         try:
             self._settings()
         except ClientPropertyError:
@@ -193,12 +194,12 @@ class KafkaCluster:
         return True
 
     def topics_by_id(self, topic_ids: Sequence[TopicId]) -> list[DescribedTopic]:
-        """Describe the topic of each id (Metadata requests of version 12, KIP-516).
+        """Describe the topics with these ids (Metadata requests of version 12, KIP-516).
 
         Raises KafkaClusterError, and ClientPropertyError where ids cannot be asked for.
 
-        Of a topic that is there and that this client may not describe, a broker says TOPIC_AUTHORIZATION_FAILED, and
-        UNKNOWN_TOPIC_ID only of one that is not there: ids are no secret to Kafka.
+        For a topic that exists and that this client may not describe, a broker responds TOPIC_AUTHORIZATION_FAILED;
+        UNKNOWN_TOPIC_ID only for one that does not exist: Kafka does not hide ids.
         """
         if not topic_ids:
             return []
@@ -210,10 +211,10 @@ class KafkaCluster:
         )
 
     def maybe_there(self, unseen: Collection[TopicId], witness: TopicId | None) -> frozenset[TopicId]:
-        """Return which of these topics may exist, although they are not shown. Raises KafkaClusterError.
+        """Return which of these topics, which a listing lacks, may exist all the same. Raises KafkaClusterError.
 
-        Kafka says of an id that it does not exist, also to who may not see it. A broker that does not know the
-        `witness` does not know the whole cluster.
+        Kafka responds that an id does not exist also to clients that may not describe the topic. `witness` is a topic
+        that exists: a broker that does not know it does not know the whole cluster.
         """
         if not unseen or witness is None or not self.can_ask_by_id:
             return frozenset(unseen)
@@ -316,7 +317,7 @@ class KafkaCluster:
         return Answers(operation, self.client.bootstrap_servers, futures, read, 2 * self._timeout_s)
 
     def refused(self, operation: str, code: int) -> KafkaClusterError:
-        """Return the error that says why this was refused. `code` is Kafka's."""
+        """Return the KafkaClusterError for a request that was refused with this error code of Kafka."""
         return KafkaClusterError(operation, self.client.bootstrap_servers, error_text(code), code=code)
 
     def _error(self, operation: str, error: Exception) -> KafkaClusterError:

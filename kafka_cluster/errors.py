@@ -4,7 +4,7 @@ from plugin.errors import StoreError
 
 
 class KafkaClusterError(StoreError):
-    """The cluster did not answer, or refused to. `code` is Kafka's error, None if no broker said anything."""
+    """The cluster did not respond, or refused a request. `code` is Kafka's error code, None if no broker responded."""
 
     def __init__(self, operation: str, key: str, reason: str, hint: str = "", code: int | None = None) -> None:
         self.code = code
@@ -12,6 +12,6 @@ class KafkaClusterError(StoreError):
 
 
 class ClientPropertyError(KafkaClusterError):
-    """A property of a Java client has no counterpart in our clients; `key` names it."""
+    """A property of a Java client has no counterpart in librdkafka or kafka-python; `key` names it."""
 
     retriable = False

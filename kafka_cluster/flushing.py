@@ -8,7 +8,7 @@ _LOOK_S: Final = 0.1
 
 
 class Flushable(Protocol):
-    """The part of confluent_kafka.Producer used here."""
+    """The subset of confluent_kafka.Producer that `flush` needs."""
 
     def poll(self, timeout: float) -> int: ...
 
@@ -16,7 +16,7 @@ class Flushable(Protocol):
 
 
 def flush(producer: Flushable, timeout_s: float) -> int:
-    """Wait until all that was produced is delivered or given up. Returns how many messages still wait.
+    """Wait until all produced messages are delivered or given up. Returns how many still wait.
 
     When the producer gets a fatal error, confluent-kafka sets an exception and ends `poll`. Its `flush` goes on and
     runs delivery callbacks with that exception set, so a lock that one of them takes stays locked for ever.

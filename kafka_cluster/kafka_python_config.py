@@ -38,7 +38,7 @@ _TICKET: Final = frozenset({"sasl.kerberos.keytab", "sasl.kerberos.principal"})
 
 
 def kafka_python_settings(config: KafkaClientConfig) -> dict[str, Any]:
-    """Return arguments of kafka-python's clients. Raises ClientPropertyError for unsupported properties."""
+    """Return the arguments for kafka-python's clients. Raises ClientPropertyError for unsupported properties."""
     settings: dict[str, Any] = {"bootstrap_servers": config.bootstrap_servers.split(",")}
     for key, value in config.properties.items():
         if key in _NAMES:
@@ -66,7 +66,8 @@ def kafka_python_settings(config: KafkaClientConfig) -> dict[str, Any]:
 
 
 def tls_context(properties: Mapping[str, ConfluentValue]) -> ssl.SSLContext:
-    """Return the client's TLS. kafka-python takes an authority inside the properties only so. Raises OSError."""
+    """Return the client's TLS context, the only way to give kafka-python an authority that is inside the properties.
+    Raises OSError."""
     found = {key: str(value) for key, value in properties.items()}
     authority = found.get("ssl.ca.location")
     of_files, of_directory = (None, authority) if authority and Path(authority).is_dir() else (authority, None)

@@ -38,7 +38,7 @@ _MAX_ANSWER_BYTES: Final = 1 << 20
 
 
 class ClusterUnreachableError(KafkaClusterError):
-    """None of the addresses answers as the client asks."""
+    """No bootstrap server responds in the client's protocol and login."""
 
 
 class _MismatchError(Exception):
@@ -63,9 +63,10 @@ def reach(
     timeout_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Return once a bootstrap server answers as the client asks, by default within 10 s; all are asked at once.
+    """Return once a bootstrap server responds in the client's protocol, by default within 10 s; all are asked at once.
 
-    `where` names the client's settings. Raises ClusterUnreachableError; ClientPropertyError for what is no address.
+    `where` names the client's settings in messages. Raises ClusterUnreachableError; ClientPropertyError for an invalid
+    address.
     """
     begun_s = clock()
     addresses = [parse_server(one) for one in client.bootstrap_servers.split(",")]
@@ -86,7 +87,7 @@ def reach(
 
 
 def parse_server(text: str) -> tuple[str, int]:
-    """Return host and port. Raises ClientPropertyError."""
+    """Parse `host:port`. Raises ClientPropertyError."""
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or not 0 < int(found[3]) < 1 << 16:
         raise ClientPropertyError("read addresses,", repr(text.strip()), "this is no host:port")
@@ -94,7 +95,8 @@ def parse_server(text: str) -> tuple[str, int]:
 
 
 def ask(address: tuple[str, int], client: KafkaClientConfig, where: str, timeout_s: float) -> None:
-    """Ask one address. Raises OSError or EOFError if it does not answer, or says that it speaks something else."""
+    """Check one address. Raises OSError or EOFError if it does not respond, or speaks another protocol than the
+    client."""
     protocol = str(client.properties.get("security.protocol", "PLAINTEXT")).upper()
     mechanism = str(client.properties.get("sasl.mechanism", "GSSAPI"))
     has_tls = protocol.endswith("SSL")

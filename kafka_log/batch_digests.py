@@ -20,11 +20,11 @@ def batch_digests(records: Buffer, batches: Sequence[BatchSpan]) -> tuple[bytes,
 
 
 def run_digest(digests: Iterable[bytes]) -> bytes:
-    """Return the digest of consecutive batches, 32 bytes; empty if one of them has no digest."""
+    """Return the digest of consecutive batches from their digests, 32 bytes; empty if one of them has no digest."""
     found = list(digests)
     return sha256(b"".join(found)).digest() if all(found) else b""
 
 
 def records_digest(records: Buffer) -> bytes:
-    """Return the digest of the run in these bytes. Raises CorruptBatchError."""
+    """Return the digest of the batches in these bytes, 32 bytes. Raises CorruptBatchError."""
     return run_digest(batch_digests(records, scan_batches(records, 0, len(records))))

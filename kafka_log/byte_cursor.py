@@ -10,7 +10,7 @@ from kafka_log.crc32c import Buffer
 
 
 class ByteCursor:
-    """A position in bytes that never leaves them."""
+    """A position in bytes from which fields are read, and which never goes beyond their end."""
 
     __slots__ = ("_end", "_raw", "position")
 
@@ -20,7 +20,8 @@ class ByteCursor:
         self.position = 0
 
     def fault(self, reason: str, detail: str) -> Exception:
-        """Return the error to raise. `reason` is a short label, the same for all bytes with this fault."""
+        """Return the error to raise; subclasses choose its type. `reason` is a short label, the same for all bytes
+        with this fault."""
         return ValueError(f"{reason} at byte {self.position}: {detail}")
 
     @property
@@ -28,7 +29,7 @@ class ByteCursor:
         return self._end - self.position
 
     def skip(self, size: int) -> int:
-        """Skip `size` bytes; return where they began."""
+        """Skip `size` bytes; return the position where they began."""
         start = self.position
         end = start + size
         if size < 0 or end > self._end:
@@ -48,7 +49,7 @@ class ByteCursor:
         return layout.unpack_from(self._raw, start)
 
     def unsigned_varint(self, bits: int = 32) -> int:
-        """Read a number of at most so many bits."""
+        """Read an unsigned varint of at most so many bits."""
         position, end, raw = self.position, self._end, self._raw
         if position < end and (byte := raw[position]) < 0x80:  # the usual case
             self.position = position + 1
@@ -70,13 +71,13 @@ class ByteCursor:
         raise self.fault("varint", f"a varint of more than {bits} bits")
 
     def signed_varint(self, bits: int = 32) -> int:
-        """Read a zigzag number: small numbers of either sign take few bytes."""
+        """Read a zigzag varint: small numbers of either sign take few bytes."""
         encoded = self.unsigned_varint(bits)
         return (encoded >> 1) ^ -(encoded & 1)
 
 
 def signed_varint(raw: bytes, position: int) -> tuple[int, int]:
-    """Read a zigzag number of at most 64 bits, for loops over many; return it and the position behind it.
+    """Read a zigzag varint of at most 64 bits; return the number and the position behind it. For loops over many.
 
     Raises ValueError for a longer one, IndexError at the end of the bytes.
     """

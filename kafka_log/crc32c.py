@@ -11,6 +11,6 @@ Buffer = bytes | bytearray | memoryview
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """Return the CRC32C of `data`, or of `data` after what gave `value`, as an unsigned 32-bit number."""
+    """Return the CRC32C of `data` as an unsigned 32-bit number; `value` is the CRC of the bytes in front of it."""
     checksum: int = _crc32c.crc32c(data, value)
     return checksum

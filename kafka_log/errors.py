@@ -14,14 +14,13 @@ class LogDirectoryError(Exception):
 
     @property
     def lacks_descriptors(self) -> bool:
-        """Whether the process has no file descriptors left, which says nothing about the directory."""
+        """Whether the cause is that the process has no file descriptors left: then the directory may be sound."""
         cause = self.__cause__
         return isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class MalformedFileError(Exception):
-    """A file of Kafka's cannot be understood; names the file and the line, counted from 1 (0: the file as a
-    whole)."""
+    """A file of Kafka's cannot be parsed; names the file and the line, counted from 1 (0: the file as a whole)."""
 
     def __init__(self, path: Path, line: int, reason: str) -> None:
         self.path = path
@@ -31,7 +30,7 @@ class MalformedFileError(Exception):
 
 
 class BrokerPropertiesError(Exception):
-    """A broker's server.properties lacks a key or has a value that cannot be understood."""
+    """A broker's server.properties lacks a key, or has an invalid value."""
 
     def __init__(self, path: Path, key: str, reason: str) -> None:
         self.path = path

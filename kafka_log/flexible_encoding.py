@@ -13,7 +13,7 @@ _MAX_STRING_BYTES: Final = 0x7FFF
 
 
 class MalformedMessageError(ValueError):
-    """The bytes are not such a message; `reason` is a short label, the same for all with this fault."""
+    """The bytes are not a valid message; `reason` is a short label, the same for all with this fault."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
@@ -21,7 +21,7 @@ class MalformedMessageError(ValueError):
 
 
 class MessageReader(ByteCursor):
-    """Reads Kafka's flexible encoding from the front. Every method raises MalformedMessageError."""
+    """Reads fields in Kafka's flexible encoding (KIP-482). Every method raises MalformedMessageError."""
 
     __slots__ = ()
 
@@ -48,7 +48,8 @@ class MessageReader(ByteCursor):
         return None if length < 0 else self.take(length)
 
     def compact_array_count(self, least_element_bytes: int, *, nullable: bool = False) -> int:
-        """Read the number of elements, for which there is room. A `nullable` array that is null has none."""
+        """Read an array's number of elements, checked against the bytes left. A `nullable` array that is null has
+        none."""
         count = self.unsigned_varint() - 1
         if count < 0:
             if nullable:
@@ -62,7 +63,7 @@ class MessageReader(ByteCursor):
         self.tagged_fields()
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """Read the fields' bytes by tag."""
+        """Read the tagged fields; returns each one's bytes by tag."""
         count = self.unsigned_varint()
         if count * 2 > self.left:
             raise MalformedMessageError("count", f"{count} tagged fields cannot stand in {self.left} bytes")

@@ -22,13 +22,14 @@ _MAX_PARTITION = 2**31 - 1
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether it is a topic name by Kafka's rule (org.apache.kafka.common.internals.Topic), so also safe in a path."""
+    """Whether Kafka allows a topic of this name (org.apache.kafka.common.internals.Topic); then it is also safe in a
+    path."""
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """The directory of a live replica."""
+    """The directory of a live replica, and its partition."""
 
     topic: str
     partition: int
@@ -42,7 +43,7 @@ class PartitionDirectory:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryScan:
-    """The changes since the previous scan. A topic that was recreated under its old name is removed and added."""
+    """The replicas added and removed since the previous scan. A topic recreated under its old name is in both."""
 
     added: tuple[PartitionDirectory, ...]
     removed: tuple[PartitionDirectory, ...]
@@ -51,7 +52,7 @@ class LogDirectoryScan:
 
 
 def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
-    """Return topic and partition, or None if it is no live replica.
+    """Return topic and partition in a directory's name; None if it is not a live replica's.
 
     Replicas that move in (-future), are being deleted (-delete), or are not the broker's (-stray) end in letters.
     """
@@ -62,7 +63,7 @@ def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
 
 
 class LogDirectory:
-    """One entry of a broker's log.dirs. One caller at a time."""
+    """One entry of a broker's log.dirs, whose replicas are listed by scans. One caller at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

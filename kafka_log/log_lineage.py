@@ -15,7 +15,7 @@ MAX_RUNS = 64
 
 
 class EpochRun(NamedTuple):
-    """Consecutive batches of one leader."""
+    """A run of consecutive batches that one leader wrote."""
 
     leader_epoch: int
     first_offset: int
@@ -41,7 +41,7 @@ class DeliveredEpochs:
         self._runs: list[EpochRun] = []
 
     def begin(self, offset: int) -> None:
-        """Start: the delivered offsets are what the log has from this offset on."""
+        """Start at this offset: nothing is delivered yet."""
         self._begin = offset
 
     @property
@@ -53,7 +53,7 @@ class DeliveredEpochs:
         return self._runs[-1] if self._runs else None
 
     def add(self, leader_epoch: int, first_offset: int, end_offset: int) -> None:
-        """Record [first_offset, end_offset), which lies after everything before."""
+        """Record that [first_offset, end_offset), which lies after everything before, was delivered."""
         if self._runs and self._runs[-1].leader_epoch == leader_epoch:
             self._runs[-1] = self._runs[-1]._replace(end_offset=end_offset)
             return
@@ -81,10 +81,8 @@ class DeliveredEpochs:
         return UNKNOWN_EPOCH
 
     def diverges_at(self, epochs: LeaderEpochs) -> int | None:
-        """Return from where on another leader may have written what was delivered, according to `epochs`, or None.
-
-        What lies before the first entry was removed by retention, and is not judged.
-        """
+        """Return the first delivered offset that another leader may have written, according to `epochs`; None
+        without one."""
         if not epochs.entries:
             return None
         first_known = epochs.entries[0][1]
@@ -102,7 +100,7 @@ class DeliveredEpochs:
 
 
 class LogLineage:
-    """Compares the epochs of what was delivered with a partition directory."""
+    """Compares the leader epochs of delivered records with those in a partition directory."""
 
     __slots__ = ("_directory", "delivered")
 
@@ -111,19 +109,15 @@ class LogLineage:
         self.delivered = DeliveredEpochs()
 
     def divergence_by_checkpoint(self) -> int | None:
-        """Return the first delivered offset that another leader has written since, according to the checkpoint.
+        """Return the first delivered offset that another leader has written since, by the checkpoint; None without one.
 
-        The checkpoint is verified against the log. None: no difference. Raises MalformedFileError, OSError.
+        The checkpoint is verified against the log. Raises MalformedFileError, OSError.
         """
         divergence = self.delivered.diverges_at(read_leader_epochs(self._directory.path))
         return divergence if divergence is not None and self._has_another_writer(divergence) else None
 
     def divergence_before(self, new_epoch: int) -> int | None:
-        """Check like `divergence_by_checkpoint`, when a batch of `new_epoch` follows what was delivered.
-
-        If the checkpoint does not know that epoch yet, or the log seems to return to an older one, the batch headers of
-        the last epoch's run are checked as well.
-        """
+        """Check as `divergence_by_checkpoint`, when a batch of `new_epoch` follows what was delivered."""
         divergence = self.divergence_by_checkpoint()
         if divergence is not None:
             return divergence
@@ -135,8 +129,8 @@ class LogLineage:
     def continue_with(self, spans: Sequence[BatchSpan], next_offset: int) -> int | None:
         """Record batches that follow what was delivered, up to `next_offset`.
 
-        Returns an offset if one of them shows that the log is another one from there on; those from it on are not
-        recorded.
+        Returns the offset of the first batch that shows that the log was replaced from there on; that and later ones
+        are not recorded.
         """
         delivered = self.delivered
         epoch = delivered.last_epoch

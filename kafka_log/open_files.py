@@ -21,7 +21,7 @@ class FileReplacedError(Exception):
 
 
 class LogFile:
-    """A file by path, and by identity (device and inode) once it has been opened."""
+    """A file known by its path and, once it was opened, by its identity (device and inode)."""
 
     __slots__ = ("fd", "identity", "path", "pins")
 
@@ -48,7 +48,7 @@ class OpenFiles:
             return len(self._open)
 
     def pin(self, file: LogFile) -> int:
-        """Return the file's descriptor, which stays open until `unpin`.
+        """Open the file if it is closed, and return its descriptor, which stays open until `unpin`.
 
         Raises FileReplacedError when the path leads to another file now, and OSError.
         """
@@ -73,7 +73,7 @@ class OpenFiles:
         return fd
 
     def unpin(self, file: LogFile) -> None:
-        """Release the descriptor after `pin`."""
+        """Let the file be closed again, after `pin`."""
         with self._lock:
             file.pins -= 1
             surplus = self._take_surplus()
@@ -95,7 +95,8 @@ class OpenFiles:
     def read_cached(self, file: LogFile, position: int, max_bytes: int) -> bytes:
         """Return everything from `position` to the end of an open file, if the kernel has it in memory; else nothing.
 
-        Also nothing when it is more than `max_bytes`. Waits for no disk (preadv(2), RWF_NOWAIT). Raises OSError.
+        Returns nothing as well when there are more than `max_bytes`. Waits for no disk (preadv(2), RWF_NOWAIT). Raises
+        OSError.
         """
         with self._lock:
             if file.identity is None or file.fd < 0 or file.identity[0] in self._without_nowait:
@@ -126,9 +127,9 @@ class OpenFiles:
             os.close(fd)
 
     def close_unread(self) -> None:
-        """Close the descriptors of all files that nobody reads now, when descriptors are lacking.
+        """Close all files that are not being read, when descriptors are lacking.
 
-        They open again later.
+        They are opened again when needed.
         """
         with self._lock:
             unread = self._take(len(self._open))

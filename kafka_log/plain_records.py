@@ -33,9 +33,9 @@ class PlainRecord(NamedTuple):
 
 
 class PlainFile:
-    """A segment without compression, or a snapshot of KRaft's.
+    """Reads the records of a segment without compression, or of a KRaft snapshot.
 
-    Raises MalformedFileError when it is not understood, OSError.
+    Raises MalformedFileError when it is damaged, OSError.
     """
 
     def __init__(self, path: Path) -> None:

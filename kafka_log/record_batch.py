@@ -46,7 +46,7 @@ class CorruptBatchError(Exception):
 
 
 class BatchSpan(NamedTuple):
-    """One batch: its identity, and its position in the scanned buffer."""
+    """One batch in a scanned buffer: offsets, leader epoch, and position."""
 
     base_offset: int
     last_offset: int
@@ -59,7 +59,7 @@ class BatchSpan(NamedTuple):
 
 
 def header_fault(length: int, magic: int, base_offset: int, last_offset_delta: int, next_offset: int) -> str | None:
-    """Return what is wrong with a header, or None. Its base offset may not be below `next_offset`."""
+    """Return what is wrong with a batch header; None if it is valid. Its base offset may not be below `next_offset`."""
     if magic != MAGIC:
         return f"magic {magic}, expected {MAGIC}"
     if not MIN_LENGTH <= length <= MAX_BATCH_BYTES - LOG_OVERHEAD_BYTES:
@@ -72,7 +72,7 @@ def header_fault(length: int, magic: int, base_offset: int, last_offset_delta: i
 
 
 def scan_batches(buffer: Buffer, start: int, end: int) -> list[BatchSpan]:
-    """Return all whole batches in `buffer[start:end]`, which begins with one. Checksums are not checked.
+    """Return all complete batches in `buffer[start:end]`, which must begin with one. Checksums are not checked.
 
     Ends silently at a batch that is cut off by `end`, and at the zeros that end a preallocated file. Raises
     CorruptBatchError at the first invalid header, and when base offsets do not grow.
@@ -107,7 +107,7 @@ def scan_batches(buffer: Buffer, start: int, end: int) -> list[BatchSpan]:
 
 
 def verify_batches(buffer: Buffer, spans: Sequence[BatchSpan]) -> int:
-    """Return how many of the leading spans have the checksum in their header."""
+    """Return how many of the spans, from the first on, have bytes that match the checksum in their header."""
     with memoryview(buffer) as view:
         for index, span in enumerate(spans):
             if crc32c(view[span.start + HEADER_PREFIX_BYTES : span.end]) != span.crc:
@@ -117,7 +117,7 @@ def verify_batches(buffer: Buffer, spans: Sequence[BatchSpan]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatchHeader:
-    """The whole header, for tools; the hot path uses `scan_batches`."""
+    """The complete header of a batch, for tools; the hot path uses `scan_batches`."""
 
     base_offset: int
     length: int

@@ -22,7 +22,7 @@ _LISTINGS_AFTER_A_CHANGE = 3
 
 
 class SegmentDirectory:
-    """The live segments of one partition directory, as of the last look."""
+    """The live segments of one partition directory, as the last look found them."""
 
     __slots__ = ("_identity", "_mtime_ns", "_prefix", "_topic_id", "_unsettled", "bases", "is_gone", "path")
 
@@ -41,9 +41,9 @@ class SegmentDirectory:
         self._unsettled = 0
 
     def look(self, log_end_offset: int | None = None) -> bool:
-        """Check whether the directory changed; then `bases` are up to date. Raises OSError.
+        """Check whether the directory has changed, and update `bases` then. Raises OSError.
 
-        `log_end_offset`, if known, is where the next roll must happen.
+        `log_end_offset`, if known, is the base offset that the next segment must have.
         """
         try:
             status = self.path.stat()
@@ -79,7 +79,7 @@ class SegmentDirectory:
         return is_another
 
     def relook(self) -> bool:
-        """Look again, without trusting earlier knowledge."""
+        """Read the directory again, without trusting earlier knowledge."""
         self._mtime_ns = -1
         return self.look()
 
@@ -95,7 +95,7 @@ class SegmentDirectory:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the last change is so recent that it may hide another."""
+        """Whether the directory changed so recently that a further change may not be visible in its time."""
         return self._unsettled > 0
 
     @property

@@ -41,7 +41,7 @@ def list_segments(partition_dir: Path) -> list[int]:
 
 
 class WalkedBatch(NamedTuple):
-    """A batch by its header; its checksum was not checked."""
+    """A batch as its header describes it; its checksum was not checked."""
 
     base_offset: int
     last_offset: int
@@ -52,9 +52,9 @@ class WalkedBatch(NamedTuple):
 
 
 def walk_batches(fd: int, position: int, next_offset: int = 0) -> Iterator[WalkedBatch]:
-    """Yield the whole batches from `position` on, headers only, in bounded reads.
+    """Yield the batches from `position` on, reading only their headers, in bounded reads.
 
-    Ends at the file's end, at an incomplete batch, and at bytes that are no batch.
+    Ends at the file's end, at an incomplete batch, and at bytes that are not a batch.
     """
     size = os.fstat(fd).st_size
     chunk_start, chunk = position, b""
@@ -122,7 +122,7 @@ def indexed_position(fd: int, log_path: Path, base_offset: int, target_offset: i
 
 
 class Located(NamedTuple):
-    """The place of an offset in a segment: the first batch that reaches it, or the end of the whole batches."""
+    """Where an offset is in a segment: at the first batch that reaches it, or at the end of the complete batches."""
 
     position: int
     batch: WalkedBatch | None
@@ -130,7 +130,8 @@ class Located(NamedTuple):
     """Offset after the last batch before `position`; the segment's base offset without any."""
 
     def resume_offset(self, wanted: int, is_last: bool) -> int:
-        """Return where reading continues: at `wanted`, at the batch around it, or at the log's end if that is lower.
+        """Return the offset where reading continues: `wanted`, the base offset of the batch that holds it, or the log's
+        end if that is lower.
 
         A closed segment (not `is_last`) that ends below `wanted` has a hole there, made by compaction.
         """
@@ -140,7 +141,7 @@ class Located(NamedTuple):
 
 
 def locate(fd: int, log_path: Path, base_offset: int, target_offset: int) -> Located:
-    """Find the first batch of the segment whose last offset is at least `target_offset`."""
+    """Find the segment's first batch whose last offset is at least `target_offset`, with the help of the index."""
     if target_offset > base_offset:
         position = indexed_position(fd, log_path, base_offset, target_offset)
         if position:
@@ -151,7 +152,7 @@ def locate(fd: int, log_path: Path, base_offset: int, target_offset: int) -> Loc
 
 
 def log_end(partition_dir: Path) -> int:
-    """Return the offset after the last whole batch of the log; 0 without any segment. Raises OSError."""
+    """Return the offset after the log's last complete batch; 0 without any segment. Raises OSError."""
     segments = list_segments(partition_dir)
     if not segments:
         return 0

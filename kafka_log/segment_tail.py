@@ -53,11 +53,8 @@ _LENGTH = struct.Struct(">8xi")
 
 
 class SegmentPosition:
-    """Reads at the position. Callers of reads and sizes must have entered a file before.
-
-    All methods except `read_cached`, `is_live` and `size_bytes` raise FileNotFoundError or FileReplacedError when the
-    file had to be closed and is gone, and OSError.
-    """
+    """A position in a segment file, from which batches are read. Reads and sizes need a file that was entered
+    before."""
 
     def __init__(self, files: OpenFiles, max_batch_bytes: int) -> None:
         self._files = files
@@ -84,12 +81,12 @@ class SegmentPosition:
         self.file = None
 
     def close(self) -> None:
-        """Close the descriptor. A read opens it again."""
+        """Close the file. A later read opens it again."""
         if self.file is not None:
             self._files.close(self.file)
 
     def read(self, file: LogFile, max_bytes: int) -> bytes:
-        """Read at most so many bytes, or one larger batch."""
+        """Read up to `max_bytes` from the position, or one larger batch."""
         fd = self._files.pin(file)
         try:
             if self.has_zero_tail:
@@ -106,11 +103,11 @@ class SegmentPosition:
             self._files.unpin(file)
 
     def read_cached(self, file: LogFile, max_bytes: int) -> bytes:
-        """Read at most so many bytes of what the kernel has in memory. Raises OSError."""
+        """Read up to `max_bytes` of what the kernel has in memory. Raises OSError."""
         return self._files.read_cached(file, self.position, max_bytes)
 
     def is_at_end(self, file: LogFile) -> bool:
-        """Whether the file ends here, by its size."""
+        """Whether the position is at the file's end, by its size."""
         return self._files.status(file).st_size == self.position
 
     def bytes_behind(self, file: LogFile) -> int:
@@ -137,7 +134,7 @@ class SegmentPosition:
 
 
 class TailRead(NamedTuple):
-    """The result of one read. Events come before the records."""
+    """The result of one read of a tail: events, and the batches that come after them."""
 
     records: bytes
     """Whole, verified batches in order, maybe of several leader epochs. Empty: nothing new."""
@@ -147,7 +144,7 @@ class TailRead(NamedTuple):
 
 
 class SegmentTail:
-    """The tail of one partition directory, from an offset on."""
+    """Delivers one partition's batches in order, from an offset on, while a broker writes the log."""
 
     def __init__(
         self,
@@ -175,19 +172,20 @@ class SegmentTail:
 
     @property
     def next_offset(self) -> int:
-        """The offset expected next; UNKNOWN_OFFSET while a tail without start offset has found no segment."""
+        """The offset of the next batch to deliver; UNKNOWN_OFFSET while a tail without start offset has found no
+        segment."""
         return self._next_offset
 
     @property
     def has_untold(self) -> bool:
-        """Whether events wait for the next read: until then, `next_offset` may be too high."""
+        """Whether events wait that the next read returns: until then, `next_offset` may be too high."""
         return bool(self._pending)
 
     def read(self, max_bytes: int) -> TailRead:
-        """Return the next batches, at most `max_bytes` altogether; a larger one comes alone.
+        """Return the next batches, at most `max_bytes` together; a larger batch comes alone.
 
         Raises LogDirectoryError when files cannot be read, MalformedFileError for a broken leader-epoch-checkpoint.
-        Found events then stay for the next read.
+        After an error, events that were found stay for the next read.
         """
         records, spans = b"", list[BatchSpan]()
         try:
@@ -203,9 +201,9 @@ class SegmentTail:
         return TailRead(records, spans, events)
 
     def read_cached(self, max_bytes: int) -> tuple[TailRead, int] | None:
-        """Read what the kernel has in memory, without waiting for a disk; None: it takes a `read`.
+        """Read what the kernel has in memory, without waiting for a disk; None: a `read` is needed.
 
-        Also returns the bytes left behind it. It continues at the position, in the last known segment, and looks at
+        Also returns how many bytes are left behind what was read. It reads on in the last known segment and looks at
         nothing else. It would not see a roll, for instance, so the caller must know that files were only appended to.
         Raises LogDirectoryError.
         """
@@ -252,7 +250,7 @@ class SegmentTail:
             return 0
 
     def unread_bytes(self) -> int:
-        """Return the bytes behind the position in the present segment, by its size only; 0 in doubt."""
+        """Return the bytes behind the position in the current segment, by its size only; 0 in doubt."""
         if self._at.file is None:
             return 0
         try:
@@ -261,7 +259,7 @@ class SegmentTail:
             return 0
 
     def close(self) -> None:
-        """Close the descriptor. A read opens it again."""
+        """Close the file. A later read opens it again."""
         self._at.close()
 
     def _step(self, max_bytes: int) -> tuple[bytes, list[BatchSpan]] | None:

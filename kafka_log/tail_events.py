@@ -5,21 +5,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """The tail continued with the segment that begins with this offset."""
+    """Event: the tail continued with the segment that begins at this offset."""
 
     new_base_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """Delivered records from this offset on are no longer in the log; reading continues from here."""
+    """Event: delivered records from this offset on are no longer in the log; reading continues from here."""
 
     at_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The offsets [from_offset, to_offset) left the log before they were read, or cannot be read any more.
+    """Event: the offsets [from_offset, to_offset) left the log before they were read, or can no longer be read.
 
     If a truncated log gets these offsets again, they are read only if Truncated reaches back to them.
     """
@@ -34,12 +34,12 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class LogDeleted:
-    """The partition directory is gone, or is another one now. This tail delivers nothing more."""
+    """Event: the partition directory is gone, or is another topic's. The tail delivers nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """The next batch is incomplete, or its checksum is wrong. The tail waits. Reported once per position."""
+    """Event: the next batch is incomplete, or its checksum is wrong; the tail waits. Reported once per position."""
 
 
 TailEvent = Rolled | Truncated | Gap | LogDeleted | TornTail

@@ -10,7 +10,7 @@ TOPIC_ID_BYTES = 16
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of one incarnation of a topic: a topic made again under the same name has another id."""
+    """A partition, named by its topic's id: a topic recreated under its name has another id."""
 
     topic_id: TopicId
     partition: int

@@ -21,20 +21,20 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters at one moment, or their growth between two; histograms as `_bucket`, `_count`, `_sum`.
+    """Counters of agents at one moment, or their growth between two; histograms as `_bucket`, `_count`, `_sum`.
 
-    Gauges are here too; only at one moment they mean something.
+    Gauges are included; they have a meaning only at one moment.
     """
 
     values: Mapping[Series, float] = field(default_factory=dict)
 
     def of(self, name: str, **labels: str) -> float:
-        """Return the sum of all series of that name that have these labels."""
+        """Return the sum of all series with this name and these labels."""
         wanted = set(labels.items())
         return sum(value for (found, have), value in self.values.items() if found == name and wanted <= set(have))
 
     def sum_by(self, name: str, label: str) -> dict[str, float]:
-        """Return sums by the value of a label."""
+        """Return the sums of a counter by the value of a label."""
         sums: defaultdict[str, float] = defaultdict(float)
         for (found, have), value in self.values.items():
             if found == name:
@@ -53,7 +53,7 @@ class Counters:
 
     @property
     def cpu_s(self) -> float:
-        """Processor seconds."""
+        """Processor seconds of the agents' processes."""
         return self.of("process_cpu_seconds_total")
 
     @property
@@ -63,7 +63,7 @@ class Counters:
 
     @property
     def stock_bytes(self) -> float:
-        """The bytes that the same frames would have without links."""
+        """The bytes that frames between agents would have had without links."""
         return self.of("remote_wal_stock_bytes_total")
 
     @property
@@ -73,12 +73,12 @@ class Counters:
 
     @property
     def inline_bytes(self) -> float:
-        """Record bytes that crossed inline."""
+        """Record bytes that followers got inline."""
         return self.of("remote_wal_replicated_record_bytes_total", path="inline")
 
     @property
     def topics_linked_share(self) -> float:
-        """The share of record bytes that followers got as links, in topics with the feature."""
+        """The share of record bytes that followers got as links, in enabled topics."""
         linked, inline = (self.of("remote_wal_topic_record_bytes_total", path=path) for path in ("linked", "inline"))
         return linked / max(linked + inline, 1.0)
 
@@ -103,7 +103,7 @@ class Counters:
         return self.of("remote_wal_store_requests_total", operation="get")
 
     def stages_ms(self) -> dict[str, dict[str, float]]:
-        """Return p50, p99 and count of the stages that were passed at least once."""
+        """Return p50, p99 and count of each stage that was passed at least once, times in ms."""
         passed = sorted(self.sum_by(f"{_STAGE}_count", "stage").items())
         return {
             stage: {
@@ -137,7 +137,7 @@ class Counters:
 
 
 def parse_metrics(text: str) -> Counters:
-    """Read Prometheus text. Raises ValueError."""
+    """Parse Prometheus' text format. Raises ValueError."""
     from prometheus_client.parser import text_string_to_metric_families
 
     return Counters(
@@ -151,11 +151,11 @@ def parse_metrics(text: str) -> Counters:
 
 
 def scrape(cluster: "LocalCluster", broker_id: int) -> Counters:
-    """Ask the broker's agent. Raises OSError if it does not answer, ValueError."""
+    """Read the counters of a broker's agent. Raises OSError if it does not respond, ValueError."""
     where = str(cluster.layout.agent_http_address(broker_id))
     return parse_metrics(ask_agent_page(where, "/metrics", _TIMEOUT_S).body.decode())
 
 
 def scrape_all(cluster: "LocalCluster") -> Counters:
-    """Return all agents' answers, added up. Raises OSError if one does not answer, ValueError."""
+    """Read and add up the counters of all agents. Raises OSError if one does not respond, ValueError."""
     return sum((scrape(cluster, broker_id) for broker_id in cluster.broker_ids), Counters())

@@ -37,7 +37,7 @@ KAFKAS_IN_SYNC = 2
 
 @dataclass(frozen=True, slots=True)
 class AgentsMode:
-    """Every broker has an agent beside it."""
+    """Settings for agents: every broker has one beside it."""
 
     store: StoreSpec = field(default_factory=LocalDirectoryStore)
     overrides: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class AgentsMode:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """The cluster's configuration; the data in its directory survive a change."""
+    """The configuration of a local cluster; its directory's data survive a change."""
 
     agents: AgentsMode | None = None
     """None: a stock cluster, for comparison."""
@@ -135,7 +135,7 @@ def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSe
 def hosts_file(
     layout: ClusterLayout, broker_id: int, *, agents: bool, machine_names: Iterable[str] | None = None
 ) -> str:
-    """Return the names that the broker's JVM can resolve. It has no other source: the machine's own name is there."""
+    """Return the hosts file of the broker's JVM, which resolves no other names: the machine's own name is in it."""
     names = [socket.gethostname()] if machine_names is None else machine_names
     lines = ["127.0.0.1 localhost", *(f"127.0.0.1 {name}" for name in names if name and name != "localhost")]
     for other in layout.broker_ids:
@@ -149,7 +149,8 @@ def hosts_file(
 def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> dict[int, list[str]]:
     """Write every broker's server.properties and hosts file again. Brokers read them at their next start.
 
-    What somebody changed in server.properties since it was last written here stays; returns these keys by broker.
+    Keys that were changed by hand in server.properties since it was last written keep their values; returns these keys
+    by broker.
     """
     kept: dict[int, list[str]] = {}
     for broker_id in layout.broker_ids:

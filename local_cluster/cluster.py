@@ -37,7 +37,7 @@ START_TIMEOUT_S = 120.0
 
 
 class LocalCluster:
-    """The cluster of one directory. Not thread safe, except `admin`."""
+    """The cluster of one directory: starts, stops and observes its processes. Not thread-safe, except `admin`."""
 
     def __init__(
         self, layout: ClusterLayout, settings: ClusterSettings | None = None, progress: Progress | None = None
@@ -101,11 +101,11 @@ class LocalCluster:
 
     @property
     def tools(self) -> KafkaTools:
-        """Kafka's own tools, run against this cluster."""
+        """Kafka's own command-line tools, run against this cluster."""
         return self.runtime.tools(self.bootstrap_servers)
 
     def configure(self, agents: AgentsMode | None) -> None:
-        """Switch agents on or off ("listeners put back"). Data stay; the change takes effect at the next start."""
+        """Switch agents on, or off with None. Data stay; the change takes effect at the next start."""
         self.settings = dataclasses.replace(self.settings, agents=agents)
         self.changed_by_hand = write_configuration(self.layout, self.settings)
         # The store's credentials may have changed with the settings.
@@ -125,7 +125,7 @@ class LocalCluster:
         return self.runtime.of(self._versions.get(broker_id, self.runtime.version))
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start everything that is not running, and wait until it is ready; on failure, end what was started.
+        """Start all processes that do not run, and wait until they are ready; on failure, end those that were started.
 
         Raises ProcessStartError with the end of the failed process's log, WaitTimeoutError.
         """
@@ -209,7 +209,7 @@ class LocalCluster:
         wait_until(registered, f"brokers {sorted(wanted)} are registered", timeout_s)
 
     def wait_for_agent(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until the agent's /readyz answers 200. Raises ProcessStartError, WaitTimeoutError."""
+        """Wait until the agent's /readyz responds 200. Raises ProcessStartError, WaitTimeoutError."""
         agent = self._agents[broker_id]
 
         def ready() -> bool:
@@ -222,7 +222,7 @@ class LocalCluster:
             raise WaitTimeoutError(f"{error}; its log ends with\n{agent.log_tail()}") from None
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """End everything in order: brokers first, then agents; processes that do not end in time are killed."""
+        """End all processes in order: brokers first, then agents; those that do not end in time are killed."""
         for processes in (self._brokers, self._agents):
             for process in processes.values():
                 process.request_exit()
@@ -230,7 +230,7 @@ class LocalCluster:
                 list(pool.map(lambda process: process.finish_exit(grace_s), processes.values()))
 
     def kill_all(self) -> None:
-        """End everything at once, as a power failure would."""
+        """Kill all processes of the cluster at once, as a power failure would."""
         for process in [*self._brokers.values(), *self._agents.values()]:
             process.kill()
 
@@ -251,16 +251,16 @@ class LocalCluster:
             self.wait_for_agent(broker_id, timeout_s)
 
     def broker(self, broker_id: int) -> ManagedProcess:
-        """Return the broker's process, to be observed, paused and ended."""
+        """Return the broker's process, to observe, pause or end it."""
         return self._brokers[broker_id]
 
     def agent(self, broker_id: int) -> ManagedProcess:
-        """Return the agent's process, to be observed, paused and ended."""
+        """Return the agent's process, to observe, pause or end it."""
         return self._agents[broker_id]
 
 
 def agent_is_ready(layout: ClusterLayout, broker_id: int) -> bool:
-    """Return whether the agent's /readyz answers 200 now."""
+    """Return whether the agent's /readyz responds 200 now."""
     try:
         ask_agent_page(str(layout.agent_http_address(broker_id)), "/readyz", 2)
     except OSError:
@@ -277,7 +277,7 @@ def _require_alive(process: ManagedProcess, log_path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """A broker's status; `pid` is None if the process does not run, `registered` means that clients are sent to it."""
+    """A broker's status; `pid` is None if the process does not run, `registered` means that the cluster lists it."""
 
     broker_id: int
     pid: int | None
@@ -288,7 +288,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """The status of the agent beside a broker; `ready` is the answer of its /readyz."""
+    """The status of the agent beside a broker; `ready` is the response of its /readyz."""
 
     broker_id: int
     pid: int | None
@@ -299,7 +299,7 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster's status; `replicas` is None if no broker answers."""
+    """The status of all processes; `replicas` is None if no broker responds."""
 
     directory: str
     cluster_id: str
@@ -316,7 +316,7 @@ class ClusterStatus:
 
 
 def status_of(cluster: LocalCluster) -> ClusterStatus:
-    """Return what runs, where, and how many replicas are behind."""
+    """Return which processes run, where they listen, and how many replicas are behind."""
     layout, is_up = cluster.layout, any(cluster.broker(broker_id).is_alive() for broker_id in cluster.broker_ids)
     registered: frozenset[int] = cluster.admin.registered_brokers(5.0) if is_up else frozenset()
     brokers = tuple(

@@ -39,16 +39,16 @@ LINKED_AND_KEPT = replace(LINKED, wal_retention_ms=AS_LOCAL)
 
 
 class ClusterAdminError(Exception):
-    """The cluster refused an order; the message names it."""
+    """The cluster refused a request of the admin client; the message names it."""
 
 
 class ClusterUnsettledError(ClusterAdminError):
-    """The connection broke during the order, as when the controllers elect; whether it took effect is unknown."""
+    """The connection broke during a request, as when controllers elect; whether it took effect is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition in a broker's metadata. `leader` is -1 if there is none."""
+    """A partition in a broker's metadata: leader, replicas, in-sync replicas. `leader` is -1 if there is none."""
 
     topic: str
     partition: int
@@ -59,7 +59,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSummary:
-    """Counts over all topics, including internal ones."""
+    """How many partitions and replicas are in which state, over all topics, including internal ones."""
 
     topics: int
     partitions: int
@@ -69,7 +69,7 @@ class ReplicaSummary:
 
 
 class ClusterAdmin:
-    """An admin client with the requests that a local cluster needs. Thread safe."""
+    """An admin client with the requests that a local cluster needs. Thread-safe."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -85,7 +85,7 @@ class ClusterAdmin:
         return self._client
 
     def registered_brokers(self, timeout_s: float = REQUEST_TIMEOUT_S) -> frozenset[int]:
-        """Return the brokers that are registered and not fenced; empty if none answers."""
+        """Return the brokers that are registered and not fenced; empty if no broker responds."""
         from confluent_kafka import KafkaException
 
         try:
@@ -132,7 +132,7 @@ class ClusterAdmin:
             settle(self.client.create_topics([topic]), order)
 
     def partitions(self, topic: str) -> tuple[PartitionState, ...]:
-        """Return the topic's partitions in order; empty if the topic is not known (yet), or no broker answers."""
+        """Return the topic's partitions in order; empty if the topic is not known yet, or no broker responds."""
         from confluent_kafka import KafkaException
 
         try:
@@ -147,7 +147,7 @@ class ClusterAdmin:
         )
 
     def replica_summary(self) -> ReplicaSummary | None:
-        """Return counts over all topics; None if no broker answers."""
+        """Return counts of partitions and replicas over all topics; None if no broker responds."""
         from confluent_kafka import KafkaException
 
         try:
@@ -171,7 +171,8 @@ class ClusterAdmin:
         expected: int | None = None,
         timeout_s: float = 60.0,
     ) -> int:
-        """Wait for a leader that fits, and return its id. Raises WaitTimeoutError."""
+        """Wait until the partition has a leader that is `expected`, or not `other_than`, and return it. Raises
+        WaitTimeoutError."""
 
         def fitting_leader() -> PartitionState | None:
             for state in self.partitions(topic):
@@ -203,7 +204,7 @@ class ClusterAdmin:
 
 
 def settle(futures: Mapping[str, object], order: str) -> None:
-    """Wait for the answers to an order. Raises ClusterAdminError."""
+    """Wait for the responses to requests of the admin client. Raises ClusterAdminError."""
     from confluent_kafka import KafkaError, KafkaException
 
     for future in futures.values():
@@ -219,7 +220,8 @@ def settle(futures: Mapping[str, object], order: str) -> None:
 
 
 def set_topics(bootstrap_servers: str, topics: Iterable[str], settings: TopicSettings | None = None) -> None:
-    """Switch topics on, as `remote-wal topics enable` does; by default they link by cost. Agents follow within seconds.
+    """Change topics' settings as `remote-wal topics enable` does; by default they link by cost. Agents follow within
+    seconds.
 
     Raises MetadataTopicError.
     """

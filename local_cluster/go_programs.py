@@ -15,11 +15,12 @@ _COMPILE_TIMEOUT_S: Final = 1800.0
 
 
 class GoProgramMissingError(Exception):
-    """The program is missing and cannot be made here; the message says what is missing."""
+    """The program is missing and cannot be compiled here; the message says what is needed."""
 
 
 def go_program(module: str, version: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Return the program of this module's path, compiled first if it is missing. Raises GoProgramMissingError."""
+    """Return the path of a Go module's program, which is compiled first if it is missing. Raises
+    GoProgramMissingError."""
     environment = os.environ if environment is None else environment
     name = module.rpartition("/")[2]
     home = downloads_directory(environment) / f"{name}-{version}"

@@ -29,7 +29,7 @@ class KafkaDistributionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KafkaDistribution:
-    """Directories of jars that together are Kafka."""
+    """Directories of jars that together are one version of Kafka."""
 
     libs: Path
     tiered_libs: Path | None = None
@@ -53,7 +53,7 @@ class KafkaDistribution:
 
 
 def kafka_home(environment: Mapping[str, str] | None = None, version: str = KAFKA_VERSION) -> Path:
-    """Return the directory of the jars: the variable's directory, the checkout's `.kafka`, or the user's cache.
+    """Return the directory of the jars: the environment variable's, the checkout's `.kafka`, or the user's cache.
 
     The variable names the directory of the usual version; other versions have directories of their own.
     """
@@ -64,7 +64,7 @@ def kafka_home(environment: Mapping[str, str] | None = None, version: str = KAFK
 
 
 def downloads_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory for downloads of local clusters: the checkout's `.kafka`, or the user's cache."""
+    """Return the directory for downloads of local clusters: the checkout's `.kafka`, or one in the user's cache."""
     checkout = Path(__file__).resolve().parent.parent
     if (checkout / "pyproject.toml").is_file():
         return checkout / ".kafka"
@@ -80,9 +80,9 @@ def resolve_kafka(
     progress: Progress | None = None,
     version: str = KAFKA_VERSION,
 ) -> KafkaDistribution:
-    """Return Kafka's jars; fetch them first if they are missing. Takes about a minute the first time.
+    """Return Kafka's jars of a version, fetching them first if they are missing. Takes about a minute the first time.
 
-    Java is looked for only if there is something to fetch. Raises KafkaDistributionError, JavaNotFoundError.
+    Java is needed only to fetch them. Raises KafkaDistributionError, JavaNotFoundError.
     """
     home = home or kafka_home(version=version)
     module = Path(str(resources.files("local_cluster") / "kafka-ivy.xml"))
@@ -103,10 +103,10 @@ def resolve_kafka(
 
 
 def main() -> int:
-    """Fetch Kafka now, for the script that sets everything up; progress on standard error."""
+    """Fetch Kafka's jars now, for the script that sets everything up; progress on standard error."""
 
     def show(line: str) -> None:
-        """Show each line for a moment on a terminal; elsewhere only lines that say something new."""
+        """Show each line for a moment on a terminal; elsewhere only lines that differ from the one before."""
         is_passing = line.startswith(("found", "downloading"))
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\033[K{line}" if is_passing else f"\r\033[K{line}\n")

@@ -13,12 +13,12 @@ TOOL_TIMEOUT_S = 600.0
 
 
 class KafkaToolError(Exception):
-    """A tool failed, took too long, or printed something unknown; the message has the end of its output."""
+    """A tool of Kafka failed, took too long, or printed something unknown; the message has the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerPerformance:
-    """A result of Kafka's producer performance; latencies in milliseconds, from send to acknowledgement."""
+    """A result of Kafka's producer performance tool; latencies in milliseconds, from send to acknowledgement."""
 
     records: int
     records_per_s: float
@@ -33,7 +33,7 @@ class ProducerPerformance:
 
 @dataclass(frozen=True, slots=True)
 class EndToEndLatency:
-    """Milliseconds from sending to consuming, with one record in flight."""
+    """A result of Kafka's end-to-end latency tool: milliseconds from sending to consuming, one record at a time."""
 
     p50_ms: float
     p99_ms: float
@@ -41,7 +41,7 @@ class EndToEndLatency:
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A record batch in the output of Kafka's dump-log."""
+    """A record batch in the output of Kafka's dump-log tool."""
 
     base_offset: int
     last_offset: int
@@ -51,7 +51,7 @@ class DumpedBatch:
 
 @dataclass(slots=True)
 class KafkaTools:
-    """Runs the tools against one cluster. Thread safe."""
+    """Runs Kafka's tools against one cluster. Thread-safe."""
 
     java: Java
     kafka: KafkaDistribution
@@ -71,7 +71,7 @@ class KafkaTools:
         warmup_records: int = 0,
         payload_file: Path | None = None,
     ) -> ProducerPerformance:
-        """Write records at this rate (-1: as fast as possible): lines of the file, or random ones of `record_bytes`.
+        """Produce records at `records_per_s` (-1: as fast as possible): the lines of a file, or random bytes.
 
         Raises KafkaToolError.
         """
@@ -85,7 +85,7 @@ class KafkaTools:
         return parse_producer_performance(self.run("org.apache.kafka.tools.ProducerPerformance", arguments))
 
     def consume(self, topic: str, *, records: int, config: Mapping[str, str] | None = None) -> int:
-        """Read that many records from the start; return how many were read. Raises KafkaToolError."""
+        """Consume `records` records from the start; return how many were read. Raises KafkaToolError."""
         arguments = self._arguments(topic, num_records=records, timeout=30_000)
         for key, value in (config or {}).items():
             arguments += ["--command-property", f"{key}={value}"]
@@ -94,7 +94,7 @@ class KafkaTools:
     def end_to_end_latency(
         self, topic: str, *, records: int, acks: str = "all", record_bytes: int = 1000
     ) -> EndToEndLatency:
-        """Send and receive one record after the other. Raises KafkaToolError."""
+        """Measure the latency of records that are sent and consumed one after the other. Raises KafkaToolError."""
         arguments = [self.bootstrap_servers, topic, str(records), acks, str(record_bytes)]
         return parse_end_to_end_latency(self.run("org.apache.kafka.tools.EndToEndLatency", arguments))
 
@@ -113,12 +113,12 @@ class KafkaTools:
         return parse_dumped_log(self.run(self._dump_tool, arguments))
 
     def command(self, tool: str, arguments: Sequence[str]) -> list[str]:
-        """Return the command line that runs the tool; it logs nothing."""
+        """Return the command line that runs a tool without logging."""
         java = [*self.prefix, str(self.java.executable), "-Xmx512m", *QUICK_JVM_OPTIONS, *_QUIET]
         return [*java, *self.kafka.class_options, tool, *arguments]
 
     def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
-        """Return what the tool printed on standard output. Raises KafkaToolError."""
+        """Run a tool, and return what it printed on standard output. Raises KafkaToolError."""
         name, command = tool.rpartition(".")[2], self.command(tool, arguments)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
@@ -142,7 +142,7 @@ _QUIET = ("-Dorg.apache.logging.log4j.level=ERROR", "-Dlog4j2.StatusLogger.level
 
 
 def parse_producer_performance(output: str) -> ProducerPerformance:
-    """Read the tool's closing line. Raises KafkaToolError."""
+    """Parse the closing line of Kafka's producer performance tool. Raises KafkaToolError."""
     matches = re.findall(
         rf"(\d+) records sent, {_NUMBER} records/sec \({_NUMBER} MB/sec\), {_NUMBER} ms avg latency, "
         rf"{_NUMBER} ms max latency, {_NUMBER} ms 50th, {_NUMBER} ms 95th, {_NUMBER} ms 99th, "
@@ -156,7 +156,7 @@ def parse_producer_performance(output: str) -> ProducerPerformance:
 
 
 def parse_consumed_records(output: str) -> int:
-    """Read the number of records below the consumer performance's header. Raises KafkaToolError."""
+    """Parse the number of records that Kafka's consumer performance tool reports. Raises KafkaToolError."""
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.count(",") >= 9]
     try:
         return int(rows[-1][rows[0].index("data.consumed.in.nMsg")])
@@ -165,7 +165,7 @@ def parse_consumed_records(output: str) -> int:
 
 
 def parse_end_to_end_latency(output: str) -> EndToEndLatency:
-    """Read the tool's output. Raises KafkaToolError."""
+    """Parse the output of Kafka's end-to-end latency tool. Raises KafkaToolError."""
     percentiles = re.search(rf"Percentiles: 50th = {_NUMBER}, 99th = {_NUMBER}, 99.9th = ", output)
     if percentiles is None:
         raise KafkaToolError(f"the end to end latency is not understood: {_end_of(output)}")
@@ -173,7 +173,7 @@ def parse_end_to_end_latency(output: str) -> EndToEndLatency:
 
 
 def parse_dumped_log(output: str) -> list[DumpedBatch]:
-    """Return one value for each batch line. Raises KafkaToolError if the tool reports a fault."""
+    """Parse the batches in the output of Kafka's dump-log tool. Raises KafkaToolError if the tool reports a fault."""
     batches = []
     for line in output.splitlines():
         if any(fault in line for fault in _DUMP_FAULTS):

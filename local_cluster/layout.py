@@ -45,7 +45,7 @@ _ATTEMPTS: Final = 200
 
 
 class LayoutError(Exception):
-    """`cluster.json` is absent or cannot be understood."""
+    """The cluster's file `cluster.json` is absent or malformed."""
 
 
 class NoFreePortsError(Exception):
@@ -68,7 +68,7 @@ class ClusterLayout:
     def plan(
         cls, directory: Path, broker_count: int = 3, chooser: random.Random | None = None, network: str = ""
     ) -> Self:
-        """Return a new layout on ports that are free now. Raises NoFreePortsError."""
+        """Choose a new layout, on ports that are free now. Raises NoFreePortsError."""
         chooser = chooser or random.SystemRandom()
         ports = free_port_block(2 + _REPLICA_PORTS + broker_count * (_OWN_PORTS + MAX_ZONES), chooser)
         return cls(directory.absolute(), _new_cluster_id(chooser), broker_count, ports[1], network)
@@ -79,7 +79,8 @@ class ClusterLayout:
 
     @property
     def zone_port_base(self) -> int:
-        """The base of brokers' ports for clients: plus the id for the first zone, and a block more for each next."""
+        """The base of brokers' ports for zones' clients: the first zone's port is base plus broker id; each next
+        zone has a further block."""
         return self.replica_port_base + _REPLICA_PORTS + _OWN_PORTS * self.broker_count
 
     @property
@@ -107,7 +108,7 @@ class ClusterLayout:
         return self._port(broker_id, _CLIENT)
 
     def peer_port(self, broker_id: int) -> int:
-        """Return the port for agents, of the broker's agent and of the listener that bypasses it."""
+        """Return the port for agents: of the broker's agent, and of the broker's listener that bypasses it."""
         return self._port(broker_id, _PEER)
 
     def agent_http_port(self, broker_id: int) -> int:
@@ -152,7 +153,7 @@ class ClusterLayout:
         return self.broker_directory(broker_id) / "server.properties"
 
     def generated_properties(self, broker_id: int) -> Path:
-        """Return the copy of server.properties as it was written here, by which changes by hand are known."""
+        """Return the path of a copy of server.properties as it was last written, by which changes by hand are found."""
         return self.broker_directory(broker_id) / ".server.properties.generated"
 
     def hosts_file(self, broker_id: int) -> Path:
@@ -163,11 +164,11 @@ class ClusterLayout:
         return self.broker_directory(broker_id) / "kafka.log"
 
     def log_directory(self, broker_id: int) -> Path:
-        """Return the directory of the broker's partitions, unless an override of log.dirs says otherwise."""
+        """Return the broker's log directory, unless an override of log.dirs says otherwise."""
         return self.broker_directory(broker_id) / "log"
 
     def configured(self, broker_id: int) -> dict[str, str]:
-        """Return what the broker's server.properties says now."""
+        """Return the present keys of the broker's server.properties."""
         return parse_properties(self.server_properties(broker_id).read_bytes())
 
     @property
@@ -204,7 +205,7 @@ def save_layout(layout: ClusterLayout) -> None:
 
 
 def load_layout(directory: Path) -> ClusterLayout:
-    """Read `cluster.json`; the directory is the file's present one. Raises LayoutError."""
+    """Read `cluster.json`; the cluster's directory is where the file is now. Raises LayoutError."""
     path = directory / LAYOUT_FILE
     try:
         document = json.loads(path.read_text())

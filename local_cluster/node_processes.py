@@ -42,7 +42,7 @@ def broker_process(
     kafka: KafkaDistribution,
     *jvm_options: str,
 ) -> ManagedProcess:
-    """Return the broker's JVM, with options besides the common ones.
+    """Return a managed process for the broker's JVM, with options besides the common ones.
 
     Its log is `kafka.log`; `stdout.log` has output from before logging starts, and crashes.
     """
@@ -66,7 +66,7 @@ def broker_process(
 
 
 def known_broker_process(layout: ClusterLayout, broker_id: int, command: tuple[str, ...] = ()) -> ManagedProcess:
-    """Return the broker's process; without a command for observing and ending it, however it was started."""
+    """Return the broker's managed process; without a command, one to observe and end it, however it was started."""
     directory = layout.broker_directory(broker_id)
     return ManagedProcess(
         ProcessSpec(f"broker {broker_id}", command, directory / "stdout.log", directory / "pid", directory)
@@ -74,7 +74,7 @@ def known_broker_process(layout: ClusterLayout, broker_id: int, command: tuple[s
 
 
 def agent_process(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> ManagedProcess:
-    """Return the agent beside the broker, on this Python."""
+    """Return a managed process for the agent beside the broker, on this Python."""
     agents = settings.agents or AgentsMode()
     properties = str(layout.server_properties(broker_id))
     command = (sys.executable, "-m", agents.program, "agent", "--broker-config", properties)
@@ -132,7 +132,7 @@ def logging_options(log_path: Path) -> tuple[str, ...]:
 
 
 class KafkaRuntime:
-    """The Java and Kafka that start a cluster's JVMs."""
+    """The Java and Kafka with which a cluster's JVMs are started."""
 
     def __init__(self, tiered_storage: bool, tell: Progress) -> None:
         self._tiered_storage = tiered_storage
@@ -152,19 +152,20 @@ class KafkaRuntime:
         return self.of(self.version)
 
     def of(self, version: str) -> KafkaDistribution:
-        """Return Kafka's jars of this version, fetched on the first use. Raises KafkaDistributionError."""
+        """Return Kafka's jars of this version, fetching them at the first use. Raises KafkaDistributionError."""
         if version not in self._versions:
             kafka = resolve_kafka(self.java, tiered_storage=self._tiered_storage, progress=self._tell, version=version)
             self._versions[version] = with_class_archive(self.java, kafka, self._tell)
         return self._versions[version]
 
     def tools(self, bootstrap_servers: str, *, prefix: Sequence[str] = ()) -> KafkaTools:
-        """Return Kafka's own tools, run against that cluster; the parameters are those of `KafkaTools`."""
+        """Return Kafka's tools for the cluster at these bootstrap servers; `prefix` begins their command lines."""
         return KafkaTools(self.java, self.kafka, bootstrap_servers, prefix=prefix)
 
 
 def with_class_archive(java: Java, kafka: KafkaDistribution, tell: Progress) -> KafkaDistribution:
-    """Return Kafka with its archive, which is recorded first if there is none, within some ten seconds.
+    """Return Kafka with a class data archive, by which JVMs start faster; it is recorded first if there is none, in
+    some ten seconds.
 
     If none can be recorded, Kafka is returned unchanged; an empty file records that for later calls.
     """

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class WaitTimeoutError(Exception):
-    """A condition did not come true before its deadline; the message names it and what was last seen."""
+    """A condition was not met before its deadline; the message names it and what was last seen."""
 
 
 def wait_until(

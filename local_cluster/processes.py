@@ -34,12 +34,12 @@ _AGAIN_S = 1.0
 
 
 class ProcessStartError(Exception):
-    """A child could not be started, or ended at once; the message has the end of its log."""
+    """A child process could not be started, or ended at once; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """The command to run, and the files for its output and its pid."""
+    """How to start a child process: its command, and the files for its output and its pid."""
 
     name: str
     command: tuple[str, ...]
@@ -51,7 +51,7 @@ class ProcessSpec:
 
 
 class ManagedProcess:
-    """One child process, perhaps started by an earlier program; the pid file decides."""
+    """One child process, which an earlier program may have started: its pid file identifies it."""
 
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
@@ -79,7 +79,7 @@ class ManagedProcess:
         self.spec.pid_path.write_text(f"{pid} {_start_ticks(pid) or 0}\n")
 
     def start_until(self, ready: Callable[[], T | None], what: str, timeout_s: float) -> T:
-        """Start, and wait for the first truthy value of `ready`; on failure, kill the process.
+        """Start the process, and wait for the first truthy result of `ready`; on failure, kill it.
 
         Raises ProcessStartError with the end of its log if it has ended meanwhile, WaitTimeoutError.
         """
@@ -109,21 +109,21 @@ class ManagedProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of an ended child of this program; minus the signal's number if a signal ended it."""
+        """The exit code of a child of this program that has ended; minus the signal's number if a signal ended it."""
         return self._started.poll() if self._started is not None else None
 
     def cpu_s(self) -> float:
-        """Return processor seconds since its start; 0 if it does not run."""
+        """Return the processor seconds used since its start; 0 if it does not run."""
         pid = self.pid
         stat = _stat(pid) if pid is not None else None
         return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK") if stat else 0.0
 
     def is_alive(self) -> bool:
-        """Return whether it runs (a paused process counts as running)."""
+        """Return whether the process runs (a paused one does)."""
         return self.pid is not None
 
     def send_signal(self, number: signal.Signals) -> bool:
-        """Send a signal to the whole group; False if there is no such process."""
+        """Send a signal to the process's whole group; False if there is no such process."""
         pid = self.pid
         if pid is None:
             return False
@@ -139,7 +139,7 @@ class ManagedProcess:
         return self.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait until it is gone. Nothing happens if it is gone already."""
+        """Send SIGKILL, and wait until the process has ended. Does nothing if it has already."""
         if self.send_signal(signal.SIGKILL):
             self.wait_for_exit(KILL_TIMEOUT_S)
         self.spec.pid_path.unlink(missing_ok=True)
@@ -155,7 +155,7 @@ class ManagedProcess:
             self.resume()
 
     def finish_exit(self, grace_s: float) -> bool:
-        """Wait for a process that was asked to end; kill it after `grace_s`. True if it ended by itself."""
+        """Wait for a process after `request_exit`; kill it after `grace_s`. True if it ended by itself."""
         try:
             self.wait_for_exit(grace_s)
         except WaitTimeoutError:
@@ -165,7 +165,7 @@ class ManagedProcess:
         return True
 
     def wait_for_exit(self, timeout_s: float) -> None:
-        """Wait for the end. Raises WaitTimeoutError."""
+        """Wait until the process has ended. Raises WaitTimeoutError."""
         wait_until(lambda: not self.is_alive(), f"{self.spec.name} ends", timeout_s, interval_s=0.02)
 
     def log_tail(self) -> str:
@@ -179,7 +179,8 @@ class ManagedProcess:
 
 @contextlib.contextmanager
 def ends_what_it_started(*, stays_if_done: bool = False) -> Iterator[None]:
-    """End all started processes after a signal, by KeyboardInterrupt; for the main thread of a program.
+    """End all processes that the block started when it ends or a signal arrives (KeyboardInterrupt). For a program's
+    main thread.
 
     `stays_if_done`: they stay if the block ends without an exception.
     """

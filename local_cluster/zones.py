@@ -40,7 +40,7 @@ _JOINED = ("listeners", "advertised.listeners", "listener.security.protocol.map"
 
 @dataclass(frozen=True, slots=True)
 class ZoneGateways:
-    """The zone of each broker, and the network's first two numbers."""
+    """Zones for a local cluster: the zone of each broker, and the addresses that belong to it."""
 
     zones: Mapping[int, str]
     network: str = "127.10"
@@ -61,15 +61,15 @@ class ZoneGateways:
         return sorted(set(self.zones.values()))
 
     def subnet(self, zone: str) -> str:
-        """Return the first three numbers of the zone's addresses."""
+        """Return the first three numbers of the zone's IP addresses."""
         return f"{self.network}.{self.zone_names.index(zone) + 1}"
 
     def broker_host(self, broker_id: int) -> str:
-        """Return the address where clients of its own zone reach a broker."""
+        """Return the IP address where clients of a broker's zone reach it."""
         return f"{self.subnet(self.zones[broker_id])}.{broker_id}"
 
     def gateway_host(self, broker_id: int) -> str:
-        """Return the address where clients of its own zone reach the broker's agent."""
+        """Return the IP address where clients of a broker's zone reach its agent."""
         return f"{self.subnet(self.zones[broker_id])}.{_GATEWAY_HOSTS + broker_id}"
 
     def gateway_hosts(self, zone: str) -> list[str]:
@@ -81,7 +81,7 @@ class ZoneGateways:
         return f"gateway-{zone}.{REPLICA_DOMAIN}" if self.is_named else self.gateway_hosts(zone)[0]
 
     def hosts_file(self, zone: str) -> str:
-        """Return the names that a client of the zone needs."""
+        """Return a hosts file with the names that a client of the zone needs."""
         lines = [f"{host} {self.gateway_name(zone)}" for host in self.gateway_hosts(zone)]
         return "\n".join(["127.0.0.1 localhost", *lines]) + "\n"
 
@@ -107,7 +107,7 @@ class ZoneGateways:
 def with_gateways(
     properties: Mapping[str, str], layout: ClusterLayout, broker_id: int, gateways: ZoneGateways
 ) -> dict[str, str]:
-    """Return a broker's keys joined with the planned ones."""
+    """Return a broker's keys joined with those of the planned gateways."""
     sites = [
         BrokerSite(
             one,
@@ -144,7 +144,7 @@ def with_gateways(
 
 
 def with_front(properties: Mapping[str, str], layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-    """Return a broker's keys with its agent in front of it, at the address that clients have."""
+    """Return a broker's keys with its agent in front of it, at the address that clients know."""
     file = layout.server_properties(broker_id)
     broker = parse_broker_properties(properties, file)
     agents = {
@@ -168,7 +168,7 @@ MAY_FAIL = (OSError, subprocess.CalledProcessError)
 
 @dataclass(frozen=True, slots=True)
 class ZoneHosts:
-    """The namespaces, named after this process and their network."""
+    """Network namespaces that play the zones' hosts, named after this process and their network."""
 
     network: str
     """The first two numbers of all addresses."""
@@ -177,7 +177,7 @@ class ZoneHosts:
 
     @property
     def here(self) -> str:
-        """The address where all of them reach this host."""
+        """The IP address where all namespaces reach this host."""
         return f"{self.network}.0.254"
 
     def address(self, broker_id: int) -> str:
@@ -188,7 +188,7 @@ class ZoneHosts:
         return f"{self._name}-az{broker_id}"
 
     def prefix(self, broker_id: int) -> tuple[str, ...]:
-        """Return the beginning of a command line that is to run there."""
+        """Return the beginning of a command line that runs in the broker's namespace."""
         return ("ip", "netns", "exec", self.namespace(broker_id))
 
     def entered_bytes(self) -> dict[int, int]:
@@ -199,9 +199,8 @@ class ZoneHosts:
 
     @contextmanager
     def make(self) -> Iterator[Self]:
-        """Make the namespaces; they are removed at the end. Raises CalledProcessError, FileExistsError, other
-        OSErrors.
-        """
+        """Create the namespaces, and remove them when the context ends. Raises CalledProcessError, FileExistsError,
+        other OSErrors."""
         if _is_ours(self.here):
             raise FileExistsError(f"{self.here} is an address of this machine already")
         try:
@@ -244,7 +243,8 @@ class ZoneHosts:
 
 @contextmanager
 def hosts_where_allowed(*hosts: ZoneHosts) -> Iterator[bool]:
-    """Make them if root and the machine allow it; yield whether they exist. They are removed at the end."""
+    """Create the namespaces if root and the machine allow it; yield whether they exist. Removed when the context
+    ends."""
     with ExitStack() as made:
         try:
             for one in hosts if CAN_MAKE else ():

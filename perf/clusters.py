@@ -84,7 +84,7 @@ def spread(brokers: Sequence[int], partitions: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a cluster used while a load ran."""
+    """What a cluster used of CPU, network and store while a load ran."""
 
     seconds: float
     brokers_cpu_s: float = 0.0

@@ -37,9 +37,8 @@ _POLICIES: Final = {_INLINE: None, "always": LinkPolicy.ALWAYS, "default": LinkP
 
 
 def java(mb_per_s: float, acks: str, producers: int = 1, **config: str) -> Run:
-    """Run Kafka's producers, at this rate together, for as many seconds as the load is large; 0: as fast as they can,
-    with as many records as 8 MB/s would send, by acks=1 30.
-    """
+    """Return a load of Kafka's own producers, together at this rate, for as many seconds as the load is large; 0: as
+    fast as they can, with as many records as 8 MB/s would send, by acks=1 30."""
     each_per_s = round(mb_per_s * 1e6 / RECORD_BYTES / producers)
     settings = {"acks": acks} | {name.replace("_", "."): value for name, value in config.items()}
     records = each_per_s * producers or (30_000 if acks == "1" else 8_000)
@@ -72,7 +71,7 @@ LOADS: Final[Mapping[str, Run]] = {
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What one load came to on one topic."""
+    """The result of one load on one topic."""
 
     load: str
     topic: str
@@ -82,7 +81,7 @@ class Defaults:
     not_kept_up_with: str = ""
 
     def row(self, tariff: Tariff) -> dict[str, Any]:
-        """Return the figures as they are shown."""
+        """Return the result as a row of the output."""
         grown = self.grown
         produced = (grown.linked_bytes + grown.inline_bytes) / _FOLLOWERS
         amounts = Amounts(

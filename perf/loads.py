@@ -35,9 +35,10 @@ _FLUSH_S: Final = 60.0
 def kafka(
     records: int, config: Mapping[str, str], *, producers: int = 1, records_per_s: int = -1, warm_up: float = 0.0
 ) -> Run:
-    """Let Kafka's producers write so many records of 1 KB together, each producer at this rate (-1: as fast as it can).
+    """Return a load of Kafka's own producers: `records` of 1 KB together, each producer at this rate (-1: as fast as it
+    can).
 
-    `warm_up` is the part of them that latencies do not count.
+    `warm_up` is how many of them latencies do not count.
     """
 
     def run(tools: KafkaTools, topic: str, scale: float) -> Figures:
@@ -66,7 +67,7 @@ def kafka(
 
 
 def librdkafka(records_per_s: int, config: Mapping[str, str | int], *, partitions: int, seconds: float = 1.0) -> Run:
-    """Let one librdkafka producer write at this rate with acks=all."""
+    """Return a load of one librdkafka producer at this rate, with acks=all."""
 
     def run(tools: KafkaTools, topic: str, scale: float) -> Figures:
         servers = tools.bootstrap_servers
@@ -120,10 +121,10 @@ def librdkafka_latencies(
 def fleet(
     producers: int, mb_per_s: float, config: Mapping[str, str | int], *, topics: int = 1, is_json: bool = False
 ) -> Run:
-    """Let librdkafka producers write at this rate together, in turns, for as many seconds as the load is large.
+    """Return a load of librdkafka producers at this rate together, in turns, for as many seconds as the load is large.
 
-    0 MB/s: as fast as they can. With `topics`, each writes to so many topics in turns: the given one, and it with a
-    suffix. Records are random bytes, which nothing can pack, or JSON.
+    0 MB/s: as fast as they can. With `topics`, each writes to so many topics in turns: the given one, and others with
+    suffixes. Records are random bytes, which nothing can pack, or JSON.
     """
     values = [_record(number, is_json=is_json) for number in range(1000)]
 
@@ -229,7 +230,7 @@ def _polled(*producers: "Producer") -> Iterator[None]:
 
 
 def paced(records: int, records_per_s: float) -> Iterator[int]:
-    """Count records, each when it is due; one that is late is due at once."""
+    """Yield record numbers, each when it is due; one that is late comes at once."""
     pause, begun_s = threading.Event().wait, time.monotonic()
     for number in range(records):
         if (early_s := begun_s + number / records_per_s - time.monotonic()) > 0:
@@ -238,6 +239,6 @@ def paced(records: int, records_per_s: float) -> Iterator[int]:
 
 
 def quantiles(taken_ms: list[float]) -> Figures:
-    """Return p50, p95 and p99."""
+    """Return p50, p95 and p99 of these times in ms."""
     cuts = statistics.quantiles(taken_ms, n=100, method="inclusive")
     return {"p50 ms": cuts[49], "p95 ms": cuts[94], "p99 ms": cuts[98]}

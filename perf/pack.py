@@ -77,11 +77,12 @@ class Load:
 
     @property
     def record_bytes(self) -> int:
-        """Larger at high rates, because this machine's one producer is not to be what is measured."""
+        """The size of a record, larger at high rates, so that this machine's one producer does not limit the
+        measurement."""
         return 500 if self.mb_per_s <= 10 else 4_000
 
     def topic(self, entrant: str) -> str:
-        """Return the name of its topic: a verdict on one load with acks=all is not one on acks=1."""
+        """Return the topic's name; loads with other acks have other topics, because verdicts on links are per topic."""
         return f"{'linked' if self.links else 'inline'}-{self.acks}-{entrant}"
 
     @property
@@ -91,7 +92,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One load on one topic in one round."""
+    """The figures of one load on one topic in one round."""
 
     load: Load
     entrant: str

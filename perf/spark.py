@@ -56,7 +56,7 @@ _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What this process and its descendants have used: the driver, its JVM, and Python's workers."""
+    """CPU time and memory that this process and its descendants have used: driver, JVM, and Python's workers."""
 
     seconds: float
     cpu_s: float
@@ -66,7 +66,8 @@ class Used:
 
     @classmethod
     def now(cls) -> "Used":
-        """Return it from the start of this process on; dead children count once their parents have waited for them."""
+        """Return what was used since this process began; dead children count once their parents have waited for
+        them."""
         ticks, jvm_mb = 0, 0.0
         for pid in (os.getpid(), *descendants(os.getpid())):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -76,7 +77,7 @@ class Used:
         return cls(time.monotonic(), ticks / _TICKS_A_SECOND, jvm_mb, _resident_mb(os.getpid()))
 
     def since(self, before: "Used") -> "Used":
-        """Return the growth; of memory, all of it."""
+        """Return what was used since `before`; the memory is the peak, not a difference."""
         return replace(self, seconds=self.seconds - before.seconds, cpu_s=self.cpu_s - before.cpu_s)
 
 

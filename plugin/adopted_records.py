@@ -31,7 +31,7 @@ _COUNTS: Final = struct.Struct("<HI")
 
 
 class BatchSource(NamedTuple):
-    """An object of a gateway."""
+    """An object that a gateway wrote, and the custom metadata that locates it."""
 
     object_id: RouterObjectId
     custom_metadata: bytes
@@ -39,7 +39,7 @@ class BatchSource(NamedTuple):
 
 
 class AdoptedBatch(NamedTuple):
-    """A batch of some records, and where a gateway stored it."""
+    """A batch among an entry's records, and where a gateway has stored its bytes."""
 
     start: int
     """Position in the records."""
@@ -50,7 +50,7 @@ class AdoptedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdoptedRecords:
-    """An entry's records as the log holds them, some batches of which are stored elsewhere."""
+    """An entry's records as the log has them, some batches of which are in gateways' objects."""
 
     records: bytes | memoryview
     batches: tuple[AdoptedBatch, ...]
@@ -64,7 +64,7 @@ class AdoptedRecords:
 
     @property
     def inline(self) -> list[memoryview]:
-        """The parts that are in the segment itself."""
+        """The parts of the records that are stored in the segment itself."""
         view, position = memoryview(self.records), 0
         parts: list[memoryview] = []
         for batch in self.batches:
@@ -78,7 +78,7 @@ RecordsList = Sequence[bytes | memoryview | AdoptedRecords]
 
 
 class TableLine(NamedTuple):
-    """A batch that is elsewhere, as in the table of a segment."""
+    """A line of a segment's adoption table: a batch that is in a gateway's object."""
 
     start: int
     """Position in the segment, as if all records were in it."""
@@ -93,13 +93,13 @@ class TableLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionTable:
-    """The adopted batches of a segment."""
+    """A combined segment's table of batches that are in gateways' objects."""
 
     lines: tuple[TableLine, ...]
 
     @classmethod
     def of(cls, records_list: RecordsList, position: int) -> Self:
-        """Make it for the entries' records, the first of which begin at that position."""
+        """Build the table for the entries' records, the first of which begin at `position` in the segment."""
         lines: list[TableLine] = []
         inline = 0
         for records in records_list:
@@ -118,18 +118,18 @@ class AdoptionTable:
 
     @classmethod
     def read(cls, raw: bytes, crc: int, position: int = RECORDS_START) -> Self:
-        """Decode bytes that must have this CRC32C. Raises ValueError."""
+        """Decode a table whose bytes must have this CRC32C. Raises ValueError."""
         if crc32c(raw) != crc:
             raise ValueError(f"the checksum of the table of adopted batches is wrong, {len(raw)} bytes")
         return cls.decode(raw, position)
 
     @property
     def sources(self) -> tuple[BatchSource, ...]:
-        """Each once, in the order in which they are first named."""
+        """The gateways' objects that the table names, each once, in order of their first use."""
         return tuple(dict.fromkeys(line.source for line in self.lines))
 
     def encode(self) -> bytes:
-        """Encode it. Raises ValueError when a value does not fit."""
+        """Encode the table as bytes. Raises ValueError when a value does not fit."""
         sources = {source: index for index, source in enumerate(self.sources)}
         if len(sources) > MAX_SOURCES:
             raise ValueError(f"batches of {len(sources)} objects; a segment names {MAX_SOURCES}")
@@ -157,7 +157,7 @@ class AdoptionTable:
 
     @classmethod
     def decode(cls, raw: bytes, position: int) -> Self:
-        """Decode it; the segment's records begin at that position. Raises ValueError."""
+        """Decode a table from bytes; the segment's records begin at `position`. Raises ValueError."""
         try:
             source_count, line_count = _COUNTS.unpack_from(raw)
             if source_count > MAX_SOURCES:
@@ -189,7 +189,8 @@ def _lines(raw: bytes, sources: Sequence[BatchSource], position: int) -> Iterato
 
 
 def stamped(line: TableLine, data: bytes, at: int) -> bytes:
-    """Return what the log holds, made from the stored bytes: `data` is the batch from its byte `at` on."""
+    """Return a batch, or its end from byte `at` on, as the log has it: the stored bytes with the fields that the
+    leader set."""
     if at >= sum(STAMPS[-1]):
         return data
     stored = bytearray(data)

@@ -27,7 +27,7 @@ from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 
 @dataclass(frozen=True, slots=True)
 class StoredArchiveObject:
-    """An archive object as the store lists it, metadata or not."""
+    """An archive object in a listing of the store, whether the metadata has it or not."""
 
     object_id: ArchiveObjectId
     key: str
@@ -37,20 +37,17 @@ class StoredArchiveObject:
 
 
 class ArchiveStorage(Protocol):
-    """The archive's store.
-
-    Methods belong to the event loop of `plugin.store_loop`, keep their own deadlines, and raise RemoteStorageError or
-    one of its kinds.
-    """
+    """The archive's object store, for whole archive objects."""
 
     async def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
-        """Write an object, durable and readable on return.
+        """Write an object; it is durable and readable when this returns.
 
         Idempotent; other bytes under the key raise RemoteSegmentConflictError.
         """
 
     async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
-        """Return the bytes [start_position, end_position), unchecked. Raises RemoteResourceNotFoundError."""
+        """Return the bytes [start_position, end_position) of an object, unchecked. Raises
+        RemoteResourceNotFoundError."""
 
     async def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         """Return the runs in the object's footer, checked against its key: all that recovery needs.
@@ -62,7 +59,8 @@ class ArchiveStorage(Protocol):
         """Delete an object. Idempotent: deleting a missing object succeeds."""
 
     def list(self, topic_id_partition: TopicIdPartition | None = None) -> AsyncIterator[Sequence[StoredArchiveObject]]:
-        """List all archive objects of this cluster, or of one partition, in parts, in any order; others are ignored."""
+        """List this cluster's archive objects, or those of one partition, in parts and in any order; foreign objects
+        are skipped."""
 
 
 class ObjectArchiveStorage:
@@ -127,7 +125,8 @@ def load_archive_storage(
     context: StorageContext,
     impl_prefix: str = ARCHIVE_IMPL_PREFIX,
 ) -> ObjectArchiveStorage:
-    """Return a configured archive. `settings` come without their prefix. Raises like `load_storage_manager`."""
+    """Load and configure the archive's storage. `settings` come without their prefix. Raises like
+    `load_storage_manager`."""
     manager = load_storage_manager(class_name, class_path, settings, context, impl_prefix)
     if not isinstance(manager, ObjectWalStorageManager):
         manager.close()

@@ -52,7 +52,7 @@ class AzureBlobSettings(RemoteBackendSettings):
 
 
 class AzureBlobWalStorageManager(ObjectWalStorageManager):
-    """Combined segments as block blobs of a container."""
+    """Stores combined segments as block blobs in a container of Azure Blob Storage."""
 
     settings_model = AzureBlobSettings
     bucket_key = "container"

@@ -20,14 +20,10 @@ class StoredBlob:
 
 
 class BlobStorage(Protocol):
-    """Blobs by name: plain names with "/" between them, the first one of `object_keys.BLOB_KINDS`.
-
-    Errors are RemoteStorageError and its kinds; an invalid name is a ValueError. Deadlines and retries are those of the
-    segments' requests.
-    """
+    """Stores blobs by name: plain names with "/" between them, the first one of `object_keys.BLOB_KINDS`."""
 
     async def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        """Write a blob, the chunks in order, durable and readable on return. Returns its custom metadata.
+        """Write a blob from chunks in order; durable and readable when this returns. Returns its custom metadata.
 
         Never overwrites: writing the same bytes again succeeds, other bytes under the same name raise
         RemoteSegmentConflictError.

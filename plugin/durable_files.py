@@ -10,7 +10,7 @@ from pathlib import Path
 def write_durably(path: Path, content: str, mode: int = 0o644) -> None:
     """Write `content` to `path`; until this returns, the path keeps its old content. Raises OSError.
 
-    `mode`: who may read it, less what the process's umask takes away.
+    `mode` is the file's mode, less the process's umask.
     """
     unfinished = path.with_name(f"{path.name}.tmp")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)

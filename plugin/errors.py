@@ -36,13 +36,13 @@ class OperationError(Exception):
 
 
 class StoreError(OperationError):
-    """A store did not do what was asked. `retriable` says whether the same call may succeed later."""
+    """A store failed or refused a request. `retriable` says whether the same call may succeed later."""
 
     retriable = True
 
 
 class RemoteStorageError(StoreError):
-    """Remote storage did not do what was asked. KIP-405's RemoteStorageException.
+    """Remote storage failed or refused a request. KIP-405's RemoteStorageException.
 
     `retry_limit` says how often a backend retries by itself, None for as long as its deadline allows.
     """
@@ -57,7 +57,7 @@ class RemoteStorageError(StoreError):
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return ` (is X meant?)` if the unknown word resembles a known one, else an empty text."""
+    """Return ` (is X meant?)` if the unknown word resembles a known one, else an empty text: for error messages."""
     from difflib import get_close_matches
 
     by_case = {one.lower(): one for one in known}
@@ -66,12 +66,13 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def failure_label(error: BaseException) -> str:
-    """Return the label of a storage manager's failure; "defect" for what it may not raise."""
+    """Return the metrics label of a storage manager's failure; "defect" for an exception that it may not raise."""
     return error.label if isinstance(error, RemoteStorageError) else "defect"
 
 
 def defect_site(error: BaseException) -> str:
-    """Return the type of an unexpected error, and where it was raised. Its text may hold a record's bytes."""
+    """Return the type of an unexpected exception, and where it was raised, without its text, which may hold a
+    record's bytes."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}"
@@ -79,7 +80,7 @@ def defect_site(error: BaseException) -> str:
 
 @contextmanager
 def defects_as_storage_errors(operation: str, key: object) -> Iterator[None]:
-    """Turn an error that a storage manager may not raise into a failure of this operation, with the label "defect"."""
+    """Convert any exception that a storage manager may not raise to a RemoteStorageError with the label "defect"."""
     try:
         yield
     except RemoteStorageError:
@@ -94,7 +95,7 @@ def defect_as_storage_error(operation: str, key: object, error: Exception) -> Re
 
 
 class RemoteResourceNotFoundError(RemoteStorageError):
-    """The object is not there. KIP-405's RemoteResourceNotFoundException. A retry does not help."""
+    """The object does not exist. KIP-405's RemoteResourceNotFoundException. A retry does not help."""
 
     retriable = False
     label = "not_found"
@@ -107,13 +108,13 @@ class RemoteStorageThrottledError(RemoteStorageError):
 
 
 class RemoteStorageTimeoutError(RemoteStorageError):
-    """No answer within the deadline. Whether a write took effect is not known."""
+    """No response came within the deadline. Whether a write took effect is not known."""
 
     label = "timeout"
 
 
 class RemoteStorageUnreachableError(RemoteStorageError):
-    """No usable connection: name lookup, TLS, a cut connection, a used-up pool; the label tells.
+    """No connection could be used: name lookup, TLS, a cut connection, a used-up pool; the label says which.
 
     Whether a write took effect is not known.
     """
@@ -165,19 +166,20 @@ class RemoteStorageConfigError(RemoteStorageError):
 
 
 class UnknownBucketError(RemoteStorageError):
-    """The object is in an unknown bucket: it is neither read nor deleted. A retry does not help."""
+    """The object's custom metadata names a bucket that is not configured: it is neither read nor deleted. A retry
+    does not help."""
 
     retriable = False
     label = "unknown_bucket"
 
 
 class IncompleteListingError(RemoteStorageError):
-    """The end of a listing that lacks parts of the store: `unanswered`, as `place_of` names them."""
+    """Ends a listing that lacks parts of the store: `unanswered`, as `place_of` names them."""
 
     label = "incomplete_listing"
 
     def __init__(self, key: str, unanswered: Mapping[str, str]) -> None:
-        """`unanswered` are the reasons by place."""
+        """`unanswered` maps each place that did not respond to the reason."""
         self.unanswered = frozenset(unanswered)
         told = "; ".join(f"{place}: {why}" for place, why in unanswered.items())
         super().__init__("list", key, f"not all buckets answered: {told}")

@@ -39,7 +39,7 @@ class GcsSettings(RemoteBackendSettings):
 
 
 class GcsWalStorageManager(ObjectWalStorageManager):
-    """Combined segments as objects of a bucket of Google Cloud Storage."""
+    """Stores combined segments as objects in a bucket of Google Cloud Storage."""
 
     settings_model = GcsSettings
 

@@ -5,7 +5,7 @@ from typing import Final
 
 
 class InlineReason(StrEnum):
-    """The label `reason` of remote_wal_inline_bytes_total."""
+    """Why a record byte goes inline; the label `reason` of remote_wal_inline_bytes_total."""
 
     NOT_ENABLED = "not_enabled"
     """The topic is without remote.wal.storage.enable, or not known as led here yet."""

@@ -21,7 +21,7 @@ STORE_PREFIXES: Final = (IMPL_PREFIX, ARCHIVE_IMPL_PREFIX)
 
 
 def settings_under_prefix(properties: Mapping[str, str], impl_prefix: str = IMPL_PREFIX) -> dict[str, str]:
-    """Return the storage manager's own settings, prefix removed. No other values are read."""
+    """Return the storage manager's own settings, with the prefix removed from keys. No other values are read."""
     return {key.removeprefix(impl_prefix): properties[key] for key in properties if key.startswith(impl_prefix)}
 
 
@@ -32,11 +32,11 @@ def load_storage_manager(
     context: StorageContext,
     impl_prefix: str = IMPL_PREFIX,
 ) -> RemoteWalStorageManager:
-    """Return a configured storage manager. `settings` come without their prefix, which is for messages only.
+    """Return a configured storage manager. `settings` come without their prefix; `impl_prefix` is for messages only.
 
-    `class_path` is a directory that is added to the import path, behind what is there, so that it cannot
-    replace our own modules. Raises RemoteStorageConfigError naming the Kafka key that is wrong, or another
-    RemoteStorageError when the store does not answer.
+    `class_path` is a directory that is added to the import path, behind what is there, so that it cannot replace our
+    own modules. Raises RemoteStorageConfigError naming the Kafka key that is wrong, or another RemoteStorageError when
+    the store does not respond.
     """
     manager_class = storage_manager_class(class_name, class_path)
     try:
@@ -57,7 +57,8 @@ def load_storage_manager(
 
 
 def storage_manager_class(class_name: str, class_path: str | None) -> type[RemoteWalStorageManager]:
-    """Return the class, its path added to the import path. Raises RemoteStorageConfigError naming the Kafka key."""
+    """Import a storage manager's class, from `class_path` as well. Raises RemoteStorageConfigError naming the Kafka
+    key."""
     if class_path:
         _add_to_import_path(class_path)
     return _find_class(class_name)

@@ -54,7 +54,7 @@ _NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph",
 
 
 def mount_type(directory: Path, mounts: str) -> str:
-    """Return the type of the file system that a resolved directory is on, by the text of /proc/self/mountinfo."""
+    """Return the file system type of a resolved directory, by the content of /proc/self/mountinfo."""
     found = {}
     for fields in (line.split() for line in mounts.splitlines()):
         at = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]))
@@ -72,7 +72,7 @@ class LocalDirectorySettings(ObjectBackendSettings):
 
 
 class LocalWalStorageManager(ObjectWalStorageManager):
-    """Combined segments as files in a directory."""
+    """Stores combined segments as files in a directory."""
 
     settings_model = LocalDirectorySettings
     bucket_key = "directory"

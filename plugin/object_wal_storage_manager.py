@@ -59,7 +59,7 @@ _TAIL_BYTES: Final = 64 * 1024
 
 
 class ObjectWalStorageManager(RemoteWalStorageManager):
-    """A backend is a subclass that names its settings and opens its store."""
+    """A storage manager on an object store. A backend is a subclass that names its settings and opens its store."""
 
     settings_model: type[ObjectBackendSettings] = ObjectBackendSettings
     bucket_key: ClassVar[str | None] = "bucket"
@@ -157,7 +157,8 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
                 self._counts.foreign_objects += 1
 
     def place_of(self, custom_metadata: bytes) -> str | None:
-        """Return its own bucket, also if the metadata names it as one of a former list (`plugin.zones.buckets`)."""
+        """Return the bucket of objects with this custom metadata: the own one, also if it is named as one of a
+        former list (`plugin.zones.buckets`)."""
         return WHOLE_STORE if custom_metadata in (b"", self._bucket_id) else None
 
     def _check_place(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
@@ -168,7 +169,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     @property
     def keys(self) -> ObjectKeyFactory:
-        """Builds and parses this cluster's keys."""
+        """The factory of this cluster's keys."""
         return self._keys
 
     @property
@@ -178,9 +179,9 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
     async def read_footer(
         self, key: str, size_bytes: int
     ) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...], AdoptionNote | None]:
-        """Return header, entries and note of the object itself, checked, and of this cluster, by few requests.
+        """Return an object's header, entries and adoption note, after checking them, by few requests.
 
-        Raises RemoteSegmentCorruptError when they are not, and RemoteStorageError.
+        Raises RemoteSegmentCorruptError when they are damaged or another cluster's, and RemoteStorageError.
         """
         if size_bytes < HEADER_BYTES + TRAILER_BYTES:
             raise RemoteSegmentCorruptError("fetch metadata", key, f"{size_bytes} bytes are no combined segment")

@@ -48,7 +48,7 @@ class PriceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StorePrices:
-    """US dollars of one storage class."""
+    """The prices of one storage class, in US dollars."""
 
     storage_gb_month: float
     put_per_1000: float
@@ -57,7 +57,7 @@ class StorePrices:
     retrieval_gb: float
 
     def requests_usd(self, puts: float, gets: float, put_bytes: float, get_bytes: float) -> float:
-        """Return dollars for so many requests that moved so many bytes."""
+        """Return the dollars for these numbers of requests and bytes moved."""
         return (
             puts * self.put_per_1000 / 1000
             + gets * self.get_per_1000 / 1000
@@ -68,7 +68,7 @@ class StorePrices:
 
 @dataclass(frozen=True, slots=True)
 class PriceTable:
-    """US dollars by `section.key`, as in a price file."""
+    """Prices in US dollars by `section.key`, as in a price file."""
 
     source: str
     """For error messages: the file, and the table's name in it."""
@@ -80,12 +80,12 @@ class PriceTable:
 
     @classmethod
     def load(cls, file: Path | None = None) -> Self:
-        """Load the file's table; None: the one that comes with the project. Raises PriceError."""
+        """Load a price file; None: the one that comes with the project. Raises PriceError."""
         return cls.of(*_read(file))
 
     @classmethod
     def of(cls, table: Mapping[str, object], source: str) -> Self:
-        """Make it from a TOML file's content. Raises PriceError when the table has no date."""
+        """Parse the content of a TOML price file. Raises PriceError when it has no date."""
         confirmed = table.get("confirmed")
         if confirmed is None:
             raise PriceError(f"{source}: confirmed: the date of the prices is missing")
@@ -99,7 +99,7 @@ class PriceTable:
         return float(value)
 
     def free_bytes_per_request(self, section: str) -> int:
-        """Return the bytes of each request without upload and retrieval fees; 0 if the table does not say."""
+        """Return how many bytes of each request are free of upload and retrieval fees; 0 if the table does not say."""
         value = self.sections.get(section, {}).get("free_bytes_per_request", 0)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise PriceError(f"{self.source}: {section}.free_bytes_per_request must be a number of bytes")
@@ -132,7 +132,7 @@ class PriceTable:
 
     @property
     def cross_zone_read_gb(self) -> float:
-        """The extra cost per gigabyte of reading an object from another zone."""
+        """The extra price per gigabyte of reading an object from another zone."""
         key = "express_cross_zone_read_gb" if self.network == NETWORK else "cross_zone_read_gb"
         return self.usd(self.network, key)
 
@@ -162,7 +162,8 @@ class Prices:
 
     @classmethod
     def load(cls, file: Path = DEFAULT_PRICES_FILE, network: str = NETWORK) -> Self:
-        """Load with that network. Raises PriceError when a price is missing: an unknown price is never 0."""
+        """Load the prices, with this section for cross-zone traffic. Raises PriceError when a price is missing: an
+        unknown price is never 0."""
         table, source = _read(file)
         prices = PriceTable(source, "", _sections(table), network)
         further = [name for name, held in prices.sections.items() if "put_per_1000" in held]
@@ -175,7 +176,7 @@ class Prices:
         )
 
     def inline_gb(self, ratio: float) -> float:
-        """Return the dollars for a gigabyte of inline records if so many bytes cross zones as one."""
+        """Return the dollars for a gigabyte of inline records, when `ratio` bytes cross zones for each."""
         return self.zone_crossing_gb / ratio
 
     def of_section(self, section: str) -> StorePrices:
@@ -206,7 +207,7 @@ class Prices:
 
 
 def section_of(class_name: str) -> str:
-    """Return the price section of a storage manager; S3 Express's for foreign ones, or ones without prices."""
+    """Return the price section for a storage manager's class; that of S3 Express for unknown ones."""
     return _SECTIONS.get(class_name, EXPRESS)
 
 

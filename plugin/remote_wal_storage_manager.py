@@ -20,7 +20,7 @@ WHOLE_STORE: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """An object as the store lists it, with or without metadata."""
+    """An object in a listing of the store, whether the metadata has it or not."""
 
     combined_segment_id: CombinedSegmentId
     key: str
@@ -33,7 +33,7 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class StorageContext:
-    """What every backend is told about its user, beside its own settings."""
+    """What a storage manager gets to know of the agent or tool that uses it, beside its own settings."""
 
     cluster_id: str
     """Kafka's cluster id; part of every key, so that clusters may share a bucket."""
@@ -63,11 +63,10 @@ class RequestCounts:
 
 
 class RemoteWalStorageManager(ABC):
-    """Stores combined segments. Methods that are awaited belong to the event loop of `plugin.store_loop`.
+    """Stores combined segments. Async methods are for the event loop of `plugin.store_loop`.
 
-    Errors are `plugin.errors.RemoteStorageError` and its kinds, nothing else (a broken precondition, a bug of
-    the caller, is a ValueError). Every method keeps its own deadlines, per attempt and in total, so none
-    waits for ever.
+    Errors are `plugin.errors.RemoteStorageError` and its kinds, nothing else (a broken precondition, a bug of the
+    caller, is a ValueError). Every method keeps its own deadlines, per attempt and in total, so none waits for ever.
     """
 
     bucket_key: ClassVar[str | None] = None
@@ -80,9 +79,9 @@ class RemoteWalStorageManager(ABC):
 
     @abstractmethod
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
-        """Take the settings under `rsm.wal.config.`, prefix removed. Blocks; called once.
+        """Apply the settings under `rsm.wal.config.`, prefix removed, and check the store. Blocks; called once.
 
-        Checks that the store keeps what the system relies on (a conditional PUT above all). Raises
+        Checks that the store does what the system relies on (a conditional PUT above all). Raises
         RemoteStorageConfigError naming the key that is wrong.
         """
 
@@ -127,7 +126,7 @@ class RemoteWalStorageManager(ABC):
 
     @abstractmethod
     def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[Sequence[StoredSegment]]:
-        """List all objects of this cluster (or of one broker) in parts, in any order (S3 Express lists unsorted).
+        """List all objects of this cluster, or of one broker, in parts and in any order (S3 Express lists unsorted).
 
         Objects that are not ours are counted and ignored. If a part of the store does not answer,
         IncompleteListingError comes after everything that the others have: nothing may be concluded from missing
@@ -135,9 +134,10 @@ class RemoteWalStorageManager(ABC):
         """
 
     def place_of(self, custom_metadata: bytes) -> str | None:
-        """Return the part of the store that has objects with this custom metadata; it fails and recovers separately.
+        """Return the part of the store, such as a bucket, that has objects with this custom metadata; parts fail and
+        recover separately.
 
-        None: an unknown part, where nothing is read or deleted, and about which nothing is concluded.
+        None: the part is unknown, so such an object is neither read nor deleted, and nothing is concluded about it.
         """
         return WHOLE_STORE
 
@@ -149,7 +149,7 @@ class RemoteWalStorageManager(ABC):
     @property
     @abstractmethod
     def request_counts(self) -> RequestCounts:
-        """Counters since `configure`; read by metrics and by the cost policy."""
+        """Counts of requests since `configure`, for metrics and the cost policy."""
 
     @abstractmethod
     def close(self) -> None:
@@ -157,7 +157,7 @@ class RemoteWalStorageManager(ABC):
 
 
 def blobs_of(storage: RemoteWalStorageManager, operation: str, key: str) -> BlobStorage:
-    """Return the storage manager's blobs. Raises RemoteStorageError, for that operation, if it has none."""
+    """Return the storage manager's blobs. Raises RemoteStorageError, naming this operation, if it stores none."""
     blobs = storage.blobs
     if blobs is None:
         raise RemoteStorageError(operation, key, f"{type(storage).__name__} stores segments only", label="no_blobs")

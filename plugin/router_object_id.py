@@ -16,9 +16,8 @@ _NAME: Final = re.compile(r"router/(0|[1-9][0-9]{0,9})/([0-9a-f]{12})/([0-9a-f]{
 
 
 class RouterObjectId(NamedTuple):
-    """The writer of the object, its time, and its number among that agent process's objects. No id is ever used
-    twice.
-    """
+    """The id of an object that a gateway wrote: writer, time, and number among that process's objects. No id is used
+    twice."""
 
     gateway_id: int
     """The broker whose agent is the gateway, 0 to 2**31 - 1."""
@@ -31,18 +30,19 @@ class RouterObjectId(NamedTuple):
 
     @property
     def blob_name(self) -> str:
-        """The name for `plugin.blob_storage`."""
+        """The object's name for `plugin.blob_storage`."""
         gateway_id, incarnation, epoch, sequence = self
         return f"{ROUTER_KIND}/{gateway_id}/{incarnation:012x}/{epoch:010x}/{sequence:012x}"
 
     @property
     def begun_ms(self) -> int:
-        """A lower bound of its start, by the writer's clock: milliseconds since 1970."""
+        """The earliest time at which the object's upload may have begun, by the writer's clock: milliseconds since
+        1970."""
         return self.epoch * EPOCH_MS
 
     @property
     def begun_until_ms(self) -> int:
-        """An upper bound of its start."""
+        """The latest time at which the object's upload may have begun, likewise."""
         return self.begun_ms + EPOCH_MS
 
     @classmethod

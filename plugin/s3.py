@@ -79,7 +79,7 @@ class S3Settings(RemoteBackendSettings):
 
 
 class S3WalStorageManager(ObjectWalStorageManager):
-    """Combined segments as objects of an S3 bucket."""
+    """Stores combined segments as objects in an S3 bucket."""
 
     settings_model = S3Settings
 
@@ -194,7 +194,7 @@ def _session(settings: S3Settings) -> boto3.session.Session:
 
 
 class S3ObjectStore:
-    """An ObjectStore on one bucket: by `S3Direct` what is small, by a boto3 client in threads the rest."""
+    """An ObjectStore on one bucket: small requests by `S3Direct`, the rest by a boto3 client in threads."""
 
     def __init__(
         self,
@@ -257,14 +257,15 @@ class S3ObjectStore:
         return await self._by_boto3("list", prefix, ask)
 
     async def keeps_versions(self) -> bool:
-        """Whether the bucket keeps deleted objects. Directory buckets cannot."""
+        """Whether the bucket keeps deleted objects as versions. Directory buckets cannot."""
         if self._bucket.endswith(DIRECTORY_BUCKET_SUFFIX):
             return False
         answer = await self._by_boto3("versioning", "", lambda: self._client.get_bucket_versioning(Bucket=self._bucket))
         return answer.get("Status") == "Enabled"
 
     def direct_for(self, size_bytes: int) -> S3Direct | None:
-        """Return what sends a request of so many bytes on the event loop; None: boto3 sends it, in a thread."""
+        """Return the client that sends a request of so many bytes on the event loop; None: boto3 sends it, in a
+        thread."""
         return self._direct if self._direct.admits(size_bytes) else None
 
     async def _by_boto3(self, operation: str, key: str, ask: Callable[[], T]) -> T:
@@ -301,14 +302,14 @@ class S3ObjectStore:
         self._client.close()
 
     def renew_direct(self) -> None:
-        """Let the event loop's requests go where this request went, and be signed as it was."""
+        """Give `S3Direct` the route and credentials that boto3 has just used."""
         try:
             self._direct.renew()
         except Exception as error:
             log.warning("direct_client_off", error=str(error), consequence="boto3 sends the requests, more slowly")
 
     def storage_error(self, operation: str, key: str, error: Exception) -> RemoteStorageError:
-        """Return our error, which names the bucket. A client's parser may raise anything on an odd answer."""
+        """Convert any exception of boto3 to a RemoteStorageError that names the bucket."""
         return as_storage_error(operation, f"s3://{self._bucket}/{key}", error, self._permissions)
 
     @contextmanager
@@ -322,9 +323,9 @@ class S3ObjectStore:
 def read_in_time(
     read: Callable[[int], bytes], most: int, is_late: Callable[[], bool], operation: str, key: str
 ) -> bytes:
-    """Return at most so many bytes of a body. `read` takes how many it may give, and returns nothing at the end.
+    """Read a body up to `most` bytes. `read` takes the most to return, and returns nothing at the end.
 
-    Raises RemoteStorageTimeoutError if it is late, because a store that sends byte by byte could hold a thread without
+    Raises RemoteStorageTimeoutError once `is_late`, because a store that sends byte by byte could hold a thread without
     end; and what `read` raises.
     """
     blocks, left = list[bytes](), most

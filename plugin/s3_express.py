@@ -46,7 +46,7 @@ _RETRY_AFTER_SECONDS: Final = 5.0
 
 
 class S3ExpressWalStorageManager(ObjectWalStorageManager):
-    """Combined segments as objects of a directory bucket."""
+    """Stores combined segments as objects in a directory bucket of S3 Express One Zone."""
 
     settings_model = S3Settings
 
@@ -67,7 +67,7 @@ class S3ExpressWalStorageManager(ObjectWalStorageManager):
 
 @dataclass(frozen=True, slots=True)
 class ExpressSession:
-    """A session's credentials; botocore's signer asks it for them."""
+    """A session's credentials, which botocore's signer reads."""
 
     access_key: str
     secret_key: str
@@ -80,7 +80,7 @@ class ExpressSession:
 
 
 class ExpressSessions:
-    """The session of one bucket. Safe for many threads: one of them refreshes, the others wait for it.
+    """The session of one directory bucket. Thread-safe: one thread refreshes it, the others wait for it.
 
     They also share its failure. Otherwise each would wait for all calls before its own, beyond any deadline.
     """

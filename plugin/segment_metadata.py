@@ -39,7 +39,7 @@ class CombinedSegmentId(NamedTuple):
     """Counts the objects of one incarnation from 0, 48 bits."""
 
     def to_bytes(self) -> bytes:
-        """Return 16 bytes, big endian, so that their order is the order of (broker, incarnation, sequence).
+        """Encode the id as 16 bytes, big endian, so that their order is the order of (broker, incarnation, sequence).
 
         Raises ValueError when a number does not fit.
         """
@@ -113,7 +113,7 @@ class RemoteWalCombinedLogSegmentMetadataUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RemoteWalLogSegmentMetadata:
-    """One partition's view of a combined segment: the entry, and where it is."""
+    """One partition's part of a combined segment: the entry, and the object that holds it."""
 
     combined_segment_id: CombinedSegmentId
     entry: RemoteLogSegmentMetadataEntry

@@ -26,12 +26,12 @@ os.register_at_fork(after_in_child=_loops.clear)
 
 
 def use_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Let all requests of this process run there."""
+    """Run all requests of this process to object stores on this event loop."""
     _loops[:] = [loop]
 
 
 def ask(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return what the coroutine returns, or raise what it raises. Blocks; for other threads than the loop's."""
+    """Run a coroutine on the store's event loop and return its result. Blocks; for threads other than the loop's."""
     loop = _running_loop()
     if _is_here(loop):
         coroutine.close()
@@ -53,7 +53,7 @@ def ask(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def ask_each(parts: AsyncIterator[Iterable[T]]) -> Iterator[T]:
-    """Yield the items of all parts. Blocks like `ask`."""
+    """Yield the items of all parts of an async iterator, run on the store's event loop. Blocks like `ask`."""
     while (part := ask(_next(parts))) is not None:
         yield from part
 

@@ -15,13 +15,13 @@ def wall_ms() -> int:
 
 
 def lasting_s() -> float:
-    """Return seconds of a clock that nobody sets, and that goes on while the machine is suspended."""
+    """Return seconds of a clock that is never set, and that also counts while the host sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """One clock to measure with, and one for times that are written down."""
+    """The clocks that parts are given: one to measure durations, and one for times that are written down."""
 
     monotonic_s: Callable[[], float]
     wall_ms: Callable[[], int]

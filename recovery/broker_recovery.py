@@ -33,7 +33,7 @@ NewestTimestamp = Callable[[Extent], int]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to restore."""
+    """Which of a broker's logs to restore, and up to when."""
 
     topics: frozenset[str] = frozenset()
     """Empty: all of the broker's."""
@@ -49,7 +49,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class LostBroker:
-    """The broker whose log directories are rebuilt."""
+    """The broker whose log directories are rebuilt: its id, settings and directories."""
 
     node_id: int
     cluster_id: str
@@ -65,7 +65,7 @@ class LostBroker:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLog:
-    """A log of the broker's, and what can be restored of it."""
+    """One of the broker's logs, and what can be restored of it."""
 
     partition: TopicIdPartition
     topic: str
@@ -84,7 +84,7 @@ class PlannedLog:
 
     @property
     def is_stored(self) -> bool:
-        """Whether object storage has, or had, anything of it, even if only its end."""
+        """Whether object storage has, or had, any record of it, even only its end."""
         return self.plan.end_offset > 0 or self.plan.gap is not None
 
     @property
@@ -97,16 +97,17 @@ class PlannedLog:
         return self.runs.lost_ranges(self.rules)
 
     def restore_job(self, target: LogDirectoryTarget) -> RestoreJob:
-        """Return the job that writes it there."""
+        """Return the job that writes the log into this directory."""
         place = target.building_place(self.topic, self.partition.partition)
         return RestoreJob(self.partition, self.name, place, self.runs, self.plan, self.settings, self.rules)
 
     def held_by_others(self, plan: LogPlan) -> list[OffsetRange]:
-        """Return what other replicas hold, and a log made by `plan` would lack, from the leader's log start to its end.
+        """Return the offsets that other replicas have and a log made by `plan` would lack, from the leader's log start
+        to its end.
 
         Empty for a compacted log, of which any missing range counts (`find_missing`). If this broker led such a log,
-        Kafka would delete on all replicas what is before its start, because followers adopt the leader's log start;
-        and consumers would miss the missing records within.
+        Kafka would delete on all replicas what is before its start, because followers adopt the leader's log start; and
+        consumers would miss the missing records within.
         """
         log_start = self.replicas.log_start
         if log_start is None or not self.has_other_replicas or self.settings.is_compacted:
@@ -183,7 +184,7 @@ class PlannedLog:
         return min([plan.start_offset, *(start for epoch, start in plan.leader_epochs if epoch in on_tier)])
 
     def lacks_tier_epochs(self, plan: LogPlan) -> bool:
-        """Whether a log made by `plan` may lack leader epochs of records that are on the tier, as nobody knows them.
+        """Whether a log made by `plan` may lack leader epochs of records on the tier, because they are unknown.
 
         A leading broker deletes from the tier what is of epochs older than its own first one.
         """
@@ -199,7 +200,7 @@ class PlannedLog:
         return replace(self, rules=rules, plan=self.runs.plan(rules))
 
     def is_restored(self, plan: LogPlan, gap: Gap | None) -> bool:
-        """Whether to give the broker a log made by `plan`, and ended before `gap`."""
+        """Whether to restore the log as made by `plan` and ended before `gap`; else other replicas supply it."""
         return self.is_stored and not self.is_left_to_others(plan) and not self.find_missing(plan, gap)
 
 
@@ -213,8 +214,9 @@ def plan_broker(
 ) -> list[PlannedLog]:
     """Return the selected lost logs of the broker, by name. Writes nothing.
 
-    `newest_timestamp_ms` is asked where nobody says where a log begins, for records that seem to have expired.
-    Raises UnknownClusterError when nothing is selected, RecoveryError for settings that are no numbers.
+    `newest_timestamp_ms` reads a run's newest timestamp. It is called for logs without a known start, for records that
+    seem to have expired. Raises UnknownClusterError when nothing is selected, RecoveryError for settings that are no
+    numbers.
     """
     kept = _kept_logs(broker)
     planned = []
@@ -287,7 +289,7 @@ def recover_broker(
     restore: Callable[[Sequence[RestoreJob]], list[RestoredLog]],
     new_directory_id: Callable[[], str],
 ) -> list[RestoredLog]:
-    """Make the broker's log directories. When this returns, a broker may be started on them.
+    """Write the broker's lost log directories. When this returns, a broker may be started on them.
 
     `restore` is `restore_logs` with all its other arguments. Raises TargetRefusedError before anything is written,
     RecoveryError, RemoteStorageError and OSError meanwhile; a repeated run continues.
@@ -384,11 +386,11 @@ def last_in_sync(broker: LostBroker, view: ClusterView) -> list[TopicIdPartition
 
     All of them, whatever is selected: a broker that is started without a log has an empty one.
 
-    The controllers elect nobody else, as far as they say. (By KIP-966 nobody is in sync when the last one has died: it
-    is then eligible, and after an unclean shutdown it is the last known leader, which is elected again.) So once
-    started, the broker leads with what was restored, and Kafka's other replicas truncate to that. What was acknowledged
-    and not uploaded before the disk was lost is then gone everywhere, even if a replica that fell out of sync has it.
-    No tool can tell which of them reaches further while there is no leader; so a person must decide.
+    The controllers would elect no other replica, as far as they say. (By KIP-966 nobody is in sync when the last one
+    has died: it is then eligible, and after an unclean shutdown it is the last known leader, which is elected again.)
+    So once started, the broker leads with what was restored, and Kafka's other replicas truncate to that. What was
+    acknowledged and not uploaded before the disk was lost is then gone everywhere, even if a replica that fell out of
+    sync has it. No tool can tell which of them reaches further while there is no leader; so a person must decide.
     """
     kept = _kept_logs(broker)
     found = []
@@ -403,7 +405,8 @@ def last_in_sync(broker: LostBroker, view: ClusterView) -> list[TopicIdPartition
 def lead_refusal(
     leads: Sequence[TopicIdPartition], planned: Iterable[PlannedLog], view: ClusterView
 ) -> TargetRefusedError | None:
-    """Return why logs that this broker would lead at once are not restored unasked; None if `leads` is empty."""
+    """Return an error if this broker would lead some of these logs at once; they are restored only on request. None
+    if `leads` is empty."""
     if not leads:
         return None
     ends = {log.partition: log.plan.end_offset for log in planned if log.is_restored(log.plan, log.plan.gap)}
@@ -420,7 +423,7 @@ def lead_refusal(
 
 
 def tier_refusal(plans: Iterable[tuple[PlannedLog, LogPlan]]) -> TargetRefusedError | None:
-    """Return why logs with a tier are not restored by these plans; None if they may be."""
+    """Return the error that keeps logs with a tier from being restored by these plans; None if they may be."""
     cut = [
         log.name
         for log, plan in plans

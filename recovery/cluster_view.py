@@ -47,7 +47,7 @@ _RESERVED_IDS = "A" * 20
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSet:
-    """The replicas of a partition."""
+    """A partition's replicas, leader and in-sync replicas."""
 
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -65,7 +65,7 @@ class ReplicaSet:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A living topic."""
+    """A topic that exists: its name, settings and partitions."""
 
     name: str
     topic_id: TopicId
@@ -78,7 +78,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster at one time."""
+    """The topics, replicas and directory ids of a cluster at one time."""
 
     topics: Mapping[TopicId, TopicView]
     directories: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class ClusterView:
 
 
 def from_kraft(image: KRaftImage) -> ClusterView:
-    """Return the view from the controllers' own log."""
+    """Return the view in an image of the controllers' log."""
     topics = {
         topic.topic_id: TopicView(
             topic.name,
@@ -184,9 +184,9 @@ def with_wal_retention(
     agents: Iterable[AgentRegistration],
     defaults: Mapping[str, str] | None = None,
 ) -> ClusterView:
-    """Return the view with how long topics' records are kept in combined segments, by the longest of the agents.
+    """Return the view with each topic's retention in combined segments: the longest of the agents'.
 
-    `defaults` are in force for topics without settings of their own, if the view has no others.
+    `defaults` apply to topics without settings of their own, if the view has no others.
     """
     retention = AgentsRetention.registered(agents)
 
@@ -259,7 +259,7 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
 
 
 def with_hidden(view: ClusterView, client: KafkaClientConfig, known: Mapping[str, TopicSettings]) -> ClusterView:
-    """Return the view with the topics of these settings left out that Kafka may have and does not show to this client.
+    """Return the view without those of the known topics that Kafka may have and does not show to this client.
 
     Raises KafkaClusterError.
     """
@@ -292,7 +292,7 @@ def _told(answers: Answers[K, V]) -> tuple[dict[K, V], dict[K, str]]:
 def read_tier(
     client: KafkaClientConfig, timeout_s: float, consumer_factory: ConsumerFactory = confluent_reader
 ) -> TieredOffsets | None:
-    """Return what KIP-405's tier holds by Kafka's own metadata topic; None if that cannot be read to its end. Blocks.
+    """Return what KIP-405's tier holds, by Kafka's own metadata topic; None if that cannot be read to its end. Blocks.
 
     It gives up when reading has not advanced for `timeout_s`. A record that cannot be decoded may be a segment's, so
     then nothing is known either.

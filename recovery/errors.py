@@ -4,13 +4,14 @@ from plugin.errors import OperationError
 
 
 class RecoveryError(OperationError):
-    """A recovery cannot continue."""
+    """A recovery cannot continue; the message says why and what may help."""
 
 
 class TargetRefusedError(RecoveryError):
     """A log directory may not be written to.
 
-    It is not empty, another cluster's or node's, or in use by a broker, or the broker would lead with less than it had.
+    It is not empty, belongs to another cluster or node, is in use by a broker, or the broker would lead with less than
+    it had.
     """
 
 
@@ -19,7 +20,7 @@ class UnknownClusterError(RecoveryError):
 
 
 class UnusableRunError(RecoveryError):
-    """A run's bytes are wrong or gone; another copy may be usable."""
+    """A run's bytes in this object are wrong or gone; another copy may be usable."""
 
 
 class GoneRunError(UnusableRunError):
@@ -27,13 +28,13 @@ class GoneRunError(UnusableRunError):
 
 
 class OvertakenRunError(UnusableRunError):
-    """A batch reaches into offsets that a newer leader epoch has.
+    """A batch reaches into offsets that belong to a newer leader epoch.
 
-    A log is cut between batches, so all of the batch was cut off; `base_offset` is its begin.
+    A log is cut between batches, so the whole batch was cut off; `base_offset` is its first offset.
     """
 
     def __init__(self, key: str, base_offset: int, last_offset: int) -> None:
-        """`last_offset` is the last one below the newer epoch's."""
+        """`last_offset` is the last offset below the newer epoch's first."""
         self.base_offset = base_offset
         super().__init__(
             "read run", key, f"the batch at {base_offset} reaches beyond {last_offset}, where the log goes on otherwise"
@@ -41,7 +42,7 @@ class OvertakenRunError(UnusableRunError):
 
 
 class ReassignmentError(OperationError):
-    """The cluster did not do or did not answer what was asked."""
+    """The cluster refused a request of a reassignment, or did not respond."""
 
 
 class ReassignmentSettingError(ReassignmentError):

@@ -26,7 +26,7 @@ def _say_nothing(_text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Thread-safe, if its callbacks are."""
+    """Retries calls while a store throttles or is unavailable. Thread-safe if its callbacks are."""
 
     sleep: Callable[[float], Any]
     uniform: Callable[[float, float], float]

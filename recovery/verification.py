@@ -35,7 +35,7 @@ from recovery.metadata.inventory import Inventory
 
 
 class FindingKind(Enum):
-    """What is wrong; the value is its name for programs."""
+    """The kinds of problems that a verification finds; the value is the name for programs."""
 
     GAP = "gap"
     """A log ends before records that are known to have been uploaded."""
@@ -86,7 +86,7 @@ _NO_ERRORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, or something worth a look."""
+    """A problem that a verification found, or something to look at."""
 
     kind: FindingKind
     subject: str
@@ -96,7 +96,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was checked, and found."""
+    """What a verification checked, and found."""
 
     findings: tuple[Finding, ...]
     objects: int
@@ -112,7 +112,7 @@ class Verification:
 def check_inventory(
     inventory: Inventory, planned: Sequence[PlannedLog], left_out: Iterable[tuple[str, str]] = ()
 ) -> Iterator[Finding]:
-    """Yield what is wrong without reading any records. `left_out` are topics that are not planned, and why."""
+    """Yield the problems that show without reading any records. `left_out` are topics that are not planned, and why."""
     for topic, why in left_out:
         yield Finding(FindingKind.UNKNOWN_TOPIC, topic, f"{why}: may this client describe it, and its configuration?")
     for doubt in inventory.doubts:
@@ -206,10 +206,10 @@ def _ends(runs: LogRuns) -> list[int]:
 
 
 class ObjectVerifier:
-    """Reads the runs of some logs, and checks them. One caller at a time."""
+    """Reads the runs of some logs, and checks them against their entries and a replica. One caller at a time."""
 
     def __init__(self, planned: Sequence[PlannedLog], inventory: Inventory, replica_dirs: Iterable[Path] = ()) -> None:
-        """`replica_dirs` are log directories of a living broker."""
+        """`replica_dirs` are log directories of a living broker, to compare with."""
         self._planned = planned
         self._runs = [inventory.runs.get(log.partition, []) for log in planned]
         self._replica_dirs = tuple(replica_dirs)
@@ -231,7 +231,7 @@ class ObjectVerifier:
     ) -> Verification:
         """Check a random `share` (0 to 1) of the objects. Raises RemoteStorageError when the store fails.
 
-        `look_again` takes the inventory at that time: agents delete expired objects while this reads.
+        `look_again` returns a new inventory: agents delete expired objects while this reads.
         """
         chosen = [runs for runs in self._by_object().values() if share >= 1 or rng.random() < share]
         reads = [read for runs in chosen for read in group_reads(sorted(runs, key=_start_position))]

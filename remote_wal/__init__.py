@@ -52,7 +52,7 @@ def _use_rooms() -> None:
 
 
 def main() -> None:
-    """The command `remote-wal`."""
+    """The entry point of the command `remote-wal`."""
     _use_rooms()
     from cli.start import main as start
 

@@ -4,19 +4,19 @@ from plugin.errors import OperationError
 
 
 class RetentionJobError(OperationError):
-    """A run cannot go on."""
+    """A run of the report job cannot continue."""
 
 
 class SourceError(RetentionJobError):
-    """A source cannot be reached, or not be read."""
+    """A source of the report job cannot be reached or read."""
 
 
 class StateError(RetentionJobError):
-    """The state that earlier runs left cannot be read or written."""
+    """The state of earlier runs cannot be read, or a new one cannot be written."""
 
 
 def one_line(error: BaseException, most: int = 300) -> str:
-    """Return the line of an error's text that says what happened: of a Python traceback in a Spark error, the last."""
+    """Return the telling line of an error's text: of a Python traceback in a Spark error, the last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     marked = [line for line in lines if "Error: " in line or "Exception: " in line]
     chosen = (marked or lines or [type(error).__name__])[-1 if marked else 0]

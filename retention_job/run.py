@@ -35,7 +35,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The results of a run. The tables are read from the run's directory when they are used."""
+    """The results of a run. Its tables are read from the run's directory when they are used."""
 
     history: History
     findings: "DataFrame"
@@ -48,7 +48,7 @@ class RunResult:
 
 
 def run(settings: RunSettings, spark: "SparkSession", kafka: Kafka | None = None) -> RunResult:
-    """Run the job. Raises RetentionJobError: a source cannot be read, or a state cannot be written."""
+    """Run the report job. Raises RetentionJobError when a source cannot be read, or a state cannot be written."""
     tune(spark)
     sources = settings.sources
     try:

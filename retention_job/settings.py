@@ -14,7 +14,7 @@ from plugin.prices import EXPRESS, NETWORK, STANDARD
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """The connection to the cluster, for the driver and for the executors."""
+    """How driver and executors connect to the cluster."""
 
     bootstrap_servers: str
     client_properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
@@ -24,7 +24,7 @@ class KafkaSource:
 
 @dataclass(frozen=True, slots=True)
 class StoreListing:
-    """Lists the store by its storage manager, with one task per broker."""
+    """A source of objects: listing the store with its storage manager, one task per broker."""
 
     settings: Mapping[str, str] = field(repr=False)
     """The storage manager's own settings, without their prefix."""
@@ -37,7 +37,8 @@ class StoreListing:
 
 @dataclass(frozen=True, slots=True)
 class InventoryFile:
-    """An S3 Inventory of one bucket: CSV or Parquet files with key, size and last modified date."""
+    """A source of objects: an S3 Inventory of one bucket, CSV or Parquet files with key, size and last modified
+    date."""
 
     path: str
     """Path of the files, or of the `manifest.json` that names them, which then also gives format and columns."""
@@ -51,7 +52,7 @@ class InventoryFile:
 
 @dataclass(frozen=True, slots=True)
 class LifeTimes:
-    """How long agents leave objects alone, in milliseconds; the findings are compared with it."""
+    """How long agents leave objects alone, in milliseconds; findings are judged by it."""
 
     delete_grace_ms: int = 60_000
     """Time from DELETE_SEGMENT_STARTED on; by the brokers' time-outs."""

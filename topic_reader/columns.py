@@ -31,7 +31,7 @@ _Longs = npt.NDArray[np.int64]
 
 
 class DecompressedBatch(NamedTuple):
-    """A batch's header, and what follows it."""
+    """A batch's header, and its decompressed records."""
 
     header: RecordBatchHeader
     body: bytes
@@ -39,7 +39,7 @@ class DecompressedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """Records in the order of their log. Columns have Arrow's widest type for what they hold."""
+    """Records in the order of their log, as columns in Arrow's widest types."""
 
     offsets: pa.Array
     timestamps_ms: pa.Array
@@ -55,7 +55,7 @@ class _NotPlainError(Exception):
 
 
 def decode_columns(batches: Sequence[DecompressedBatch], wanted: OffsetRange) -> RecordColumns:
-    """Return the records with offsets of the range. Raises MalformedMessageError."""
+    """Decode batches to columns, keeping only the records at the wanted offsets. Raises MalformedMessageError."""
     try:
         return _decoded_together(batches, wanted)
     except (_NotPlainError, IndexError, ValueError, OverflowError):

@@ -21,7 +21,7 @@ _XERIAL_HEADER_BYTES = 16
 
 
 def decompressed(header: RecordBatchHeader, batch: memoryview) -> bytes:
-    """Return what follows the header of a whole batch, decompressed.
+    """Return the decompressed bytes that follow a batch's header.
 
     Raises CorruptBatchError when it cannot be decompressed or is too long, ModuleNotFoundError without pyarrow.
     """

@@ -28,8 +28,8 @@ def held_records(
 ) -> Iterator[PlainRecord]:
     """Yield all held records, each offset once, ascending; before the first, every batch was decoded once.
 
-    So damaged bytes and codecs that are not installed end it before anything was restored. `left_out` is told how many
-    records are of transactions whose end is not held. Raises RemoteStorageError, UnusableRunError, CorruptBatchError,
+    So damaged bytes and missing codecs end it before anything is restored. `left_out` is called with how many records
+    belong to transactions whose end is not held. Raises RemoteStorageError, UnusableRunError, CorruptBatchError,
     MalformedMessageError. `runs` are the metadata store's `held_runs`.
     """
     for batch in _batches(storage, runs):
@@ -80,7 +80,7 @@ def give_up(
     now_ms: int,
     publish: Callable[[RemoteWalLogSegmentMetadataUpdate], None],
 ) -> int:
-    """Declare the partition's held records dead, so that their objects can go. Returns how many runs."""
+    """Declare the partition's held records dead, so that their objects can be deleted. Returns how many runs."""
     runs = store.held_runs(partition)
     newest_epoch = max((loss.leader_epoch for loss in store.local_losses().get(partition, ())), default=0)
     for run in runs:

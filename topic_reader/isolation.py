@@ -41,8 +41,8 @@ def committed(
     """Yield the committed batches that begin below `end`, up to the first one whose marker is not stored yet.
 
     `pieces` go on behind `end`, for the markers there; they are read only as far as needed. `read_again` reads from an
-    offset on. What is lost may have held a marker. So no later marker decides about the transactions that are open
-    there: `undecided` is told, and if it does not raise, their records are left out.
+    offset on. Lost offsets may have held a marker. So no later marker decides about the transactions that are open
+    there: `undecided` is called, and if it does not raise, their records are left out.
     """
     queue = _Queue(read_again)
     for piece in pieces:
@@ -118,7 +118,7 @@ class _Queue:
 def stable_end(pieces: Iterable[StoredBatch | LostRange], end: int) -> int:
     """Return the last stable offset: where the first transaction without a marker begins, else `end`.
 
-    What is lost may have held the marker of each that is open there. Nobody can wait for it, so they count as ended.
+    Lost offsets may have held the markers of the transactions that are open there, so these count as ended.
     """
     begun: dict[int, int] = {}
     for piece in pieces:

@@ -35,7 +35,7 @@ ByPartition = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a read of topics starts or ends: offsets by partition, or a time."""
+    """Where a read starts or ends: offsets by partition, or a time."""
 
     offsets: int | ByPartition | None = None
     """EARLIEST or LATEST for all partitions."""
@@ -43,7 +43,7 @@ class Bound:
     option: str = ""
 
     def check_complete(self, topic: str, partitions: Iterable[int]) -> None:
-        """Raise ValueError for offsets of some of the partitions alone: the others' would be a guess."""
+        """Raise ValueError if offsets are given for only some of the topic's partitions."""
         given = self.partitions_of(topic)
         if isinstance(self.offsets, Mapping) and (missing := [str(one) for one in partitions if one not in given]):
             raise ValueError(f"{self.option}: partition {', '.join(missing)} of {topic} is missing; -2 means earliest")
@@ -75,7 +75,8 @@ class ReaderOptions:
     def parse(
         cls, given: Mapping[str, str], *, without_effect: Collection[str] = (), is_batch: bool = False
     ) -> "ReaderOptions":
-        """Raise ValueError for options that are unknown, contradict each other, or have no effect where they are."""
+        """Parse the options. Raises ValueError for options that are unknown, contradict each other, or have no
+        effect."""
         values = dict(_value(key, text) for key, text in given.items())
         if ignored := [name for name in without_effect if name in values]:
             raise ValueError(f"the option {ignored[0]} has no effect here")

@@ -19,7 +19,7 @@ IsolationLevel = Literal["read_uncommitted", "read_committed"]
 
 
 class UndecidedTransactionError(RecoveryError):
-    """A transaction has no marker, though the range to read ends where none was open."""
+    """A transaction has no marker, although no transaction was open where the range ends."""
 
 
 def read(
@@ -32,10 +32,10 @@ def read(
     isolation_level: IsolationLevel = "read_uncommitted",
     fail_on_data_loss: bool = True,
 ) -> Iterator[PlainRecord]:
-    """Yield the records from `start` up to, and without, `end`. `topic` is its name or id.
+    """Yield a partition's records from `start` up to, and without, `end`. `topic` is its name or id.
 
-    Raises DataLossError for offsets that are in no readable object, unless `fail_on_data_loss` is False: then they are
-    left out. Raises RemoteStorageError when the store fails, UnknownClusterError when the topic is not found.
+    Raises DataLossError for offsets that are in no readable object; unless `fail_on_data_loss`, they are left out.
+    Raises RemoteStorageError when the store fails, UnknownClusterError when the topic is not found.
     """
     if isolation_level not in get_args(IsolationLevel):
         raise ValueError(f"isolation_level: {isolation_level!r} is none of {', '.join(get_args(IsolationLevel))}")
@@ -57,7 +57,7 @@ def read_batches(
     end: Position = None,
     fail_on_data_loss: bool = True,
 ) -> Iterator[StoredBatch]:
-    """Yield the record batches with offsets of this range, as they are stored: compressed, and markers too.
+    """Yield the record batches with offsets of this range as they are stored: compressed, with control batches.
 
     The first and the last may reach beyond the range. Raises like `read`.
     """
@@ -79,8 +79,8 @@ def visible_batches(
 ) -> Iterator[StoredBatch]:
     """Yield the batches of records that consumers see at offsets [start, end); the first and last may reach beyond.
 
-    `planned`: what holds them, and what is behind them. `is_end_stable`: whoever chose `end` found no open transaction
-    below it, and reads the next range from there on. So with `is_committed` one without a marker raises
+    `planned` has what to read, also behind `end`. `is_end_stable`: no transaction was open below `end` when it was
+    chosen, and the next range begins there. So with `is_committed` one without a marker raises
     UndecidedTransactionError.
     """
     within, behind = planned if planned is not None else (None, None)

@@ -49,7 +49,7 @@ _FOOTERS_KEPT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where topics are stored, and who says what is in the objects."""
+    """Which stores and which cluster a topic is read from, and whether metadata or objects say what is stored."""
 
     broker_config: str | Path
     """A broker's server.properties, or a copy of it: it names the stores."""
@@ -65,7 +65,7 @@ class Source:
     """Whether the footers of all objects are read, and of snapshots only what leaders declared."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what would have no effect."""
+        """Raise ValueError for a field that would have no effect."""
         if self.command_config is not None and self.bootstrap_servers is None:
             raise ValueError("a command config is for a living cluster: give its bootstrap servers")
         if self.from_objects and self.bootstrap_servers is not None:
@@ -74,7 +74,7 @@ class Source:
 
 @dataclass(frozen=True)
 class StoredTopics:
-    """Some topics, and how to open what is stored of them; may be sent to another process."""
+    """Topics to read, and how to open their stores; may be sent to another process."""
 
     stores: StoreSettings
     topics: Mapping[str, TopicView]
@@ -85,7 +85,7 @@ class StoredTopics:
 
     @classmethod
     def find(cls, source: Source, names: Collection[str]) -> Self:
-        """Look for these topics, each by its name or id. Blocks.
+        """Find these topics, each by name or id. Blocks.
 
         Raises UnknownClusterError, AgentSettingsError, BrokerPropertiesError, OSError.
         """
@@ -108,7 +108,7 @@ class StoredTopics:
 
     @contextmanager
     def opened(self) -> Iterator["OpenTopics"]:
-        """Open the stores for the block. Raises RemoteStorageError."""
+        """Open the stores while the context lasts. Raises RemoteStorageError."""
         with self.stores.opened() as (storage, archive):
             yield OpenTopics(self, storage, archive)
 
@@ -132,9 +132,9 @@ class OpenTopics:
         self._logs: dict[tuple[TopicId, int, int | None], KnownLog] = {}
 
     def look(self, *, is_whole: bool = False) -> Inventory:
-        """Find out what is stored now. Raises RemoteStorageError, MetadataTopicError.
+        """Return the inventory of what is stored now. Raises RemoteStorageError, MetadataTopicError.
 
-        `is_whole`: lists the store, whatever an earlier look found.
+        `is_whole`: list the store, even if an earlier inventory could be updated.
         """
         is_asked = self.topics.client is not None  # a snapshot is always older than the listing
         found = None if is_whole else self._taken_in()
@@ -204,7 +204,7 @@ class OpenTopics:
         return not (unknown or inventory.doubts)
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the topic's partitions, as the cluster knows them and as they are stored; either may be older."""
+        """Return the topic's partitions: those of the cluster and those that are stored; either may be older."""
         view = self.topics.topics[topic]
         stored = {one.partition for one in self._looked().partitions() if one.topic_id == view.topic_id}
         return sorted(stored.union(view.partitions))
@@ -219,9 +219,9 @@ class OpenTopics:
         return partitions or known
 
     def log(self, topic: str, partition: int, settled_ms: int | None = None, topic_id: str | None = None) -> StoredLog:
-        """Return the log. `settled_ms`: without combined segments that were written later.
+        """Return the log of a partition. `settled_ms`: without combined segments that were written later.
 
-        `topic_id`: of the topic that had the name, if it may have been made again since.
+        `topic_id`: the topic's id, if its name may have been given to a new topic since.
         """
         view = self.topics.topics[topic]
         if topic_id is not None and view.topic_id != (wanted := topic_id_from_text(topic_id)):

@@ -66,7 +66,7 @@ def _in_one_sentence() -> Iterator[None]:
 
 
 class RemoteWalDataSource(DataSource):
-    """Register it: `spark.dataSource.register(remote_wal.RemoteWalDataSource)`."""
+    """Spark's data source `remote_wal`. Register it: `spark.dataSource.register(remote_wal.RemoteWalDataSource)`."""
 
     __module__ = "remote_wal"
 

@@ -41,18 +41,18 @@ _WENT_INLINE = "went inline and were never stored; from now on they are, with re
 
 
 class DataLossError(RecoveryError):
-    """Offsets of a log are in no readable object."""
+    """Offsets of a log are in no readable object, so they cannot be read."""
 
 
 class StoredBatch(NamedTuple):
-    """One batch as the producer and the leader made it."""
+    """One record batch as the producer and the leader made it, with its offsets."""
 
     header: RecordBatchHeader
     data: memoryview
     """Header and records."""
 
     def records(self) -> Iterator[PlainRecord]:
-        """Yield its records, decompressed. Raises CorruptBatchError, MalformedMessageError."""
+        """Yield the batch's records, decompressed. Raises CorruptBatchError, MalformedMessageError."""
         return decode_records(self.header, decompressed(self.header, self.data))
 
 
@@ -64,13 +64,13 @@ class LostRange(NamedTuple):
 
 
 class RangePlan(NamedTuple):
-    """What to read for a range of offsets, in order, and what of it is lost."""
+    """What to read for a range of offsets, in order, and which of the offsets are lost."""
 
     extents: Sequence[Extent]
     lost: Sequence[OffsetRange]
 
     def lost_between(self, begin: int, end: int) -> Iterator[LostRange]:
-        """Yield what is lost of [begin, end)."""
+        """Yield the lost offsets in [begin, end)."""
         return (
             LostRange(max(first, begin), min(last, end)) for first, last in self.lost if first < end and last > begin
         )
@@ -87,7 +87,7 @@ class KnownLog:
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """Where each leader epoch begins, of those that are stored."""
+        """The start of each leader epoch that has stored records."""
         return LeaderEpochs(self.runs.lineage)
 
     def bounds(self) -> OffsetRange:
@@ -123,7 +123,7 @@ class KnownLog:
 
 
 def report_loss(name: str, missing: Sequence[OffsetRange], why: str = _NOT_THERE, *, fail_on_data_loss: bool) -> None:
-    """Raise DataLossError if anything is missing, or log it."""
+    """Raise DataLossError if any offset is missing; unless `fail_on_data_loss`, log it instead."""
     if missing:
         ranges = ", ".join(f"{begin} to {end - 1}" for begin, end in missing[:5])
         more = f" and {len(missing) - 5} ranges more" if len(missing) > 5 else ""
@@ -131,7 +131,7 @@ def report_loss(name: str, missing: Sequence[OffsetRange], why: str = _NOT_THERE
 
 
 def report(name: str, what: str, *, fail_on_data_loss: bool) -> None:
-    """Raise DataLossError, or log it."""
+    """Raise DataLossError; unless `fail_on_data_loss`, log it instead."""
     if fail_on_data_loss:
         hint = "where this is known, read the rest with fail_on_data_loss=False, in Spark with failOnDataLoss=false"
         raise DataLossError("read", name, what, hint)
@@ -139,10 +139,10 @@ def report(name: str, what: str, *, fail_on_data_loss: bool) -> None:
 
 
 class StoredLog:
-    """Reads one log. For one thread."""
+    """Reads the batches of one log from its objects. For one thread."""
 
     def __init__(self, name: str, known: Callable[[bool], KnownLog], reader: RunReader) -> None:
-        """`known` says what is known of the log; it looks again if it is called with True."""
+        """`known` returns what is stored of the log; called with True, it asks again."""
         self.name = name
         self._known = known
         self._reader = reader
@@ -152,7 +152,8 @@ class StoredLog:
     ) -> Iterator[StoredBatch]:
         """Yield the batches with offsets of [start, end), control batches too; the first may begin before `start`.
 
-        `planned` is what to read, if it is known. Raises DataLossError, and RemoteStorageError when the store fails.
+        `planned` is what to read, if the caller has it. Raises DataLossError, and RemoteStorageError when the store
+        fails.
         """
         pieces = self.pieces(start, end, planned, fail_on_data_loss=fail_on_data_loss)
         return (piece for piece in pieces if isinstance(piece, StoredBatch))
@@ -160,7 +161,7 @@ class StoredLog:
     def pieces(
         self, start: int, end: int, planned: RangePlan | None = None, *, fail_on_data_loss: bool = True
     ) -> Iterator[StoredBatch | LostRange]:
-        """Yield the batches like `batches`, and in their place what is lost."""
+        """Yield the batches as `batches` does, and a `LostRange` in place of lost ones."""
         overtaken: dict[StoredRun, int] = {}
         unusable: set[StoredRun] = set()
         position, known = start, None
@@ -213,22 +214,23 @@ class StoredLog:
         return ReadTo(offset, epoch)
 
     def replaced_from(self, read_to: ReadTo) -> int | None:
-        """Return from which offset on a newer leader has written what was read otherwise; None if from none."""
+        """Return the offset from which on a newer leader has replaced what was read; None if all is as it was."""
         end = self._known(False).epochs.end_offset_for(read_to.leader_epoch)
         return end if end is not None and read_to.leader_epoch >= 0 and end < read_to.offset else None
 
     def check_range(self, start: int, end: int, *, fail_on_data_loss: bool) -> None:
-        """Raise ValueError if it ends before it starts, DataLossError if it starts where nothing is stored yet."""
+        """Raise ValueError if the range ends before it starts, DataLossError if it starts where nothing is stored
+        yet."""
         if start > end:
             if end < self.bounds()[1]:
                 raise ValueError(f"{self.name}: a range from {start} to {end} ends before it starts")
             report_loss(self.name, [(end, start)], fail_on_data_loss=fail_on_data_loss)
 
     def offset_at(self, timestamp_ms: int, *, is_start: bool) -> int:
-        """Return the first offset whose record has this timestamp or a younger one; the log's end if none has.
+        """Return the first offset whose record has this timestamp or a later one; the log's end if none has.
 
-        It is found by bisection, so it is exact if timestamps do not decrease along the log. What is lost just before
-        it may be as young: a range that starts here starts there, so that the loss is reported.
+        It is found by bisection, so it is exact if timestamps do not decrease along the log. A range that starts at a
+        time includes lost offsets just before this one, which may have that time: so their loss is reported.
         """
         known = self._known(False)
         start, end = known.bounds()

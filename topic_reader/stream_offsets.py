@@ -28,7 +28,7 @@ StreamOffsets = Mapping[LogName, ReadTo]
 
 
 def to_json(offsets: StreamOffsets) -> Json:
-    """Return what Spark writes to the checkpoint."""
+    """Return a stream's offsets as JSON for Spark's checkpoint."""
     topics: dict[str, Json] = {}
     for name, read_to in offsets.items():
         of_topic = topics.setdefault(name.topic, {"id": name.topic_id, "partitions": {}})
@@ -37,7 +37,7 @@ def to_json(offsets: StreamOffsets) -> Json:
 
 
 def from_json(json: Json) -> StreamOffsets:
-    """Raise ValueError if it is of another format."""
+    """Parse a stream's offsets from Spark's checkpoint. Raises ValueError if it is of another format."""
     if json.get("format") != _FORMAT:
         raise ValueError(
             "the checkpoint is of another format than this version's; start the stream with a new checkpointLocation "

@@ -20,14 +20,14 @@ _KEY = "remote.wal.agent.http"
 
 @dataclass(frozen=True, slots=True)
 class HttpAccess:
-    """What the listener requires; by default nothing."""
+    """What the HTTP listener requires of clients; by default nothing."""
 
     tls: ssl.SSLContext | None = None
     token_file: Path | None = None
     """Read at each request, so that a new token takes effect."""
 
     def admits(self, authorization: str) -> bool:
-        """Whether this header has the token: as a bearer's, or as the password that a browser asks for."""
+        """Whether this Authorization header has the token: as bearer token, or as password of basic authentication."""
         if self.token_file is None:
             return True
         try:
@@ -62,7 +62,8 @@ def read_token(file: Path) -> str:
 
 
 def http_access(settings: HttpSettings) -> HttpAccess:
-    """Read the files that the settings name. Raises AgentSettingsError naming the key of an unreadable one."""
+    """Build the access rules from the files that the settings name. Raises AgentSettingsError naming the key of an
+    unreadable one."""
     if settings.token_file is not None:
         read_token(settings.token_file)
     certificate, key = settings.ssl_certificate_file, settings.ssl_key_file

@@ -24,7 +24,7 @@ _PROBE_S = 0.5
 
 
 def is_on_own_host(endpoint: str) -> bool:
-    """Whether an agent's endpoint, as it is registered, leads to the host of whoever asks."""
+    """Whether a registered endpoint of an agent is on the host of the caller."""
     return is_loopback(urlsplit(base_url(endpoint)).hostname or "")
 
 
@@ -34,7 +34,7 @@ def base_url(endpoint: str) -> str:
 
 
 class Page(NamedTuple):
-    """An agent's answer."""
+    """The response to a request for an agent's page: body and headers."""
 
     body: bytes
     date: str | None
@@ -42,7 +42,7 @@ class Page(NamedTuple):
 
 
 def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSettings | None = None) -> Page:
-    """Return what the agent answers at `endpoint`, host:port or a URL, as it is registered.
+    """Return the page at `path` of the agent at `endpoint`, which is host:port or a URL, as registered.
 
     Raises OSError, HTTPError among them for each status but 200, and AgentSettingsError for unreadable files. The token
     is not sent in plain text, unless that is accepted or it stays on this host.
@@ -66,7 +66,7 @@ def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSet
 
 
 def read_whole(answer: HTTPResponse, timeout_s: float) -> bytes:
-    """Return an answer's body. Raises OSError if it is too large, or takes longer; HTTPException."""
+    """Return a response's body. Raises OSError if it is too large or takes too long; HTTPException."""
     until_s = time.monotonic() + timeout_s
     body = bytearray()
     while part := answer.read1(_PART_BYTES):
@@ -77,7 +77,8 @@ def read_whole(answer: HTTPResponse, timeout_s: float) -> bytes:
 
 
 def why_silent(endpoint: str, error: Exception) -> str:
-    """Tell an agent that is dead from one that is frozen, whose kernel still takes connections, and from others."""
+    """Say why an agent does not respond: it is dead, frozen (its kernel still accepts connections), or something
+    else."""
     if isinstance(error, ConnectionRefusedError):
         return f"{endpoint}: nothing listens there, so it is not running"
     if not isinstance(error, TimeoutError):
@@ -91,7 +92,7 @@ def why_silent(endpoint: str, error: Exception) -> str:
 
 
 def open_directly(request: urllib.request.Request, timeout_s: float, context: ssl.SSLContext | None) -> HTTPResponse:
-    """Return the answer of whom the request names, past proxies, and without following a redirect.
+    """Send a request straight to its host, past proxies and without following redirects, and return the response.
 
     Raises HTTPError for each status but 200, and the OSError that ended the connection as it is.
     """

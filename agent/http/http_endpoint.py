@@ -40,27 +40,27 @@ Described = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The content at one path, made at each request."""
+    """The content at one path, built at each request."""
 
     content_type: str
     body: Callable[[], bytes]
 
 
 def json_page(state: Described) -> Page:
-    """Return a page for programs."""
+    """Return a page that shows the state as JSON."""
     return Page(_JSON, lambda: json.dumps(state()).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state that /readyz shows."""
+    """The state that /readyz shows: what is missing, and what is degraded."""
 
     not_ready: Reasons = field(default=list)
     degraded: Reasons = field(default=list)
 
 
 def tell_health(registry: CollectorRegistry, health: Health) -> None:
-    """Register the health as metrics, for alerts."""
+    """Register metrics of the health, for alerts."""
     ready = Gauge("remote_wal_ready", "1 while /readyz answers 200", registry=registry)
     ready.set_function(lambda: not health.not_ready())
     degraded = Gauge(
@@ -78,7 +78,7 @@ class _Answer:
 
 
 class HttpEndpoint:
-    """Serves from `start` until `close`. Its callbacks run on the server's threads."""
+    """The agent's HTTP endpoint, from `start` until `close`. Its callbacks run on the server's threads."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class HttpEndpoint:
 
     @property
     def address(self) -> Address | None:
-        """The address on which it serves; None while it does not."""
+        """The address on which it serves; None before `start`."""
         server = self._server
         return None if server is None else Address(server.server_name, server.server_port)
 
@@ -117,7 +117,7 @@ class HttpEndpoint:
     def start(self, listener: Listener, on_defect: Callable[[Exception], object] = lambda _defect: None) -> Address:
         """Start serving. Returns the address; for port 0, with the port that was free.
 
-        `on_defect` is called on the server's thread, if that ends. Raises OSError when the address is taken.
+        `on_defect` is called on the server's thread if an error ends it. Raises OSError when the address is taken.
         """
         server = self._server = HttpServer(listener, self._answer, self._limits, self._metrics, self._access.tls)
 

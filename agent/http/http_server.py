@@ -44,7 +44,7 @@ class HttpLimits:
 
 
 class HttpMetrics:
-    """Counts connections without an answer."""
+    """Counts connections that were closed without a response."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.closed = prometheus_client.Counter(
@@ -96,7 +96,8 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         metrics: HttpMetrics,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """A socket that was handed over stays open when the server closes, because it cannot be made again."""
+        """`listener` may be a socket from the service manager, which stays open when the server closes, because it
+        cannot be made again."""
         self._limits = limits
         self._tls = tls
         self._closed = metrics.closed
@@ -126,9 +127,8 @@ class HttpServer(ThreadingMixIn, WSGIServer):
             raise
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Serve in its thread, so that a handshake blocks nobody else. `request` stays the socket that may be cut
-        off.
-        """
+        """Serve the connection in its thread, so that a TLS handshake blocks no other. `request` stays the socket
+        that `_cut` closes."""
         self._served.request = request
         if self._tls is None:
             super().finish_request(request, client_address)
@@ -139,7 +139,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
                 super().finish_request(encrypted, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve in a thread. Another request gives way if there are too many."""
+        """Serve a connection in a thread. If there are too many, another connection is cut off."""
         with self._lock:
             reading = {one: known for one, known in self._open.items() if not known.is_answered and not known.is_cut}
             if len(reading) >= self._limits.requests:
@@ -156,7 +156,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
             super().shutdown_request(request)
 
     def takes_place(self) -> bool:
-        """Whether the request that this thread has read may be answered with a page now."""
+        """Whether the request that this thread has read gets a page, within the limit of pages at once."""
         with self._lock:
             own = self._open[self._served.request]
             if own.is_cut:
@@ -188,7 +188,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
                 self._cut(request, "slow")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Count a broken connection: the handler itself answers errors of pages."""
+        """Count a broken connection. Errors of pages are handled before, by the handler."""
         with self._lock:
             known = self._open.get(request)
             if known is not None:

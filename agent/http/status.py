@@ -48,7 +48,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The agent's state at one time."""
+    """The agent's state at one time, as the status page shows it."""
 
     broker_id: int
     cluster_id: str = ""
@@ -88,7 +88,7 @@ class Status:
 
     @property
     def store(self) -> tuple[str, str]:
-        """The state of the store, and why it fails."""
+        """The state of the object store, and why it fails."""
         if self.shadow is not None:
             return "not used", ""
         if self.store_failed is not None:
@@ -144,13 +144,13 @@ def summary(status: Status, release: str) -> dict[str, Any]:
 
 
 def linked_share(moved: Mapping[str, int]) -> float | None:
-    """Return the linked share of these bytes; None if nothing moved."""
+    """Return the share of linked bytes, 0 to 1; None if nothing moved."""
     total = sum(moved.values())
     return moved.get("linked", 0) / total if total else None
 
 
 def status_of(state: AgentState, clocks: Clocks) -> Status:
-    """Gather the state. Any thread may call it, because it only asks for snapshots."""
+    """Gather the state. Any thread may call it, because it reads only snapshots."""
     identity, relaying, run, savings = state.identity, state.relaying, state.storage_run, state.savings
     if identity is None or relaying is None or savings is None:
         return Status(state.broker_id, reasons=state.not_ready(), degraded=state.degraded())

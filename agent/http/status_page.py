@@ -26,7 +26,7 @@ _LATE_MS = 60_000
 
 
 def status_page(status: Status, release: str) -> bytes:
-    """Return the whole document."""
+    """Return the status page as HTML."""
     tone = _tone(status)
     word = _word(tone, status)
     filled = Template(_document()).substitute(
@@ -85,7 +85,7 @@ def _answer(status: Status) -> str:
 
 
 def shadow_text(shadow: Mapping[str, Any]) -> str:
-    """Describe what an agent in shadow would save, and what is unknown."""
+    """Describe what links would save, for an agent in shadow mode, and what is unknown."""
     saved = shadow["dollars"]["saved"]
     worth = f"{dollars(saved)} would be saved" if saved >= 0 else f"links would have cost {dollars(-saved)} more"
     return (

@@ -30,7 +30,7 @@ _SNAPSHOT_OUTCOMES = ("saved", "loaded", "refused", "load_failures", "removed")
 
 
 class LedStatus(Protocol):
-    """The write path, as used here."""
+    """The subset of the write path that the collector needs."""
 
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]: ...
 
@@ -49,7 +49,7 @@ def _objects(name: str, meaning: str, totals: Mapping[RemoteLogSegmentState, Sta
 
 
 class StateCollector(Collector):
-    """Collects requests to the store, lag of uploads, waiting metadata, and objects by state."""
+    """Collects metrics of store requests, upload lag, waiting metadata, and objects by state."""
 
     def __init__(
         self,
@@ -61,7 +61,8 @@ class StateCollector(Collector):
         missing_offsets: Callable[[], int],
         held_offsets: Callable[[], int],
     ) -> None:
-        """`metadata_counters` are `KafkaFollowing`'s, absent ones are 0; the last two are `LedGaps`'s."""
+        """`metadata_counters` returns `KafkaFollowing.metadata_counters`; absent ones are 0. The last two are
+        methods of `LedGaps`."""
         self._storage = storage
         self._write_path = write_path
         self._publisher = publisher
@@ -70,7 +71,7 @@ class StateCollector(Collector):
         self._missing_offsets, self._held_offsets = missing_offsets, held_offsets
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry, on the HTTP endpoint's threads."""
+        """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
         counts, storage = self._storage.request_counts, self._storage
         operations = {name: getattr(counts, name) for name in ("put", "get", "head", "delete", "list")}
         moved = {"put": counts.put_bytes, "get": counts.get_bytes}
@@ -162,13 +163,13 @@ class StateCollector(Collector):
 
 
 class ImbalanceCollector(Collector):
-    """Reads from the settings topic what the balancer measured."""
+    """Collects the brokers' imbalance that the balancer has written into the settings topic."""
 
     def __init__(self, balancer: Callable[[], Balancer | None], wall_ms: Callable[[], int]) -> None:
         self._balancer, self._wall_ms = balancer, wall_ms
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry, on the HTTP endpoint's threads."""
+        """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
         found = GaugeMetricFamily(
             "remote_wal_imbalance_ratio",
             "How far the fullest and the emptiest broker are apart, of the mean, as `reassign balance` measured it in "

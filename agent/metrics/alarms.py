@@ -22,16 +22,16 @@ Watch = Callable[[], str | None]
 
 
 class Alarms:
-    """Checks all watches from time to time."""
+    """Checks all watches from time to time, and logs problems that begin or end."""
 
     def __init__(self, watches: Mapping[str, Watch]) -> None:
-        """`watches` are by their names in the log."""
+        """`watches` are functions by their names in the log; each returns a problem, or None."""
         self._watches = watches
         self._raised: dict[str, str] = {}
 
     @property
     def reasons(self) -> list[str]:
-        """What is wrong now; on any thread."""
+        """The present problems, as texts for people; on any thread."""
         return list(self._raised.values())
 
     async def run(self) -> None:
@@ -56,7 +56,7 @@ class Alarms:
 
 
 def upload_lag(partitions: Iterable[PartitionStatus], bound_ms: int) -> str | None:
-    """Return the problem if a record has waited for its upload for longer than the limit."""
+    """Return a text if a record has waited for its upload for longer than `bound_ms`; else None."""
     late = [partition for partition in partitions if partition.lag_age_ms > bound_ms]
     if not late:
         return None

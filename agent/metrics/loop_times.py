@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 
 class Loop(StrEnum):
-    """The loops that run as long as the agent does, in shadow those of `WITHOUT_STORE` alone."""
+    """The loops that run as long as the agent does; in shadow mode only those in `WITHOUT_STORE`."""
 
     LEADERSHIP = "leadership"
     """Kafka was asked for leadership."""
@@ -28,12 +28,13 @@ WITHOUT_STORE: Final = (Loop.LEADERSHIP, Loop.PUBLICATION)
 
 
 class LoopTimes:
-    """Updated in the event loop; metrics may read on any thread."""
+    """Records when each loop last did its work. Updated in the event loop; metrics may read on any thread."""
 
     def __init__(
         self, registry: CollectorRegistry, clock: Callable[[], float], running: Iterable[Loop] = tuple(Loop)
     ) -> None:
-        """`clock` gives monotonic seconds; `running` are the loops that run, as an alert would fire for any other."""
+        """`clock` gives monotonic seconds; `running` are the loops that run: only they are shown, so that alerts
+        fire for no other."""
         self._clock = clock
         self._succeeded_s = dict.fromkeys(Loop, clock())
         idle = Gauge(
@@ -46,9 +47,9 @@ class LoopTimes:
             idle.labels(loop).set_function(partial(self.idle_s, loop))
 
     def succeeded(self, loop: str) -> None:
-        """Record that a loop just did its work. Raises ValueError for an unknown loop."""
+        """Record that a loop has just done its work. Raises ValueError for one that does not run."""
         self._succeeded_s[Loop(loop)] = self._clock()
 
     def idle_s(self, loop: Loop) -> float:
-        """Return the time since a loop last did its work."""
+        """Return the seconds since a loop last did its work."""
         return self._clock() - self._succeeded_s[loop]

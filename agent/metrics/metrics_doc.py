@@ -55,7 +55,7 @@ The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.htt
 
 
 class NoLedPartitions:
-    """Replaces the write path, whose parts would open files."""
+    """Stands in for the write path while the document is made, because that would open files."""
 
     break_even_bytes: int | None = None
 
@@ -64,7 +64,7 @@ class NoLedPartitions:
 
 
 def metrics_document() -> str:
-    """Return the whole file."""
+    """Return the content of docs/metrics.md."""
     what_they_are, _, stages = (inspect.getdoc(StageTimes) or "").partition("\n\n")
     stage_rows = re.findall(r"`(\w+)` ([^;]+)[;.]", stages.replace("\n", " "))
     return "\n".join(

@@ -14,14 +14,17 @@ WAL = "wal"
 
 
 class Paused(Collector):
-    """Reads breakers and pauses when Prometheus asks; stores that were never read from are left out."""
+    """Collects which stores' reads are paused by circuit breakers, and which links an operator paused.
+
+    Stores that were never read from are left out.
+    """
 
     def __init__(self, tiers: Tiers | None, pauses: LinkPauses | None) -> None:
         self._tiers = tiers
         self._pauses = pauses
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry, on the HTTP endpoint's threads."""
+        """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
         reads = GaugeMetricFamily(
             "remote_wal_store_reads_paused",
             f"1 while reads of this store failed repeatedly and what is there comes inline: a bucket, `{WAL}` where "

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dollars:
-    """Dollars since the agent started."""
+    """Dollars that links have cost and saved since the agent started."""
 
     stock: float
     """What the same frames would have cost across zones without links."""
@@ -33,13 +33,13 @@ class Dollars:
 
     @property
     def saved(self) -> float:
-        """The saving; negative for a loss."""
+        """What links saved, less their cost; negative for a loss."""
         return self.stock - self.crossings - self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """Reads counters that others keep; any thread may ask."""
+    """Calculates savings from counters of other parts; any thread may ask."""
 
     prices: Prices
     section: str
@@ -79,7 +79,7 @@ class Savings:
 
 
 class SavingsCollector(Collector):
-    """Shows the savings to Prometheus, or in shadow what would be saved, under names of its own."""
+    """Collects the savings; in shadow mode what would be saved, under other names."""
 
     def __init__(self, dollars: Callable[[], Dollars], *, is_shadow: bool = False) -> None:
         self._dollars = dollars
@@ -88,7 +88,7 @@ class SavingsCollector(Collector):
         )
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry, on the HTTP endpoint's threads."""
+        """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
         dollars = self._dollars()
         spent = CounterMetricFamily(
             f"{self._prefix}dollars",

@@ -20,7 +20,7 @@ ANSWERS = frozenset(
 
 
 class StoreTimes:
-    """Updated and read on any thread."""
+    """Measures calls to the object store. Any thread may update and read."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
@@ -37,12 +37,12 @@ class StoreTimes:
 
     @property
     def answered_s_ago(self) -> float | None:
-        """Seconds since the store did what it was asked; None: it has not since the agent started."""
+        """Seconds since the last successful call to the object store; None: none since the agent started."""
         return None if self._answered_s is None else max(self._clock() - self._answered_s, 0.0)
 
     @property
     def failed(self) -> tuple[float, str] | None:
-        """How many seconds ago the last call failed, and why; None: it did not fail."""
+        """How many seconds ago the last call failed, and why; None if it succeeded."""
         failed = self._failed
         return None if failed is None else (max(self._clock() - failed[0], 0.0), failed[1])
 

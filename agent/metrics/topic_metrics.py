@@ -18,7 +18,7 @@ Traffic = Mapping[TopicIdPartition, PartitionTraffic]
 
 @dataclass(slots=True)
 class TopicState:
-    """The state of a topic's partitions that are led here."""
+    """The summed state of one topic's partitions that are led here."""
 
     partitions: int = 0
     lag_bytes: int = 0
@@ -55,7 +55,7 @@ def by_topic(
 
 
 class TopicCollector(Collector):
-    """Shows the largest topics to Prometheus. `status` and `traffic` may be called on any thread."""
+    """Collects metrics of the largest topics. `status` and `traffic` are called on any thread."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class TopicCollector(Collector):
         held_back_s: Callable[[], Mapping[str, float | None]],
         most: int = 20,
     ) -> None:
-        """Show so many topics at most: each costs the monitoring several series (guessed).
+        """At most `most` topics are shown, because each costs the monitoring several series (guessed).
 
-        `held_back_s` is of the topics that have looks; None: there was none yet.
+        `held_back_s` returns how long links hold a topic's records back, by topic; None before a look.
         """
         self._status = status
         self._traffic = traffic
@@ -74,7 +74,7 @@ class TopicCollector(Collector):
         self._most = most
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry, on the HTTP endpoint's threads."""
+        """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
         lag = GaugeMetricFamily(
             "remote_wal_topic_lag_bytes", "Bytes of a topic led here that are not stored", labels=["topic"]
         )

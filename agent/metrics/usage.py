@@ -53,7 +53,7 @@ def store_counts(
 
 
 class UsageReport:
-    """Publishes counters that others keep. Use it in the event loop."""
+    """Publishes usage records from counters of other parts. For the event loop."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class UsageReport:
         is_led: Callable[[TopicIdPartition], bool],
         clients: Callable[[UsageRecord], ClientUsageRecord] | None = None,
     ) -> None:
-        """`stores`: see `store_counts`. `is_led`: whether this agent handles the partition.
+        """`stores` are those of `store_counts`. `is_led` returns whether this agent uploads the partition.
 
-        `clients` makes the record that accompanies another; None: there is none.
+        `clients` makes the client usage record beside a usage record; None: there is none.
         """
         self._identity = identity
         self._stores = stores
@@ -79,7 +79,7 @@ class UsageReport:
         self._sequence = 0
 
     async def run(self) -> None:
-        """Publish until cancelled, and then once more: the publisher must still accept it."""
+        """Publish until cancelled, and once more then: the publisher must still accept records."""
         try:
             await self.publish_when_due(asyncio.sleep)
         except asyncio.CancelledError:
@@ -97,7 +97,8 @@ class UsageReport:
             self.publish()
 
     def publish(self) -> None:
-        """Publish a record as of now, and the one that accompanies it: never that alone, because readers need both."""
+        """Publish a usage record as of now, and the client usage record beside it: both or none, because readers
+        need both."""
         record = self.record()
         try:
             self._publisher.publish(record)
@@ -109,7 +110,7 @@ class UsageReport:
             log.warning("usage_not_published", error=str(error), consequence="the next record tells of it")
 
     def record(self) -> UsageRecord:
-        """Return all counters as of now."""
+        """Return a usage record with all counters as of now."""
         metrics = self._metrics
         return UsageRecord(
             self._identity.broker_id,
@@ -137,7 +138,8 @@ class UsageReport:
 
 
 def client_usage(beside: UsageRecord, traffic: "ClientTraffic", prices: str) -> ClientUsageRecord:
-    """Return the usage record of a gateway's clients as of now. `prices` names the store's section in price tables."""
+    """Return the client usage record beside a usage record, as of now. `prices` names the store's section in price
+    tables."""
     return ClientUsageRecord(
         beside.broker_id,
         beside.incarnation,

@@ -36,7 +36,7 @@ OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
 
 
 class AgentSettings(BaseModel):
-    """All settings of the file, in sections."""
+    """All settings of the agent in server.properties, in sections."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -63,7 +63,7 @@ class AgentSettings(BaseModel):
 
     @property
     def is_shadow(self) -> bool:
-        """Whether nobody replicates through the agent."""
+        """Whether the agent runs in shadow mode: no broker replicates through it."""
         return self.process.mode == "shadow"
 
     @property
@@ -102,5 +102,5 @@ class AgentSettings(BaseModel):
 
     @classmethod
     def documented(cls) -> dict[str, FieldInfo]:
-        """Return every key, in the order of the documentation."""
+        """Return the field of each key, in the order of the documentation."""
         return {key: field for known in cls._keys().values() for key, field in known.items()}

@@ -24,7 +24,7 @@ _BROKER_TLS = "remote.wal.agent.broker.ssl"
 
 
 def check_bypass(settings: AgentSettings, broker: BrokerProperties) -> None:
-    """Check the settings. Raises AgentSettingsError, naming the key."""
+    """Check the settings of the bypass. Raises AgentSettingsError, naming the key."""
     if not settings.bypass.brokers:
         return
     _check_addresses(settings)
@@ -75,7 +75,8 @@ def _check_files(settings: AgentSettings, protocol: str) -> None:
 def bypass(
     broker: BrokerProperties, settings: AgentSettings, client: KafkaClientConfig, clock: Callable[[], float]
 ) -> Bypass | None:
-    """Return the bypass; None if dead agents are not bypassed. Raises AgentSettingsError when a login is missing.
+    """Return the way past dead agents to other brokers; None if they are not bypassed. Raises AgentSettingsError when a
+    login is missing.
 
     `clock` gives monotonic seconds.
     """
@@ -93,9 +94,8 @@ def _broker_logs_in(broker: BrokerProperties) -> bool:
 
 
 def client_login(client: KafkaClientConfig, key: str) -> "SaslLogin":
-    """Return the login of the agent's Kafka client, for a connection of its own. Raises AgentSettingsError naming
-    `key`, the setting that needs it.
-    """
+    """Return the login of the agent's Kafka client, for connections of its own. Raises AgentSettingsError naming
+    `key`, the setting that needs a login."""
     from replication.wire.sasl_login import MECHANISMS, SaslLogin
 
     mechanism, username, password = (
@@ -111,7 +111,7 @@ def client_login(client: KafkaClientConfig, key: str) -> "SaslLogin":
 
 
 def tls_context(settings: AgentSettings) -> ssl.SSLContext | None:
-    """Return a context for a connection to another broker's listener, from files read now.
+    """Return a TLS context for connections to another broker's listener, from files read now.
 
     Its certificate must name the dialled host. None if these listeners have no TLS. Raises OSError, ssl.SSLError.
     """

@@ -87,7 +87,7 @@ of its own [inherits](operations.md#on-for-all-topics) those of a pattern, or of
 
 
 def configuration_document() -> str:
-    """Return the whole file."""
+    """Return the content of docs/configuration.md."""
     shared, remote = tuple(ObjectBackendSettings.model_fields), tuple(RemoteBackendSettings.model_fields)
     backends = (
         ("Every storage manager", _model_rows(ObjectBackendSettings)),
@@ -107,7 +107,7 @@ def configuration_document() -> str:
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table in Markdown; the last cell of a row is prose without markup."""
+    """Return a Markdown table; the last cell of a row is prose without markup."""
     head = tuple(header)
     lines = [head, ("---",) * len(head), *((*cells, _prose(last)) for *cells, last in map(tuple, rows))]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

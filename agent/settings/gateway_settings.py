@@ -26,7 +26,7 @@ _KEY = "remote.wal.gateway"
 
 
 def parse_zone_listeners(value: object) -> object:
-    """Parse `az2=CLIENT_AZ2,az3=CLIENT_AZ3`."""
+    """Parse listeners by zone, such as `az2=CLIENT_AZ2,az3=CLIENT_AZ3`."""
     if not isinstance(value, str):
         return value
     listeners: dict[str, str] = {}
@@ -41,7 +41,7 @@ def parse_zone_listeners(value: object) -> object:
 
 
 def parse_networks(value: object) -> object:
-    """Parse `10.1.0.0/16=az1,10.2.0.0/16=az2`."""
+    """Parse zones by network, such as `10.1.0.0/16=az1,10.2.0.0/16=az2`."""
     if not isinstance(value, str):
         return value
     networks: dict[Network, str] = {}
@@ -59,7 +59,7 @@ ZoneListenersSetting = Annotated[dict[str, str], BeforeValidator(parse_zone_list
 
 
 class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
-    """Settings for clients of this zone with brokers of others, and for clients of other zones with this broker."""
+    """Settings for this zone's clients of brokers in other zones, and for other zones' clients of this broker."""
 
     enable: bool = Field(
         False,
@@ -140,22 +140,22 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     peer_ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
 
     def reached(self, others: Iterable[int]) -> list[int]:
-        """Return the brokers that clients may reach here; `others` are the other known brokers."""
+        """Return the brokers that clients may reach through this agent; `others` are the other known brokers."""
         return sorted(others) if self.zone_listeners else []
 
     @property
     def is_front(self) -> bool:
-        """Whether clients of all zones come by this agent, which stands in front of its broker alone."""
+        """Whether clients of all zones connect through this agent, in front of its broker alone."""
         return bool(self.durable_listener) and not self.zone_listeners
 
     @property
     def by_agents(self) -> set[str]:
-        """The broker's listeners whose clients come through agents."""
+        """The names of the broker's listeners whose clients come through agents."""
         return {*self.zone_listeners.values(), self.durable_listener} - {""}
 
 
 class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce.")):
-    """Settings for Produce requests through object storage; both the gateway and the broker's agent must have it on."""
+    """Settings for Produce requests through object storage. Both the gateway and the broker's agent must have it on."""
 
     enable: bool = Field(
         False,
@@ -167,7 +167,7 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
 
 
 def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: BrokerProperties) -> None:
-    """Check the settings. Raises AgentSettingsError, naming the key."""
+    """Check the gateway's settings against each other and the broker's. Raises AgentSettingsError, naming the key."""
     if not settings.enable:
         return
     if not broker.rack:
@@ -192,10 +192,10 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
 
 
 def left_to_broker(settings: GatewaySettings, broker: BrokerProperties) -> GatewaySettings:
-    """Return the settings without the port for clients that the broker listens at itself.
+    """Return the settings without the port for clients at which the broker itself listens.
 
-    So an operator takes the agent away from in front by the broker's own lines: an agent that took the port first would
-    keep the broker from starting.
+    So an operator can remove the agent from in front of the broker by the broker's lines alone: an agent that took the
+    port first would keep the broker from starting.
     """
     own = broker.listeners.get(settings.durable_listener) if settings.enable else None
     if own is None or own.port != settings.durable_port:

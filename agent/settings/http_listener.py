@@ -18,7 +18,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_http_listener(listener: Listener, settings: HttpSettings) -> None:
-    """Check the listener. Raises AgentSettingsError naming the key."""
+    """Check that the listener is on loopback, or encrypted and with access control. Raises AgentSettingsError naming
+    the key."""
     is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{_KEY}.ssl.*")
     if settings.ssl_ca_file is not None and not is_encrypted:
         raise AgentSettingsError(f"{_KEY}.ssl.ca.file: needs {_KEY}.ssl.certificate.file and .key.file")

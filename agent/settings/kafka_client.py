@@ -22,7 +22,7 @@ def client_config(broker: BrokerProperties, settings: ClientSettings) -> KafkaCl
 
 
 def bootstrap_listener(broker: BrokerProperties, settings: ClientSettings) -> str:
-    """Return the broker's listener for the agent if no servers are named. Raises AgentSettingsError.
+    """Return the broker's listener that the agent uses if no servers are named. Raises AgentSettingsError.
 
     It is the first client listener, or the one that brokers and clients share, as in Kafka's own default file. One that
     is advertised for this host alone comes last: replication's is, also before brokers use it.
@@ -45,7 +45,7 @@ def client_listeners(broker: BrokerProperties) -> list[str]:
 
 
 def check_client(broker: BrokerProperties, settings: AgentSettings) -> None:
-    """Check the settings. Raises AgentSettingsError, naming the key."""
+    """Check the settings of the agent's Kafka client. Raises AgentSettingsError, naming the key."""
     name, gateway = settings.client.client_listener, settings.gateway
     if name and name not in client_listeners(broker):
         raise AgentSettingsError(f"{_KEY}: {name} is none of the broker's listeners for clients")

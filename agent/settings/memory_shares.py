@@ -39,12 +39,12 @@ _READ_QUARTERS = 5
 
 
 def cache_bytes(settings: AgentSettings) -> int:
-    """Return the bytes of objects that are cached or being read at most: a tenth of the memory (guessed)."""
+    """Return how many bytes of objects may be cached or being read: a tenth of the memory (guessed)."""
     return settings.process.memory_bytes // 10
 
 
 def other_bytes(settings: AgentSettings) -> int:
-    """Return the memory that is not for frames."""
+    """Return how many bytes of the memory are not for frames."""
     return _fixed_bytes(settings) + _READ_QUARTERS * cache_bytes(settings) // 4
 
 
@@ -79,7 +79,7 @@ def _fixed_bytes(settings: AgentSettings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FrameBytes:
-    """The memory for the frames of all connections together, by direction."""
+    """The bytes of memory for frames of all connections together, by direction."""
 
     requests: int
     """Limits frames from other agents to the local broker."""
@@ -88,6 +88,6 @@ class FrameBytes:
 
 
 def frame_bytes(settings: AgentSettings) -> FrameBytes:
-    """Return a quarter for requests, which are small, and the rest for responses."""
+    """Return the memory for frames: a quarter for requests, which are small, and the rest for responses."""
     eighth = (settings.process.memory_bytes - other_bytes(settings)) // 8
     return FrameBytes(2 * eighth, 3 * eighth, 3 * eighth)

@@ -77,16 +77,16 @@ class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
 
     @property
     def agents_ca_file(self) -> Path | None:
-        """The authority of the agents' certificates for each other."""
+        """The authority that signs the agents' certificates for each other."""
         return self._agents_ca_file
 
     def trust_agents(self, ca_file: Path | None) -> None:
-        """Take the authority over from where it is set."""
+        """Set the authority that signs the agents' certificates, which another section has."""
         self._agents_ca_file = ca_file
 
     @property
     def registered(self) -> str:
-        """The address that others use: host:port, or a URL under TLS."""
+        """The address to register for others: host:port, or a URL under TLS."""
         return str(self.listener) if self.ssl_certificate_file is None else f"https://{self.listener}"
 
 
@@ -109,7 +109,7 @@ class ClientSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
 
 class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
-    """The process: what it does, its directory, its end, its memory, its intervals."""
+    """Settings of the process: its mode, state directory, shutdown, memory and intervals."""
 
     mode: Literal["replication", "shadow"] = Field(
         "replication",
@@ -138,7 +138,7 @@ class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
 
 class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
-    """Who may connect without TLS, or without an agent."""
+    """Settings of who may connect without TLS, or without an agent."""
 
     plaintext_enable: bool = Field(False, description="Accepts that other hosts reach the peer listener without TLS.")
     replica_user: UserSetting = Field(
@@ -177,7 +177,7 @@ class BypassSettings(Section, alias_generator=keyed("remote.wal.agent.bypass."))
 
 
 class BrokerTlsSettings(Section, alias_generator=keyed("remote.wal.agent.broker.ssl.")):
-    """The agent's certificate for its own broker, and its trust there, if the inter-broker listener uses TLS."""
+    """The certificate that the agent shows its own broker, and what it trusts there, if their listener uses TLS."""
 
     certificate_file: Path | None = Field(
         None,

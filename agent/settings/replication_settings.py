@@ -55,12 +55,12 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
 
     @property
     def takes_digests(self) -> bool:
-        """Whether CRC32C alone is not sufficient."""
+        """Whether links carry SHA-256 digests besides CRC32C."""
         return self.digest == "sha256"
 
 
 class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration.")):
-    """Settings of reading linked ranges."""
+    """Settings of reading the ranges that links name."""
 
     timeout_s: Seconds = Field(
         1000, ge=1, description="How long a response waits for object storage before its bytes are asked for inline."

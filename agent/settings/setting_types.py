@@ -61,7 +61,7 @@ def _parse_buckets(value: object) -> object:
 
 
 def parse_patterns(value: object) -> object:
-    """Parse regular expressions by commas; the comma of a quantifier as `{1,3}` is none of them."""
+    """Parse regular expressions separated by commas; the comma in a quantifier such as `{1,3}` does not separate."""
     if not isinstance(value, str):
         return value
     patterns = tuple(filter(None, (part.strip() for part in re.split(r",(?!\d*\})", value))))
@@ -72,7 +72,7 @@ def parse_patterns(value: object) -> object:
 
 
 def parse_user(value: object) -> object:
-    """Parse a user of this host, by name or number. Returns its number."""
+    """Parse a user of this host, by name or number. Returns the number."""
     if not isinstance(value, str) or value.isdecimal():
         return value
     try:
@@ -96,7 +96,7 @@ else:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return milliseconds, as Kafka counts time."""
+    """Convert seconds to whole milliseconds, as Kafka's settings count time."""
     return round(seconds * 1000)
 
 
@@ -111,7 +111,7 @@ def keyed(prefix: str) -> Callable[[str], str]:
 
 
 class Section(BaseModel):
-    """One room's settings. `keyed` makes their keys, unless a field has an alias of its own."""
+    """One section of the settings. `keyed` makes its keys, unless a field has an alias of its own."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, validate_default=True, hide_input_in_errors=True

@@ -32,7 +32,7 @@ _LOGIN = re.compile(r"//[^/@]*@")
 
 
 def shown_configuration(broker: BrokerProperties, settings: AgentSettings) -> dict[str, Any]:
-    """Return as JSON each key with its value, and which of them were set."""
+    """Return for JSON the effective value of each key, and which keys the file sets."""
     spec = storage_spec(settings.storage, broker)
     stores = {
         **_of_store(spec.impl_prefix, spec.settings),

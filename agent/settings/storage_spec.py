@@ -7,7 +7,8 @@ from plugin.zones.buckets import StorageSpec
 
 
 def storage_spec(settings: StorageSettings, broker: BrokerProperties) -> StorageSpec:
-    """Return it for the agent of this broker: with a bucket for each zone, it writes to that of its own."""
+    """Return the spec of the storage manager for this broker's agent; with a bucket for each zone, it writes to its
+    zone's."""
     return StorageSpec(
         settings.manager_class_name,
         settings.manager_class_path,

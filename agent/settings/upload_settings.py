@@ -13,7 +13,7 @@ from plugin.zones.buckets import BUCKETS_KEY
 
 
 class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage.")):
-    """Whether there is object storage, and which storage manager."""
+    """Settings of whether there is object storage, and of its storage manager."""
 
     system_enable: bool = Field(
         False, description="Whether the agent uploads and links at all (KIP-1176). Off, it relays everything as it is."
@@ -54,12 +54,12 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
 
     @property
     def price_section(self) -> str:
-        """The section of the price table for the store."""
+        """The section of the price table that has the store's prices."""
         return self.prices_store or section_of(self.manager_class_name)
 
 
 class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
-    """RemoteWalLogManager, its RLMWalTasks and its RLMWalCombineTask."""
+    """Settings of RemoteWalLogManager, its RLMWalTasks and its RLMWalCombineTask."""
 
     combiner_thread_pool_size: int = Field(
         4,
@@ -122,7 +122,7 @@ class QuotaSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
 
 
 class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
-    """The archive: its storage manager, its task, the care of its objects."""
+    """Settings of the archive: its storage manager, its task, and the deletion of its objects."""
 
     enable: bool = Field(
         False,
@@ -141,5 +141,5 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
 
     @property
     def price_section(self) -> str:
-        """The section of the price table for the archive's store."""
+        """The section of the price table that has the archive's store's prices."""
         return section_of(self.storage_manager_class_name)

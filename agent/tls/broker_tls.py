@@ -28,7 +28,7 @@ _CLIENT_AUTH = {"required": ssl.CERT_REQUIRED, "requested": ssl.CERT_OPTIONAL, "
 
 @dataclass(frozen=True, slots=True)
 class BrokerTlsPlan:
-    """How the agent and its own broker show each other certificates: from which files, and which are required."""
+    """The files for TLS between the agent and its own broker, and whether each side must show a certificate."""
 
     identity: tuple[Store, ...]
     """Key and certificates, in one store or in two."""
@@ -44,25 +44,26 @@ class BrokerTlsPlan:
 
     @property
     def vouches(self) -> bool:
-        """Whether the agent's certificate alone authenticates those for whom it dials."""
+        """Whether the broker trusts connections by the agent's certificate alone, without a login."""
         return self.client_auth is not ssl.CERT_NONE and not self.has_login
 
     def client_context(self) -> ssl.SSLContext:
-        """Return a context to dial the broker. Raises AgentSettingsError, OSError, TLS errors included."""
+        """Return a TLS context to connect to the broker. Raises AgentSettingsError, OSError, TLS errors included."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.checks_names
         self._load(context)
         return context
 
     def server_context(self) -> ssl.SSLContext:
-        """Return a context for connections of the broker. Raises AgentSettingsError, OSError, TLS errors included."""
+        """Return a TLS context for connections from the broker. Raises AgentSettingsError, OSError, TLS errors
+        included."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = self.client_auth
         self._load(context)
         return context
 
     def identity_pem(self) -> bytes:
-        """Return the key and certificates that are shown. Raises AgentSettingsError, OSError."""
+        """Return the key and certificates that the agent shows, as PEM. Raises AgentSettingsError, OSError."""
         return b"\n".join(map(identity_pem, self.identity))
 
     def _load(self, context: ssl.SSLContext) -> None:
@@ -82,7 +83,7 @@ class BrokerTlsPlan:
 
     @property
     def certificates(self) -> tuple[Store, ...]:
-        """The shown certificates, without a key in its own store, and the trusted ones."""
+        """The stores of the certificates that the agent shows and of those that it trusts."""
         shown = [store for store in self.identity if store.key not in (f"{_KEY}.key.file", "ssl.keystore.key")]
         return (*shown, *(() if self.authorities is None else (self.authorities,)))
 
@@ -172,10 +173,10 @@ class _ListenerKeys:
 
 
 class BrokerTls:
-    """The contexts, kept up to date with the files."""
+    """The TLS contexts between agent and broker, read again when their files change."""
 
     def __init__(self, plan: BrokerTlsPlan) -> None:
-        """Read the files. Raises AgentSettingsError, OSError."""
+        """Read all files. Raises AgentSettingsError, OSError."""
         self.plan = plan
         self._seen = self._look()
         self._client, self._server = self._read()

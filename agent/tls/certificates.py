@@ -28,7 +28,8 @@ _LOOK_S = 3600.0
 
 
 def certificate_stores(broker: BrokerProperties, settings: AgentSettings) -> dict[str, Store]:
-    """Return the named stores by their keys; the broker's own if the agent shows and trusts these."""
+    """Return the stores of the agent's certificates by their keys; the broker's own if the agent shows and trusts
+    these."""
     of = (settings.tls, settings.http, settings.bypass, settings.gateway)
     named = {
         str(type(section).model_fields[name].alias): getattr(section, name)
@@ -42,7 +43,8 @@ def certificate_stores(broker: BrokerProperties, settings: AgentSettings) -> dic
 
 
 def days_left(store: Store, now_ms: int) -> float:
-    """Return the days left; negative after expiry. Raises OSError, ValueError, AgentSettingsError."""
+    """Return for how many days a store's certificates are valid; negative after expiry. Raises OSError, ValueError,
+    AgentSettingsError."""
     from cryptography.x509 import load_pem_x509_certificates
 
     trusted = store.key.endswith("ca.file") or "truststore" in store.key
@@ -53,7 +55,7 @@ def days_left(store: Store, now_ms: int) -> float:
 
 
 def told(store: Store, days: float) -> str | None:
-    """Return the warning for a store; None while it is valid for long."""
+    """Return the warning about a store with so many days left; None if that is long enough."""
     key, file = store.key, store.path or "what stands there"
     if math.isnan(days):
         return f"{key}: {file} cannot be read as certificates"
@@ -63,10 +65,10 @@ def told(store: Store, days: float) -> str | None:
 
 
 class CertificateWatch:
-    """Checks from time to time, because files are exchanged. Used from the event loop; `soon` on any thread."""
+    """Checks from time to time how long certificates are valid. For the event loop; `soon` on any thread."""
 
     def __init__(self, registry: CollectorRegistry, stores: Mapping[str, Store], wall_ms: Callable[[], int]) -> None:
-        """`stores` are by their keys."""
+        """`stores` are the stores of certificates by their keys."""
         self._stores = stores
         self._wall_ms = wall_ms
         self._days = Gauge(
@@ -79,13 +81,13 @@ class CertificateWatch:
         """The texts for /readyz."""
 
     async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Check for ever, unless there are none."""
+        """Check for ever; returns at once if there are no certificates."""
         while self._stores:
             await asyncio.to_thread(self.look)
             await sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Read them, and log those that end soon: each time, because that is once an hour."""
+        """Read the certificates, and log those that expire soon."""
         found = {key: self._looked_at(store) for key, store in self._stores.items()}
         for key, days in found.items():
             self._days.labels(key).set(days)

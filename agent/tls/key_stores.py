@@ -20,7 +20,7 @@ _PEM = b"-----BEGIN "
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A file, or PEM text in the settings themselves."""
+    """A key store or trust store: a file, or PEM text in the settings themselves."""
 
     key: str
     """The setting that names it, for errors."""
@@ -35,7 +35,8 @@ class Store:
 
 
 def identity_pem(store: Store) -> bytes:
-    """Return a private key, which may still be encrypted, and its certificates. Raises AgentSettingsError, OSError."""
+    """Return a store's private key, which may still be encrypted, and its certificates. Raises AgentSettingsError,
+    OSError."""
     content = store.read()
     if _PEM in content:
         return content
@@ -52,7 +53,7 @@ def identity_pem(store: Store) -> bytes:
 
 
 def authorities_pem(store: Store) -> str:
-    """Return the certificates to trust. Raises AgentSettingsError, OSError."""
+    """Return the certificates that a store trusts, as PEM. Raises AgentSettingsError, OSError."""
     content = store.read()
     if _PEM in content:
         return content.decode("ascii", "ignore")  # comments may be in any encoding, and OpenSSL accepts only ASCII
@@ -65,7 +66,7 @@ def authorities_pem(store: Store) -> str:
 
 
 def first_certificate(pem: bytes) -> "x509.Certificate":
-    """Return the holder's own certificate. Raises AgentSettingsError."""
+    """Return the first certificate in PEM text: the holder's own. Raises AgentSettingsError."""
     from cryptography import x509
 
     try:
@@ -75,7 +76,7 @@ def first_certificate(pem: bytes) -> "x509.Certificate":
 
 
 def names_host(certificate: "x509.Certificate", host: str) -> bool:
-    """Whether it is valid for a host, by name or by address (RFC 6125: a star replaces one label)."""
+    """Whether the certificate is valid for a host, by name or by address (RFC 6125: a star replaces one label)."""
     from cryptography import x509
 
     try:

@@ -29,7 +29,7 @@ class StorageMetrics:
 
 @dataclass(frozen=True, slots=True)
 class AgentResources:
-    """All but the identity is kept when the storage system is restarted."""
+    """What the parts of the storage system share. All but the identity stays when that is restarted."""
 
     configuration: Configuration
     identity: AgentIdentity

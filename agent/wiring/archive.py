@@ -38,10 +38,10 @@ _RETRY_S, _RETRY_MAX_S = 1.0, 300.0
 
 
 def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Prices) -> ArchiveLinks | None:
-    """Return the source of links to archive objects; None when the agent's own archive is off.
+    """Return the source of links to archive objects; None when this agent's archive is off.
 
-    It then still knows of objects, but its peers may not be able to read them either. If reading from the archive never
-    pays, only topics with the policy `always` get such links.
+    Without its own archive the agent still knows archive objects, but its peers may not be able to read them. If
+    reading from the archive never pays, only topics with the policy `always` get such links.
     """
     if not settings.enable:
         return None
@@ -52,7 +52,7 @@ def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Pric
 
 
 def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
-    """Return the limits of task and care."""
+    """Return the limits of the archive's task and of deletions, by the settings."""
     archive = settings.archive
     return ArchivingLimits(
         ArchiveTaskLimits(
@@ -67,7 +67,7 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
 
 
 def build_archiving(around: AgentResources, kafka: KafkaFollowing, duties: Callable[[], CareDuties]) -> Archiving:
-    """Build the archive. `duties` is called on a thread."""
+    """Build the archive. `duties` is called on a thread, before each round of deletions."""
     metadata, settings = kafka.metadata, around.settings
     sources = ArchiveSources(
         around.identity.cluster_id,

@@ -96,7 +96,7 @@ _OF_LINKS = PeerCapabilities.ARCHIVE_LINKS | PeerCapabilities.LINK_DIGESTS
 
 
 class ClientGateway:
-    """The parts of the gateway. Create and use it in the event loop."""
+    """Builds and runs the parts of the zone gateway. Create and use it in the event loop."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class ClientGateway:
         proxies: ZoneProxies,
         ask_anew: Callable[[], object],
     ) -> None:
-        """`peers` are the agents of other brokers, at least of all that are reached here; some may come later.
+        """`peers` are the other brokers' agents, at least those that clients reach here; some may be added later.
 
-        `leader` and `follower` are those of replication; `store` may be away. `ask_anew` asks Kafka again which topics
-        there are, and who leads them.
+        `leader` and `follower` are the contexts of replication; `store` returns the object store, None until it is
+        loaded. `ask_anew` makes the agent ask Kafka again for topics and leaders.
         """
         self._configuration = configuration
         self.settings, self.peers, self.proxies = configuration.settings.gateway, peers, proxies
@@ -233,7 +233,7 @@ class ClientGateway:
         return ports
 
     async def start(self, handed: ListeningSockets) -> None:
-        """Listen for clients, at handed-over sockets where there are any.
+        """Listen for clients, on sockets from the service manager where there are any.
 
         Raises OSError naming the address or file, ssl.SSLError.
         """
@@ -245,7 +245,7 @@ class ClientGateway:
             await port.start(handed.take(name, address))
 
     async def keep_to_peers(self) -> bool:
-        """Listen for the brokers that clients reach here now; after the start. Returns whether all are served."""
+        """Listen for the brokers that clients reach here now, and no others. Returns whether all are served."""
         return await self.clients.keep_to(self._addresses())
 
     def _addresses(self) -> dict[int, Address]:
@@ -269,7 +269,8 @@ class ClientGateway:
         storage: RemoteWalStorageManager,
         lease: LeaseWatch,
     ) -> None:
-        """Use this metadata to find what logs want of the gateways' objects, while the lease allows deletions."""
+        """Start to use this metadata to find gateways' objects that no log refers to, and delete them while the
+        lease allows it."""
 
         def doubt() -> str:
             return metadata.doubt() if lease.may_delete else "the lease in the bucket is not known to be this cluster's"
@@ -281,7 +282,7 @@ class ClientGateway:
 
     @property
     def degraded(self) -> list[str]:
-        """What does not work for clients."""
+        """What does not work for clients, as texts for people."""
         away = self.clients.unreached
         told = [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
         if self._holding is not None and self._holding.metrics.are_refused_late:

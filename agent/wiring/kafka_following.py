@@ -60,20 +60,21 @@ T = TypeVar("T")
 
 
 class KafkaListener(Protocol):
-    """What depends on Kafka. Called in the event loop."""
+    """Is notified of what the agent learns from Kafka. Called in the event loop."""
 
     def register(self) -> None:
         """Publish this incarnation's registration to the metadata topic."""
 
     def settings_read(self, table: SettingsTable) -> None:
-        """Take the settings topic's content, once it is known, once topics' ids are known too, and at each change."""
+        """Take the content of the settings topic: once it is read, once topics' ids are known, and at each change."""
 
     def assigned(self, assignments: list[Assignment]) -> None:
-        """Take the partitions that are led here, each time that Kafka has said who leads."""
+        """Take the partitions that are led here, each time that Kafka was asked who leads."""
 
 
 class KafkaFollowing:
-    """Keeps the assignments up to date. Create and use it in the event loop; blocking calls run in its own threads."""
+    """Runs the agent's readers of Kafka, and notifies its listener. For the event loop; blocking calls run in its
+    own threads."""
 
     def __init__(self, around: AgentResources, metadata: FollowedMetadata, listener: KafkaListener) -> None:
         settings, identity, client = around.settings, around.identity, around.configuration.client
@@ -133,11 +134,12 @@ class KafkaFollowing:
 
     @property
     def missing(self) -> set[str]:
-        """What the agent does not know yet; empty when ready."""
+        """What the agent has not read from Kafka yet, as texts; empty when ready."""
         return self._missing if self.leadership.is_known else self._missing | {"leadership"}
 
     async def run(self) -> None:
-        """Follow Kafka until cancelled, whether or not it is up. Raises what ended one of its readers for good."""
+        """Follow Kafka until cancelled, retrying while it is down. Raises the error that ended one of its readers
+        for good."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._run())
@@ -161,7 +163,7 @@ class KafkaFollowing:
 
     @property
     def enabled_topics(self) -> list[str]:
-        """The topics that have the feature on, as far as the agent has read, sorted; any thread may ask."""
+        """The names of topics that are enabled, as far as the settings were read, sorted; any thread may ask."""
         return sorted(name for name, topic in self.topic_settings.topics.items() if topic.enable)
 
     async def _run(self) -> None:

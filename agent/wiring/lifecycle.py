@@ -54,7 +54,7 @@ this is far below the time-to-live of uploads with an unknown end."""
 
 
 class Lifecycle:
-    """Runs the tasks. Create and use it in the event loop."""
+    """Runs the tasks for combined segments after their upload. Create and use it in the event loop."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class Lifecycle:
         on_observation: Callable[[Observation], Observation],
         declare_loss: Callable[[DeclaredGap], None],
     ) -> None:
-        """`is_under_way` reports uploads; `on_observation` returns what conclusions are drawn from.
+        """`is_under_way` returns whether an upload still runs; `on_observation` returns the observation to draw
+        conclusions from.
 
         `declare_loss` is called with what a led log lost without an election.
         """
@@ -129,7 +130,7 @@ class Lifecycle:
         self._failover.set_led(assignments)
 
     async def run(self) -> None:
-        """Run the tasks until cancelled; another object's next run continues what is half done."""
+        """Run the tasks until cancelled; what is half done then is continued by the next run of the agent."""
         loop, changed = asyncio.get_running_loop(), self._failover.led_changed
         try:
             while not await loop.run_in_executor(self._threads, self._metadata.was_read, _METADATA_WAIT_S):

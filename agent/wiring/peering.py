@@ -16,7 +16,7 @@ from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 
 
 def peer_tls(settings: TlsSettings) -> PeerTls | None:
-    """Return the agents' certificates for each other; None if they speak plaintext."""
+    """Return the TLS files for connections between agents; None if they speak plaintext."""
     certificate, key, authority = settings.certificate_file, settings.key_file, settings.ca_file
     if certificate is None or key is None or authority is None:
         return None
@@ -24,7 +24,7 @@ def peer_tls(settings: TlsSettings) -> PeerTls | None:
 
 
 def gateway_tls(settings: TlsSettings, gateway: GatewaySettings) -> PeerTls | None:
-    """Return the gateway's certificate for other agents. Without TLS between agents nobody asks for it."""
+    """Return the TLS files with the gateway's certificate; None without TLS between agents."""
     own = peer_tls(settings)
     certificate, key = gateway.peer_ssl_certificate_file, gateway.peer_ssl_key_file
     if own is None or certificate is None or key is None:
@@ -43,14 +43,13 @@ def replica_listeners(broker: BrokerProperties, settings: PeerSettings) -> dict[
 
 
 def posing_address(settings: PeerSettings, broker_id: int) -> Address:
-    """Return the address at which this agent stands in for that broker."""
+    """Return the address at which this agent stands in for that broker, for its own broker."""
     return Address(settings.replica_listen_host, settings.replica_port_base + broker_id)
 
 
 def is_forwarded(broker: BrokerProperties, port: int) -> bool:
-    """Return whether the agent forwards this port to its own broker: it is the one that the broker advertises to other
-    brokers, and none of its listeners is there.
-    """
+    """Return whether the agent forwards this port to its own broker: the broker advertises it to other brokers, and
+    has no listener there."""
     advertised = broker.advertised_listeners.get(broker.inter_broker_listener_name)
     return (
         advertised is not None and advertised.port == port and all(at.port != port for at in broker.listeners.values())
@@ -64,9 +63,8 @@ def broker_listener(broker: BrokerProperties) -> Address:
 
 
 def broker_requests(broker: BrokerProperties, settings: AccessSettings) -> BrokerRequests:
-    """Return the requests that brokers may send each other, with those of KIP-405's metadata manager if it uses
-    agents.
-    """
+    """Return the kinds of requests that brokers may send each other, with those of KIP-405's metadata manager if it
+    uses agents."""
     raw, inter_broker = broker.raw, broker.inter_broker_listener_name
     is_tiered = raw.get("remote.log.storage.system.enable", "").lower() == "true"
     listener = raw.get("remote.log.metadata.manager.listener.name", inter_broker)
@@ -75,9 +73,9 @@ def broker_requests(broker: BrokerProperties, settings: AccessSettings) -> Broke
 
 
 def max_request_bytes(broker: BrokerProperties) -> int:
-    """Return the largest request that brokers accept, as far as the own one shows.
+    """Return the largest request that brokers accept, judged by the local broker's settings.
 
-    Others refuse larger ones themselves.
+    Other brokers refuse larger ones themselves.
     """
     return max(int(broker.raw.get("socket.request.max.bytes", "0")), DEFAULT_MAX_FRAME_BYTES)
 

@@ -82,7 +82,7 @@ _CATCH_UP_READS = 4
 
 
 class Relaying:
-    """The parts of relaying. Create and use it in the event loop."""
+    """Builds and runs both proxies and what they need to relay inline. Create and use it in the event loop."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Relaying:
         archive: Callable[[], ArchiveReads | None],
         clock: Callable[[], float],
     ) -> None:
-        """`archive` returns the archive's store once it is there; `clock` gives monotonic seconds."""
+        """`archive` returns the archive's store, None until it is loaded; `clock` gives monotonic seconds."""
         self._configuration = configuration
         settings, broker = configuration.settings, configuration.broker
         self.metrics = metrics = ReplicationMetrics(registry)
@@ -212,17 +212,17 @@ class Relaying:
 
     @property
     def traffic(self) -> Traffic:
-        """The bytes that followers got, or in shadow would have got."""
+        """The bytes that followers got; in shadow mode those that they would have got."""
         return self.metrics.traffic if self.shadow is None else self.shadow.traffic
 
     @property
     def requests(self) -> RequestCounts:
-        """The requests to the store, or in shadow those that would have been."""
+        """The requests to the object store; in shadow mode those that there would have been."""
         return self.storage.request_counts if self.shadow is None else self.shadow.requests
 
     @property
     def runs(self) -> dict[str, Callable[[], Coroutine[None, None, None]]]:
-        """What runs beside the listeners, by name."""
+        """The background tasks beside the listeners, as functions by name."""
         keep_to_peers = self.gateway.keep_to_peers if self.gateway is not None else None
         runs: dict[str, Callable[[], Coroutine[None, None, None]]] = {
             "peers": partial(self.found_peers.run, keep_to_peers),
@@ -232,7 +232,8 @@ class Relaying:
         return (runs if self.shadow is None else {}) | {"link pauses": self.pauses.run}
 
     async def start(self, handed: ListeningSockets) -> None:
-        """Listen for the local broker and other agents, at handed-over sockets where there are any; not in shadow.
+        """Listen for the local broker and other agents, on sockets from the service manager where there are any; not in
+        shadow mode.
 
         Raises OSError naming the address.
         """
@@ -308,7 +309,7 @@ def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> Memo
 
 
 def catch_up_read_limits(settings: AgentSettings) -> CatchUpReadLimits:
-    """Use at most a quarter of the cache, and half of the time that a response has."""
+    """Return the limits of catch-up reads: a quarter of the cache, and half of the time that a response may take."""
     return CatchUpReadLimits(
         _CATCH_UP_READS,
         settings.catch_up.fetch_max_bytes_per_second,

@@ -26,7 +26,8 @@ _READ_S = 10.0
 
 
 async def stand_by_for(configuration: Configuration, file: Path) -> None:
-    """Lead clients of the own zone while nobody listens for them. Raises AgentSettingsError, OSError, ssl.SSLError."""
+    """Run the standby for the own zone's clients while no agent listens for them. Raises AgentSettingsError,
+    OSError, ssl.SSLError."""
     settings, client = configuration.settings.gateway, configuration.client
     if not settings.durable_listener:
         raise AgentSettingsError(f"{file}: clients of this broker's zone do not come by its agent: it needs no standby")
@@ -57,7 +58,7 @@ def local_address(broker: BrokerProperties, listener: str) -> Address:
 
 
 def client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:
-    """Return the server context for clients' TLS."""
+    """Return a function that makes the TLS context for clients; it returns None without TLS."""
     certificate, key, authority = settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_ca_file
     if certificate is None or key is None:
         return lambda: None

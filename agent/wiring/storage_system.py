@@ -56,7 +56,7 @@ STORAGE, STORAGE_LOADING, PUBLICATION = "storage", "object storage", "metadata p
 
 
 def open_metadata(around: AgentResources) -> FollowedMetadata:
-    """Open what the agent knows of the metadata topic. Blocks."""
+    """Open the stores of what the agent knows from the metadata topic. Blocks."""
     identity, storage = around.identity, around.relaying.storage
     file = StoreFile(around.settings.process.state_directory, identity.cluster_id)
     keeper = SnapshotKeeper(
@@ -67,7 +67,7 @@ def open_metadata(around: AgentResources) -> FollowedMetadata:
 
 
 class StorageRun:
-    """One run of all parts. Create and use it in the event loop."""
+    """One run of the storage system's parts. Create and use it in the event loop."""
 
     def __init__(self, around: AgentResources, usage: UsageReport, metadata: FollowedMetadata) -> None:
         self._around = around
@@ -101,7 +101,7 @@ class StorageRun:
             relaying.gateway.kafka_is_followed(kafka.metadata, relaying.storage, kafka.lease)
 
     async def run(self) -> None:
-        """Run until cancelled, and then upload what was read before. Raises what ended a part."""
+        """Run until cancelled, and then upload what was read before. Raises the error that ended a part."""
         runs = [self.kafka.run, self.write_path.run, self.alarms.run]
         if self._around.settings.has_store:
             self.register()  # it goes before uploads
@@ -161,7 +161,7 @@ class StorageRun:
 
     @property
     def missing(self) -> list[str]:
-        """What is not known of Kafka, or not to be trusted."""
+        """What is not read from Kafka yet, or in doubt, as texts for people."""
         reasons = [f"{name} not known yet" for name in sorted(self.kafka.missing)]
         if fenced := self.kafka.incarnation.fenced_because:
             reasons.append(f"nothing is uploaded: {fenced}")
@@ -174,7 +174,7 @@ class StorageRun:
 
     @property
     def degraded(self) -> list[str]:
-        """What waits for a person, while replication has all it needs."""
+        """Problems that wait for an operator while replication works, as texts for people."""
         doubt = self.kafka.metadata.doubt()
         told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
         if self.kafka.leadership.is_known and (away := self.kafka.leadership.unknown_because):
@@ -193,17 +193,17 @@ class StorageRun:
         return told + [str(problem) for problem in self.kafka.topics.problems]
 
     def objects(self) -> dict[str, Any]:
-        """Return the combined segments that exist."""
+        """Return a summary of the combined segments that exist."""
         return object_summary(self.kafka.metadata.store, self._around.clocks.wall_ms())
 
     @property
     def archive_storage(self) -> ObjectArchiveStorage | None:
-        """The archive's store; None until it has answered."""
+        """The archive's store; None until it is loaded."""
         return self._archiving.storage if self._archiving is not None else None
 
 
 class StorageSystem:
-    """The present run, and what outlives it. See the module's theory."""
+    """Runs the storage system and restarts it after defects; holds what outlives a run."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class StorageSystem:
         clocks: Clocks,
         next_incarnation: Callable[[int], int],
     ) -> None:
-        """`next_incarnation` returns one above the given one, and above all that existed here."""
+        """`next_incarnation` returns an incarnation above the given one and above all earlier ones of this broker."""
         settings, gateway = configuration.settings, relaying.gateway
         self._supervisor = supervisor
         self._next_incarnation = next_incarnation
@@ -241,16 +241,16 @@ class StorageSystem:
         """None while it is being restarted."""
 
     def start(self) -> None:
-        """Begin, whether or not Kafka and the store are there."""
+        """Start the storage system, retrying while Kafka or the store are away."""
         if self._around.settings.has_store:
             self._supervisor.start(STORAGE_LOADING, self.loading.run)
         self._supervisor.start(PUBLICATION, self._publish)
         self._supervisor.start(STORAGE, self._run)
 
     async def stop(self) -> None:
-        """Upload and publish what is left, as far as the shutdown time allows, and release everything.
+        """Upload and publish what is left, within the shutdown time, and release everything.
 
-        Relaying must continue meanwhile: the metadata topic itself is replicated through it.
+        Relaying must continue meanwhile, because the metadata topic itself is replicated through it.
         """
         await self._supervisor.stop(STORAGE)
         await asyncio.to_thread(self.publisher.flush, self._around.settings.process.shutdown_timeout_s)
@@ -261,12 +261,12 @@ class StorageSystem:
 
     @property
     def incarnation(self) -> int:
-        """The incarnation that uploads."""
+        """The incarnation under which the agent uploads now."""
         return self._around.identity.incarnation
 
     @property
     def missing(self) -> list[str]:
-        """What is missing for all of the agent's work, except parts that are down."""
+        """What is missing for the agent to do all of its work, except parts that are down, as texts for people."""
         reasons = self.current.missing if self.current is not None else [STARTING]
         if (stalled := self.publication.stalled_because) is not None:
             reasons = [*reasons, f"metadata is not published, so all goes inline: {stalled}"]

@@ -65,7 +65,7 @@ within ten points of what agents link; at 1 s it missed bursts."""
 
 
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
-    """Return how much the write path handles at once."""
+    """Return the limits of the write path by the settings."""
     limits, quotas = settings.log_manager, settings.quotas
     upload_bytes, archive_interval_s = limits.combiner_task_upload_bytes, quotas.archive_interval_s
     if settings.is_shadow:
@@ -94,7 +94,7 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
 
 @dataclass(frozen=True, slots=True)
 class TopicWay:
-    """How a topic's bytes travel from here, and travelled of late, for people."""
+    """How a topic's bytes travel from here now, and travelled of late."""
 
     minute: float | None
     """The linked share of the last minute; None: nothing moved."""
@@ -117,7 +117,7 @@ class TopicWay:
 
 
 class WritePath(WritePathOwner):
-    """The log manager, and who hears of what it stores."""
+    """Builds and runs the log manager and its listeners for one run of the storage system."""
 
     def __init__(self, around: AgentResources, kafka: KafkaFollowing, gaps: GapDeclarations) -> None:
         self._around = around
@@ -158,9 +158,9 @@ class WritePath(WritePathOwner):
             self.manager.add_listener(listener)
 
     async def run(self) -> None:
-        """Upload until cancelled, and then what was read before, as far as the shutdown time allows.
+        """Upload until cancelled, and then what was read before, within the shutdown time.
 
-        Raises the defect that ended it.
+        Raises the error that ended it.
         """
         around, guarded = self._around, self._around.relaying.write_path
         spacing = asyncio.create_task(self._look_around())
@@ -208,7 +208,7 @@ class WritePath(WritePathOwner):
             await asyncio.sleep(_SPACING_LOOK_S)
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
-        """Take care of exactly these partitions from now on."""
+        """Upload exactly these partitions from now on."""
         if self._shadow is not None:  # all that is stored is for links alone
             assignments = [replace(one, archive=False, is_kept=False, is_durable=False) for one in assignments]
             self._shadow.set_led(assignments)
@@ -221,14 +221,15 @@ class WritePath(WritePathOwner):
             self._durable.assigned(assignments)
 
     def topics_read(self) -> None:
-        """Record that topics' settings are known: what agents themselves produce must not wait for leadership."""
+        """Record that topics' settings are read, so that records which agents themselves produce need not wait for
+        leadership."""
         gateway, kafka = self._around.relaying.gateway, self._kafka
         if gateway is not None and gateway.durable is not None:
             replicas = kafka.replicas
             gateway.durable.topics_known(kafka.topic_settings.table, replicas.topic_names, replicas.is_here)
 
     def close(self) -> None:
-        """Wait for answers on their way; blocks."""
+        """Wait for responses to tail requests that are being written; blocks."""
         self._answers.close()
 
     # WritePathOwner.
@@ -272,11 +273,11 @@ class WritePath(WritePathOwner):
     # For metrics and `describe`, on other threads.
 
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
-        """Return the led partitions."""
+        """Return the led partitions' states."""
         return self.manager.status()
 
     def explain(self) -> Mapping[str, TopicWay]:
-        """Return for each topic led here how it travels, and why."""
+        """Return for each topic led here how its bytes travel, and why."""
         told = self.manager.explain()
         recent, now_s = dict(self._around.relaying.traffic.recent), self._around.clocks.monotonic_s()
         ids = {one.topic: partition.topic_id for partition, one in self.status().items()}
@@ -287,18 +288,19 @@ class WritePath(WritePathOwner):
         }
 
     def held_back_s(self) -> Mapping[str, float | None]:
-        """Return by topic how long links held records back, as the last look found; None: there was none yet."""
+        """Return by topic for how long links hold records back, in seconds, by the last look; None before the first
+        look."""
         found = self._decider.trials.found()
         return {topic: None if one is None else max(one.held_back_s, 0.0) for topic, one in found.items()}
 
     @property
     def break_even_bytes(self) -> int:
-        """How many inline bytes cost as much as an object now."""
+        """How many inline bytes cost as much as one object now."""
         return self._decider.price.break_even_bytes
 
     @property
     def link_round_ms(self) -> float | None:
-        """How long an upload and a read take recently; None before the first, and in shadow."""
+        """How long an upload and a read took recently, together, in ms; None before the first, and in shadow mode."""
         return (self._decider.price.link_s * 1000 or None) if self._shadow is None else None
 
 

@@ -17,7 +17,7 @@ _NOT_HERE = NO_LEADER_TO_ASK | {UNKNOWN_TOPIC_OR_PARTITION}
 
 
 class Sampler:
-    """Asks one cluster, again and again. Close it after use."""
+    """Takes samples of one cluster's offsets, sizes, racks and groups. Close it after use."""
 
     def __init__(self, client: "KafkaClientConfig", timeout_s: float, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds. Raises ReassignmentError, ClientPropertyError."""
@@ -32,7 +32,7 @@ class Sampler:
         self._admin.close()
 
     def sample(self) -> Sample:
-        """Return the cluster as it is now. Raises KafkaClusterError, ReassignmentError."""
+        """Return a sample of the cluster as it is now. Raises KafkaClusterError, ReassignmentError."""
         placed = self._admin.cluster()
         led = {one.topic_partition: one for one in placed.partitions if one.leader >= 0}
         sizes, at_s = self._admin.replica_sizes(led), self._clock()
@@ -52,8 +52,8 @@ class Sampler:
 def partition_loads(first: Sample, last: Sample) -> dict[TopicPartition, Load]:
     """Return each partition's load between two samples.
 
-    Records count with the mean size of those appended meanwhile, else of those in the log. Followers read everything
-    once, and groups what they have committed meanwhile.
+    A record counts with the mean size of records appended between the samples, else of those in the log. Followers read
+    everything once, and groups read what they committed between the samples.
     """
     seconds, record_bytes = last.at_s - first.at_s, mean_record_bytes([first, last])
     loads = {}

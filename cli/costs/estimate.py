@@ -36,7 +36,7 @@ _WAYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """The options for rates of a longer time than a command can look."""
+    """The options that name a Prometheus, for rates over a longer time than the command can sample."""
 
     prometheus: Annotated[
         str, typer.Option(help="URL of a Prometheus that has the brokers' metrics: take rates from there.")
@@ -49,7 +49,8 @@ class Prometheus:
     bytes_out: Annotated[str, typer.Option(help="The same for bytes that consumers read.")] = ""
 
     def rates(self, now_s: float) -> "TopicRates | None":
-        """Return what Prometheus knows; None if no Prometheus is named. Raises PrometheusError, BadParameter."""
+        """Return the rates that Prometheus has; None if no Prometheus is named. Raises PrometheusError,
+        BadParameter."""
         from cli.costs.prometheus_rates import is_address, read_rates
 
         if not self.prometheus:
@@ -160,7 +161,7 @@ def _wait(seconds: float) -> None:
 
 
 def default_rules(store: str, *, producers_wait: bool) -> "Rules":
-    """Return the agents' default settings, as far as costs depend on them."""
+    """Return the agents' default settings that costs depend on."""
     from agent.settings.agent_settings import AgentSettings
     from plugin.prices import EXPRESS
     from retention_job.cost.cost_model import Rules
@@ -179,7 +180,7 @@ def default_rules(store: str, *, producers_wait: bool) -> "Rules":
 
 
 def price_source(prices: "PriceTable", store: str) -> dict[str, str]:
-    """Return whose prices these are, and of when."""
+    """Return where the prices come from, and their date."""
     provider = {"network": "AWS", "network_gcp": "Google Cloud", "network_azure": "Azure"}[prices.network]
     return {"provider": provider, "store": store, "source": prices.source, "confirmed": prices.confirmed}
 
@@ -280,7 +281,7 @@ _HEADS: Final = {
 
 
 def html_page(document: dict[str, Any]) -> str:
-    """Return the estimate as one page that needs nothing beside it, and looks like agents' status pages."""
+    """Return the estimate as one self-contained HTML page, in the style of agents' status pages."""
     from html import escape
 
     from agent.http.status_page import page_style

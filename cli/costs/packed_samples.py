@@ -19,9 +19,9 @@ _PACKED_BY_PRODUCER: Final = 0.8
 
 
 def pack_ratio(records: Sequence[bytes], stored_record_bytes: float) -> float:
-    """Return the bytes that cross zones for each stored byte; 1 if producers have compressed them already.
+    """Return the bytes that cross zones for each stored byte; 1 if producers already compress.
 
-    What LZ4 or Snappy have compressed packs a little more (up to 1.3 times), and counts as if it did not.
+    Records compressed by LZ4 or Snappy pack a little further (up to 1.3 times), which is not counted.
     """
     size = sum(len(record) + _OVERHEAD_BYTES for record in records)
     if not size or stored_record_bytes < _PACKED_BY_PRODUCER * size / len(records):
@@ -32,7 +32,7 @@ def pack_ratio(records: Sequence[bytes], stored_record_bytes: float) -> float:
 def pack_ratios(client: "KafkaClientConfig", logs: "Mapping[Where, Log]", timeout_s: float) -> dict[str, float]:
     """Return the ratios by topic, from the largest partition of each; topics that cannot be read are left out. Blocks.
 
-    Nothing is committed.
+    No offsets are committed.
     """
     largest: dict[str, tuple[Where, Log]] = {}
     for where, log in logs.items():

@@ -36,12 +36,12 @@ _SERIES = dict[str, dict[float, float]]
 
 
 class PrometheusError(Exception):
-    """Prometheus did not answer, refused, or has nothing that can be used. Its text is one line."""
+    """Prometheus did not respond, refused, or has no usable series. Its text is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRates:
-    """What Prometheus knows of the cluster's topics."""
+    """Bytes per second that topics received and sent, by Prometheus."""
 
     averages: Averages
     address: str
@@ -52,7 +52,7 @@ class TopicRates:
     """The time that has points, in seconds since 1970."""
 
     def document(self, sample: Sample) -> dict[str, Any]:
-        """Return what was read, for programs, with the topics of the sample whose rates had to be sampled."""
+        """Return the rates for JSON, with those topics of the sample whose rates had to be sampled."""
         begin, end = (
             datetime.fromtimestamp(at, UTC).isoformat(timespec="minutes") for at in (self.begin_s, self.end_s)
         )
@@ -71,8 +71,8 @@ class TopicRates:
 def read_rates(address: str, weeks: float, bytes_in: str, bytes_out: str, now_s: float) -> TopicRates:
     """Read the rates of all topics. Raises PrometheusError.
 
-    `address` is one by `is_address`. `bytes_in` and `bytes_out` take the place of the usual names: each is a counter,
-    with labels or without, or a query for bytes a second by `topic`.
+    `address` must be valid by `is_address`. `bytes_in` and `bytes_out` replace the usual metric names: each is a
+    counter, with or without labels, or a query for bytes per second by `topic`.
     """
     source = _Source(address, weeks * WEEK_S, now_s)
     asked_in, produced = source.first_found((bytes_in,) if bytes_in else BYTES_IN)
@@ -98,7 +98,7 @@ def _means(series: _SERIES) -> Mapping[str, float]:
 
 
 def is_address(text: str) -> bool:
-    """Return whether this is a URL over HTTP, without a login in it, which would be seen in the list of processes."""
+    """Return whether this is an HTTP URL without a login in it, which the list of processes would show."""
     return re.fullmatch(r"https?://[^\s@?#]+", text) is not None
 
 

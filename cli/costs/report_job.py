@@ -76,9 +76,9 @@ class RunOptions:
 
 
 def run_report(given: SourceOptions, options: RunOptions, master: str | None, memory: str) -> "ReportData":
-    """Run the job.
+    """Run the report job: open sources, run the queries, write the output.
 
-    Raises RetentionJobError, PriceError: a source, a price or the output is missing; nothing is committed.
+    Raises RetentionJobError or PriceError when a source, a price or the output is missing; then nothing is committed.
     """
     from cli.connection import client_config
     from plugin.prices import EXPRESS, STANDARD, PriceTable
@@ -143,7 +143,7 @@ def _run(
 
 
 def run_id_of(now_ms: int) -> str:
-    """Return a run id; ids sort by time, and no two runs of one output have the same."""
+    """Return a new run id; ids sort by time, and no two runs of one output have the same."""
     return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%S") + f"{now_ms % 1000:03d}Z"
 
 
@@ -158,8 +158,9 @@ def report_sources(
 ) -> "tuple[Sources, StoreSections]":
     """Return what to read, and the sections of price tables for the stores.
 
-    `broker_config` is a broker's server.properties, with its agent's stores and life times. Without it, the agents'
-    defaults count, and only an inventory shows the store's objects. Raises AgentSettingsError, BrokerPropertiesError.
+    `broker_config` is a broker's server.properties, which names its agent's stores and retention. Without it, the
+    agents' defaults count, and the store's objects are known only from an inventory. Raises AgentSettingsError,
+    BrokerPropertiesError.
     """
     from agent.configuration import delete_grace_ms
     from agent.settings.setting_types import milliseconds

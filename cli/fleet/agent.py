@@ -27,7 +27,7 @@ def agent(
 
 
 def overrides_of(given: list[str]) -> dict[str, str]:
-    """Return overrides of the agent's own keys, which the broker does not get. Raises typer.BadParameter."""
+    """Return the overrides in the options, which may only be keys of the agent itself. Raises typer.BadParameter."""
     overrides = {}
     for one in given:
         key, is_set, value = one.partition("=")

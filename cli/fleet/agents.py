@@ -28,7 +28,7 @@ LoginFile = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An agent's page, or why there is none."""
+    """An agent's page, or the reason why there is none."""
 
     took_s: float
     page: dict[str, Any] | None
@@ -42,7 +42,8 @@ def ask_agents(
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, Answer]:
-    """Return each agent's answer at `path`, by broker id. Blocks for `timeout_s` at most, even if one drips."""
+    """Return each agent's response at `path`, by broker id. Blocks for at most `timeout_s`, even if one sends its
+    response slowly."""
     from agent.http.http_asking import is_on_own_host, why_silent
 
     begun_s, answers = clock(), dict[int, Answer]()
@@ -79,7 +80,7 @@ def ask_agents(
 def ask_agent(
     endpoint: str, asking: "HttpSettings | None", path: str = "/describe", timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
-    """Return a page of an agent, as JSON. Raises OSError, ValueError."""
+    """Return a page of one agent, parsed from JSON. Raises OSError, ValueError."""
     from agent.http.http_asking import ask_agent_page
 
     answer: dict[str, Any] = json.loads(ask_agent_page(endpoint, path, timeout_s, asking).body)

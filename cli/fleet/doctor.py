@@ -58,7 +58,7 @@ def doctor(
 
 
 def exit_code(findings: "list[Finding]") -> ExitCode:
-    """Return the exit code for the worst finding."""
+    """Return the exit code for the worst of the findings."""
     from doctor.findings import Level
 
     codes = {Level.ERROR: ExitCode.CRITICAL, Level.WARNING: ExitCode.FINDINGS, Level.UNKNOWN: ExitCode.UNKNOWN}

@@ -29,7 +29,7 @@ def gateway() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """The cluster whose brokers and racks are taken, and its gateways."""
+    """The options that name the cluster, whose brokers and racks the plan uses, and its gateways."""
 
     bootstrap_server: BootstrapServer
     command_config: CommandConfig = None
@@ -40,7 +40,7 @@ class Sites:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules for ports and names."""
+    """The options for ports and names of a plan."""
 
     security_protocol: Annotated[SecurityProtocol, typer.Option(help="What clients speak.")] = "PLAINTEXT"
     agents_security_protocol: Annotated[
@@ -96,7 +96,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """An agent in front of each broker, without zones."""
+    """The options for an agent in front of each broker, without zones."""
 
     front: Annotated[
         bool,

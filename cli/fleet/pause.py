@@ -27,7 +27,7 @@ _SCOPES = "--all, --broker, --zone, --topic, --local"
 
 @dataclass(frozen=True, slots=True)
 class PauseScope:
-    """Which links, and how to reach the agents."""
+    """The options that say which links to pause, and how to reach the agents."""
 
     all_: Annotated[bool, typer.Option("--all", help="All links of the cluster.")] = False
     broker: Annotated[int | None, typer.Option(help="Links from and to this broker.", min=0)] = None
@@ -52,7 +52,7 @@ class PauseScope:
 
     @property
     def name(self) -> str:
-        """The scope as recorded. Raises BadParameter unless there is exactly one."""
+        """Return the scope as the settings topic names it. Raises BadParameter unless exactly one scope is given."""
         from metadata_topic.settings.settings_records import ALL, LOCAL
 
         kinds = {"broker": self.broker, "zone": self.zone, "topic": self.topic}
@@ -67,7 +67,8 @@ class PauseScope:
         return self._broker()[1].process.state_directory
 
     def client_config(self) -> "KafkaClientConfig":
-        """Return the client for a cluster that answers. Raises BadParameter, ClusterUnreachableError."""
+        """Return the client configuration, after checking that the cluster responds. Raises BadParameter,
+        ClusterUnreachableError."""
         if self.bootstrap_server is None:
             return agents_client(*self._broker())
         return Connection(self.bootstrap_server, self.command_config).client_config()
@@ -119,7 +120,7 @@ def pause(
 def check_scope(
     scope: PauseScope, client: "KafkaClientConfig", topics: "Iterable[str]", agents: "Iterable[int]"
 ) -> None:
-    """Raise BadParameter for a name that pauses nothing."""
+    """Raise BadParameter if the scope names a zone, topic or agent that does not exist."""
     from kafka_cluster.cluster import KafkaCluster
     from plugin.errors import meant
 

@@ -67,7 +67,7 @@ def status(
 def fleet(
     known: "SettingsTable", brokers: "Mapping[int, DescribedBroker]", answers: Mapping[int, Answer]
 ) -> list[dict[str, Any]]:
-    """Return a row for each broker that lives or has an agent. What nobody told is None."""
+    """Return a row for each broker that lives or has an agent. A value that no agent reported is None."""
     return [
         {
             "broker": one,

@@ -428,7 +428,7 @@ def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":
 
 
 def what_it_does(policy: str, agents: "Sequence[Mapping[str, object]]") -> str:
-    """Return how the policy affects producers and followers, by the agents' measurements."""
+    """Return a text on how the link policy affects producers and followers, by the agents' measurements."""
     rounds = [float(ms) for one in agents if isinstance(ms := one.get("link_round_ms"), int | float) and ms]
     sizes = [int(size) for one in agents if isinstance(size := one.get("break_even_bytes"), int)]
     round_ = f"about {max(rounds):.0f} ms" if rounds else "a PUT and a GET (nothing was uploaded here yet)"

@@ -56,7 +56,8 @@ def decommission(
 def give_care(
     topic: "WritableTopic", broker_id: int, heir_id: int, living: Collection[int], agents: Collection[int]
 ) -> None:
-    """Register the heir as the broker's caretaker, and read it back. Raises DecommissionError, MetadataTopicError.
+    """Register the heir as owner of the broker's objects, and read that back. Raises DecommissionError,
+    MetadataTopicError.
 
     `agents` are the brokers whose agents are in the settings topic. The topic must not be in doubt: the broker's last
     incarnation may be missing then, and agents refuse an older one.

@@ -99,7 +99,8 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
 def produce(
     client: "KafkaClientConfig", topic: str, partition: int, records: "Iterator[PlainRecord]"
 ) -> tuple[int, int, list[str]]:
-    """Return how many were acknowledged, how many have odd header keys, and the outcome of each that failed."""
+    """Append records to a partition. Returns how many were acknowledged, how many have odd header keys, and the
+    errors of the others."""
     from confluent_kafka import Producer
 
     from kafka_cluster.flushing import flush

@@ -49,7 +49,7 @@ class LogRow:
 
     @property
     def told(self) -> str:
-        """The last column of the table."""
+        """The text in the table's last column."""
         gaps = [*map(_declared, self.declared_gaps), *map(_missing, self.lost)]
         gaps += [_missing(self.gap)] if self.gap else []
         if self.unreachable_in:
@@ -103,9 +103,9 @@ def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> Log
 
 
 def left_row(log: "PlannedLog", plan: "LogPlan", gap: "Gap | None") -> LogRow:
-    """Return the row of a log that is not restored.
+    """Return the row of a log that is left out of the recovery.
 
-    Either other replicas hold what `plan` lacks, or its absence would make a compacted log wrong.
+    Either other replicas have what `plan` lacks, or restoring a part would make a compacted log wrong.
     """
     missing = tuple(log.find_missing(plan, gap))
     held = () if missing else tuple(log.held_by_others(plan))

@@ -41,7 +41,7 @@ Limit = Annotated[int, typer.Option(min=1, help="Change at most so many partitio
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """How a plan is carried out."""
+    """The options for how a plan is carried out."""
 
     dry_run: Annotated[
         bool,
@@ -183,7 +183,8 @@ def execute(
 
 
 def stored_loads(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "Loads":
-    """Return what is stored of each partition; nothing where brokers do not tell, as a drain must not wait for them."""
+    """Return how many bytes are stored of each partition; empty where brokers do not say, because a drain must not
+    wait for them."""
     from recovery.errors import ReassignmentError
     from recovery.reassignment.plan import Load
 
@@ -201,7 +202,7 @@ def stored_loads(cluster: "ClusterReplicas", admin: "ReassignmentAdmin") -> "Loa
 def hidden_replicas(
     cluster: "ClusterReplicas", admin: "ReassignmentAdmin", broker: int
 ) -> "tuple[list[TopicPartition], str]":
-    """Return what a broker has of topics that Kafka hides from this client, and why a living one's are not known."""
+    """Return a broker's replicas of topics that Kafka hides from this client, and why a living broker's are unknown."""
     from recovery.errors import ReassignmentError
 
     shown = [one.topic_partition for one in cluster.partitions if broker in one.replicas]
@@ -222,7 +223,7 @@ def _has_replica(connection: Connection, broker: int) -> bool:
 
 
 def measured_loads(connection: Connection, seconds: float) -> "Loads":
-    """Return what each partition carries, as seen in so many seconds."""
+    """Return what each partition carries, as measured over this many seconds."""
     from cli.costs.cluster_samples import Sampler, partition_loads
     from cli.progress import shown_progress
 

@@ -70,7 +70,7 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class IfEmpty:
-    """Options for running the command as a step before each start of the broker."""
+    """The options for running the command as a step before each start of the broker."""
 
     if_empty: Annotated[
         bool,

@@ -76,7 +76,7 @@ class StoredLogs(BrokersCluster):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The inputs of a recovery."""
+    """The inputs of a recovery: settings, stores, cluster and logs to restore."""
 
     broker: "BrokerProperties"
     cluster_id: str
@@ -164,7 +164,7 @@ def _stopped_clock(inventory: "Inventory") -> "Callable[[], int]":
 
 
 def new_directory_id() -> str:
-    """Return an id as Kafka makes them: 16 random bytes in URL-safe base64, without a dash in front."""
+    """Return a new directory id as Kafka makes them: 16 random bytes in URL-safe base64, without a dash in front."""
     while True:
         text = secrets.token_urlsafe(16)
         if not text.startswith("-"):
@@ -245,7 +245,8 @@ def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "Cluste
 
 
 def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: BrokersCluster) -> "KafkaClientConfig":
-    """Return the client: by the options, else as the broker's agent has it. Raises ClusterUnreachableError."""
+    """Return the client configuration: by the options, else that of the broker's agent. Raises
+    ClusterUnreachableError."""
     if where.bootstrap_server is None:
         return agents_client(broker, settings)
     command_config = where.command_config or settings.client.client_config
@@ -268,7 +269,7 @@ def _by_metadata(
 
 
 def patience_of(tell: Tell) -> "Patience":
-    """Return the patience for stores that throttle, or are unavailable for a while."""
+    """Return for how long, and how, to retry when stores throttle or are unavailable."""
     import random
     import threading
 
@@ -284,7 +285,7 @@ def progress_to(tell: Tell) -> Callable[[str, int], None]:
 
 @dataclass(frozen=True, slots=True)
 class OpenStores:
-    """A broker's stores and its cluster, which answers."""
+    """A broker's open stores, and the client for its cluster, which responds."""
 
     broker: "BrokerProperties"
     client: "KafkaClientConfig"
@@ -313,7 +314,7 @@ def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
 def open_metadata(stores: OpenStores) -> Iterator["TopicSession"]:
     """Read the metadata topic on top of the newest snapshot, for the block. Raises errors of our rooms.
 
-    Raises MetadataTopicError also while the topic is in doubt: what it does not tell may have been told once.
+    Raises MetadataTopicError also while the topic is in doubt: it may have lost records.
     """
     import time
 

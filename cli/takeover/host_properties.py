@@ -30,7 +30,8 @@ _FILES: Final = (".location", ".file", "client.config")
 
 
 def host_properties(dead: Mapping[str, str], host: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Return the keys of the broker at its new place; `host` are this host's own. Raises BrokerPropertiesError."""
+    """Return the keys of the dead broker's server.properties on this host; `host` are this host's own. Raises
+    BrokerPropertiesError."""
     broker = parse_broker_properties(dead, directory)
     logs = ",".join(str(directory / f"log-{number}") for number, _ in enumerate(broker.log_dirs))
     places = {"log.dirs": logs, STATE_DIRECTORY: str(directory / "agent-state")}
@@ -51,7 +52,7 @@ def _kept(text: str, is_kept: Callable[[str], bool]) -> str:
 
 
 def faults(dead: BrokerProperties, host: Mapping[str, str], made: BrokerProperties) -> Iterator[str]:
-    """Yield what is not said, or not there, of this host."""
+    """Yield what is missing on this host, or in its options, for a takeover."""
     needed = [*LISTENERS, PEER_LISTENER, *(["broker.rack"] if dead.rack is not None else [])]
     for key in needed:
         if not host.get(key):
@@ -70,7 +71,7 @@ def faults(dead: BrokerProperties, host: Mapping[str, str], made: BrokerProperti
 
 
 def taken_addresses(addresses: Mapping[str, tuple[str, int]]) -> Iterator[str]:
-    """Yield which of these addresses (host and port, by their keys) this host cannot listen at now."""
+    """Yield those of these addresses (host and port, by their keys) on which this host cannot listen now."""
     for key, (host, port) in addresses.items():
         try:
             [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(

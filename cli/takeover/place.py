@@ -49,7 +49,7 @@ _RESTORED: Final = frozenset({ExitCode.GOOD, ExitCode.FINDINGS, ExitCode.DECLARE
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What is known of this host and the dead broker."""
+    """This host and the dead broker, as far as known: directories, settings and options."""
 
     directory: Path
     dead: "BrokerProperties"
@@ -66,10 +66,10 @@ class Host:
 
 
 class HostPlace:
-    """Implements `cli.takeover.steps.Place`."""
+    """Carries out the steps of a takeover on this host."""
 
     def __init__(self, host: Host, client: "KafkaClientConfig", tell: Callable[[str], object]) -> None:
-        """`tell` shows progress."""
+        """`tell` is called with progress for people."""
         self._host = host
         self._id = host.made.node_id
         self._client = client
@@ -91,14 +91,15 @@ class HostPlace:
     # What speaks against it.
 
     def check(self) -> None:
-        """Raise TakeoverRefusedError if the dead broker, or its agent, is alive elsewhere, or something lacks here."""
+        """Raise TakeoverRefusedError if the dead broker or its agent lives elsewhere, or something is missing here."""
         if found := self.refusals():
             raise TakeoverRefusedError("take over", f"broker {self._id}", "; ".join(found))
         if not self._dead_agent.exists():
             write_durably(self._dead_agent, _incarnation(self._registered()))
 
     def check_gone(self) -> None:
-        """Raise TakeoverRefusedError if the broker has partitions: then it came back after all was done here."""
+        """Raise TakeoverRefusedError if the broker has partitions: then it came back after the takeover was
+        complete."""
         if self._partitions():
             reason = "it has partitions again since its takeover in this directory was done"
             raise TakeoverRefusedError("take over", f"broker {self._id}", reason, "use a new --directory")
@@ -114,7 +115,7 @@ class HostPlace:
         return read_settings(self._client).agents.get(self._id)
 
     def refusals(self) -> list[str]:
-        """Return why its place cannot be taken now. What this command has started here does not count."""
+        """Return why the broker's place cannot be taken now. What this command has started here does not count."""
         host = self._host
         found = list(faults(host.dead, host.own, host.made))
         if not self._broker.is_alive():
@@ -196,7 +197,7 @@ class HostPlace:
         return ("decommission", str(self._id), "--heir", str(heir), *config, *self._host.where)
 
     def recover(self) -> None:
-        """Restore the logs. Raises TakeoverError, once, if not all of them are whole."""
+        """Restore the logs. Raises TakeoverError, once, if some are not complete."""
         self._format_metadata_directory()
         process, told = self._process("recover", *self.recovery(), "--json"), self._host.directory / "recover.told"
         log = process.spec.log_path
@@ -236,7 +237,8 @@ class HostPlace:
         return len(ours) == len(self._host.made.log_dirs)
 
     def start(self) -> None:
-        """Start what does not run, and wait until both are there. A broker may read for long before it is."""
+        """Start the broker and its agent if they do not run, and wait until both are registered, even if reading
+        takes long."""
         from agent.http.http_asking import ask_agent_page
 
         for one in (self._agent, self._broker):
@@ -260,7 +262,8 @@ class HostPlace:
         self._until_none(missing)
 
     def wait_until_led(self) -> None:
-        """Wait for leaders, without end while something changes, and for replicas that others lead until it stalls."""
+        """Wait until all partitions have leaders, for as long as something changes; for replicas that others lead,
+        until they stall."""
         before, stalled_s = -1, 0.0
         while True:
             mine = self._partitions()
@@ -296,7 +299,7 @@ class HostPlace:
             return len(mine & set(admin.ongoing()))
 
     def stop(self) -> None:
-        """End broker and agent, when no replica is here; a topic may have been made meanwhile."""
+        """Stop broker and agent once no replica is here; a topic may have been created meanwhile."""
         while self._partitions():
             self.start()
             self.drain()
@@ -305,7 +308,7 @@ class HostPlace:
         self._until_none(lambda: "waiting for the controllers" if self._id in self._cluster().racks else "")
 
     def hand_over(self) -> None:
-        """Have the heir's agent care for the objects."""
+        """Give the broker's objects to the heir's agent."""
         process = self._process("decommission", *self.handing_over())
         code, text = self._run(process)
         if code is None:  # it was of a killed run, and nobody saw how it ended

@@ -21,19 +21,19 @@ LOCK_FILE: Final = "takeover.lock"
 
 
 class TakeoverError(OperationError):
-    """A step was not done; run again, the command continues with it."""
+    """A step of the takeover failed; when run again, the command continues with it."""
 
 
 class IncompleteRecoveryError(TakeoverError):
-    """A log that was recovered is not whole. Said once; run again, the command goes on with what there is."""
+    """A recovered log is not complete. Raised once; when run again, the command continues with what there is."""
 
 
 class TakeoverRefusedError(OperationError):
-    """It would not be safe, or something is missing on this host: nothing was done."""
+    """A takeover would not be safe, or something is missing on this host; nothing was done."""
 
 
 class Step(StrEnum):
-    """The steps in their order; the values are what is shown."""
+    """The steps of a takeover in their order; the values are shown to people."""
 
     RECOVER = "recover the logs"
     START = "start the agent and the broker"
@@ -47,10 +47,11 @@ WHILE_IT_RUNS: Final = frozenset({Step.LEAD, Step.DRAIN})
 
 
 class Place(Protocol):
-    """This host, as used here; see `cli.takeover.place.HostPlace`. What was not done raises TakeoverError."""
+    """What a takeover needs of this host (`cli.takeover.place.HostPlace`). Methods raise TakeoverError when they
+    fail."""
 
     def check(self) -> None:
-        """Raise TakeoverRefusedError if the dead broker, or its agent, is alive elsewhere."""
+        """Raise TakeoverRefusedError if the dead broker or its agent lives elsewhere."""
 
     def recover(self) -> None: ...
     def start(self) -> None: ...
@@ -60,11 +61,12 @@ class Place(Protocol):
     def hand_over(self) -> None: ...
 
     def check_gone(self) -> None:
-        """Raise TakeoverRefusedError if the broker has partitions, so that it came back after all was done."""
+        """Raise TakeoverRefusedError if the broker has partitions, so that it came back after the takeover was
+        complete."""
 
 
 def run_steps(directory: Path, broker_id: int, place: Place, tell: Callable[[str], object]) -> None:
-    """Do all steps that are not done. Raises TakeoverError, TakeoverRefusedError."""
+    """Carry out the remaining steps of a takeover. Raises TakeoverError, TakeoverRefusedError."""
     acts: dict[Step, Callable[[], None]] = {
         Step.RECOVER: place.recover,
         Step.START: place.start,
@@ -92,7 +94,8 @@ def run_steps(directory: Path, broker_id: int, place: Place, tell: Callable[[str
 
 
 def done_steps(directory: Path, broker_id: int) -> list[Step]:
-    """Return what is done of this broker's takeover in this directory. Raises TakeoverRefusedError for another's."""
+    """Return the steps that are done of this broker's takeover. Raises TakeoverRefusedError if the directory is
+    another broker's."""
     path = directory / STATE_FILE
     try:
         document = json.loads(path.read_text())

@@ -14,7 +14,7 @@ NAME = r"[\w.-]+"
 
 
 def host_lock(extras: list[str]) -> str:
-    """Return the lock's entries that the package's own dependencies lead to. The lock says who needs each entry."""
+    """Return the lock's entries that the package's dependencies need, directly or through others."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = project["dependencies"] + [one for extra in extras for one in project["optional-dependencies"][extra]]
     needed = {found[0] for text in wanted if (found := re.match(NAME, text))}

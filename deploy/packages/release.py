@@ -31,7 +31,7 @@ LOCKED = re.compile(r"^([\w.-]+)==([\w.!+-]+)", re.MULTILINE)
 
 
 class ReleaseError(Exception):
-    """No release can be made of this tree, or by this key."""
+    """No release can be made from this tree, or with this key."""
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def release(out: Path, key_file: Path | None) -> None:
-    """Write the files into `out`. Raises ReleaseError, OSError, CalledProcessError."""
+    """Write all files of a release into `out`. Raises ReleaseError, OSError, CalledProcessError."""
     key = _key(key_file) if key_file is not None else None
     if changed := _git("status", "--porcelain"):
         raise ReleaseError(f"the tree differs from its commit, first in {changed.splitlines()[0][3:]}")

@@ -19,7 +19,7 @@ _PAGES = {
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """With the tree's top pages."""
+    """Add the tree's top pages to the site's files."""
     for source, page in _PAGES.items():
         text = (_TOP / source).read_text()
         files.append(
@@ -29,7 +29,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_told: Any) -> str:
-    """With links that lead to the site's pages: there all of them lie in one directory."""
+    """Rewrite a page's links for the site, where all pages are in one directory."""
 
     def on_site(link: re.Match[str]) -> str:
         name = re.sub(r"^(\.\./)?(docs/)?", "", link[1])

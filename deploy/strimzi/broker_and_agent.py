@@ -48,7 +48,7 @@ _SILENCE_S = 15.0
 
 
 class NotAsExpectedError(Exception):
-    """What stands in the way of an agent, or of another address."""
+    """An agent cannot run beside this broker, or its address cannot be changed; the message says why."""
 
 
 def check_agent(properties: Mapping[str, str]) -> None:
@@ -84,7 +84,7 @@ def new_addresses(properties: Mapping[str, str]) -> str:
 
 
 def readdressed(text: str, properties: Mapping[str, str]) -> str:
-    """Return the file's text with these addresses; all other lines stay as they are. Raises NotAsExpectedError."""
+    """Return the file's text with these keys replaced; all other lines stay. Raises NotAsExpectedError."""
     new, lines = new_addresses(properties), text.split("\n")
     old = f"{_ADDRESSES_KEY}={properties[_ADDRESSES_KEY]}"
     if sum(line.lstrip().startswith(_ADDRESSES_KEY) for line in lines) != 1 or old not in lines:
@@ -94,7 +94,7 @@ def readdressed(text: str, properties: Mapping[str, str]) -> str:
 
 
 def prepare(file: Path) -> bool:
-    """Change the broker's address in the file. Returns whether an agent is to be started."""
+    """Change the broker's advertised address in the file. Returns whether to start an agent."""
     try:
         text = file.read_text(encoding=_ENCODING)
         properties = {key: value.strip() for key, value in javaproperties.loads(text).items()}
@@ -116,14 +116,14 @@ def prepare(file: Path) -> bool:
 
 
 def restore(file: Path, original: bytes) -> None:
-    """Give the broker its own address back, as there is no agent to lead others to it."""
+    """Put the broker's own address back into the file, because there is no agent in front of it."""
     if file.read_bytes() != original:
         file.write_bytes(original)
         say("the agent does not get ready: the broker keeps its address, and starts as stock Kafka")
 
 
 class Pair:
-    """The broker's process and its agent's: the agent is started again whenever it ends, and ends after the broker.
+    """The processes of the broker and its agent: the agent is restarted whenever it ends, and stopped after the broker.
 
     The broker starts once the agent is ready; if it does not get ready, `without_agent` is called before. An agent
     reports its state as it does to systemd (sd_notify(3)).
@@ -226,13 +226,13 @@ async def _end(agent: asyncio.subprocess.Process) -> None:
 
 
 def say(text: str) -> None:
-    """Tell the container's log."""
+    """Write a line to the container's log."""
     sys.stderr.write(f"remote-wal: {text}.\n")
     sys.stderr.flush()
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Start what the arguments of kafka-server-start.sh ask for."""
+    """Start the broker and its agent, given the arguments of kafka-server-start.sh."""
     stock = (str(STOCK), *arguments)
     file = Path(arguments[-1]) if arguments else Path()
     original = file.read_bytes() if file.is_file() else b""

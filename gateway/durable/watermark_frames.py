@@ -65,7 +65,7 @@ class NamedTopic(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """The header fields of the agent's own requests: correlation id and client id."""
+    """The header fields of the agent's own requests: a correlation id, and the client's own client id."""
 
     correlation_id: int
     client_id: bytes

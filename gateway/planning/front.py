@@ -31,8 +31,8 @@ class FrontRules:
 
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
-    """Lines for one broker's server.properties and its agent's. Both are empty if clients already connect through
-    its agent."""
+    """Lines for one broker's server.properties, in two steps. Both are empty if clients already connect through its
+    agent."""
 
     first: Mapping[str, str] = field(default_factory=dict)
     """What all brokers need before any has the others: the listener for agents. Empty: it is there."""

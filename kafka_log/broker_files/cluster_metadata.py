@@ -32,7 +32,7 @@ _OLDEST, _NEWEST = 0, -1
 
 @dataclass(slots=True)
 class KRaftPartition:
-    """A partition as the controllers know it."""
+    """A partition as the controllers' log has it: replicas, leader, in-sync replicas."""
 
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -60,7 +60,7 @@ class KRaftTopic:
 
 @dataclass(slots=True)
 class KRaftImage:
-    """What the log of the KRaft controllers tells up to its end: topics, partitions and their leaders."""
+    """The topics, partitions and leaders in the KRaft controllers' log, up to its end."""
 
     topics: dict[TopicId, KRaftTopic] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -71,9 +71,9 @@ class KRaftImage:
 
 
 def read_cluster_metadata(metadata_log_dir: Path) -> KRaftImage:
-    """Read the image of `metadata_log_dir`, or of a copy of its `__cluster_metadata-0`.
+    """Read the image from `metadata_log_dir`, or from a copy of its `__cluster_metadata-0`.
 
-    Raises LogDirectoryError when it cannot be read, MalformedFileError when it is not understood.
+    Raises LogDirectoryError when it cannot be read, MalformedFileError when it is damaged or of an unknown version.
     """
     directory = metadata_log_dir / DIRECTORY_NAME
     if metadata_log_dir.name == DIRECTORY_NAME:
@@ -82,7 +82,7 @@ def read_cluster_metadata(metadata_log_dir: Path) -> KRaftImage:
 
 
 def read_leaders(metadata_log_dir: Path, topics: Collection[TopicId]) -> dict[TopicIdPartition, dict[int, int]]:
-    """Return who led these topics' partitions in each leader epoch, as far back as this log goes; -1: nobody.
+    """Return by partition who led in each leader epoch, as far back as this log goes; -1: nobody.
 
     It may be called while the broker runs: an epoch that a log on this host has is committed. Raises LogDirectoryError,
     MalformedFileError.

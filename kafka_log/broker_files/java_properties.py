@@ -24,12 +24,12 @@ _WHITE_SPACE = "".join(map(chr, range(0x21)))
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
-    """Read a file's content, which is ISO-8859-1; values are trimmed, not resolved. Raises ValueError."""
+    """Parse a properties file's content, which is ISO-8859-1. Values are trimmed, not resolved. Raises ValueError."""
     return {key: value.strip(_WHITE_SPACE) for key, value in javaproperties.loads(raw).items()}
 
 
 class ConfigProviderError(Exception):
-    """A value's provider is unknown here, or does not have it. `key` is that of the value."""
+    """A property names a config provider that is unknown here, or that lacks the value. `key` is the property's."""
 
     def __init__(self, key: str, reason: str) -> None:
         self.key = key
@@ -38,9 +38,9 @@ class ConfigProviderError(Exception):
 
 
 class ResolvedProperties(Mapping[str, str]):
-    """Properties whose values are trimmed, and resolved each time that they are read.
+    """Properties whose values are trimmed, and whose references to config providers are resolved at each read.
 
-    Reading one that cannot be resolved raises ConfigProviderError. Its repr has no values.
+    Reading a value that cannot be resolved raises ConfigProviderError. Its repr has no values.
     """
 
     def __init__(self, raw: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:

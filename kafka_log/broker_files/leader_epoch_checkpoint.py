@@ -29,7 +29,8 @@ class LeaderEpochs:
     __slots__ = ("_epochs", "_starts", "entries")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
-        """Raises ValueError when epochs do not grow, or start offsets shrink."""
+        """Take (leader epoch, first offset) pairs. Raises ValueError when epochs do not grow, or start offsets
+        shrink."""
         self.entries = tuple(entries)
         self._epochs = [epoch for epoch, _ in self.entries]
         self._starts = [start for _, start in self.entries]
@@ -48,15 +49,16 @@ class LeaderEpochs:
         return self._starts[index] if index >= 0 and self._epochs[index] == epoch else None
 
     def end_offset_for(self, epoch: int) -> int | None:
-        """Return the (exclusive) end, where the next higher epoch begins; None without one: the log end is the end."""
+        """Return the (exclusive) end of an epoch: where the next higher one begins; None for the newest, which has
+        no end."""
         index = bisect_right(self._epochs, epoch)
         return self._starts[index] if index < len(self._starts) else None
 
     def end_of(self, epoch: int) -> int | None:
-        """Return the offset from which on this epoch's records are not the log's; None when nothing ends them.
+        """Return the offset from which on this epoch's records are not in the log; None when it has no end.
 
         An epoch that the chain skips never wrote a record that lasted: 0. One older than the whole chain (whose head
-        goes with the log's start) ends where the chain begins. For one newer than the chain, nothing is known: None.
+        goes with the log's start) ends where the chain begins. For one newer than the chain, the end is unknown: None.
         """
         if not self._epochs or epoch > self._epochs[-1]:
             return None
@@ -94,7 +96,7 @@ class LeaderEpochs:
 
     @property
     def newest_epoch(self) -> int | None:
-        """None when the log is empty and never had a leader."""
+        """The highest leader epoch; None when the log is empty and never had a leader."""
         return self._epochs[-1] if self._epochs else None
 
     @property
@@ -116,7 +118,7 @@ NO_EPOCHS = LeaderEpochs()
 
 
 def parse_leader_epochs(text: str, path: Path) -> LeaderEpochs:
-    """Parse a checkpoint: version 0, the number of entries, a line "epoch startOffset" for each.
+    """Parse a checkpoint: version 0, the number of entries, and a line "epoch startOffset" for each.
 
     Raises MalformedFileError.
     """

@@ -24,7 +24,7 @@ class MetaProperties:
 
 
 def parse_meta_properties(raw: bytes, path: Path) -> MetaProperties:
-    """Parse the file. Raises MalformedFileError that names the key."""
+    """Parse a meta.properties file. Raises MalformedFileError that names the key."""
     try:
         properties = parse_properties(raw)
     except ValueError as error:
@@ -72,7 +72,7 @@ def formatted_directory(log_dirs: Iterable[Path]) -> MetaProperties | None:
 
 
 def cluster_id_of(log_dirs: Iterable[Path]) -> str:
-    """Return the cluster of these log directories, of which some may be lost. Raises like `formatted_directory`."""
+    """Return the cluster id of these log directories, some of which may be lost. Raises like `formatted_directory`."""
     if (found := formatted_directory(log_dirs)) is None:
         raise FileNotFoundError(f"no log directory has a {FILE_NAME}")
     return found.cluster_id

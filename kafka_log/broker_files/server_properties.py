@@ -58,7 +58,7 @@ class BrokerProperties:
 
 
 def load_broker_properties(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> BrokerProperties:
-    """Read the settings in the file at `path`; `overrides` replace its own.
+    """Read the settings in the file at `path`; `overrides` replace the file's.
 
     Raises BrokerPropertiesError, and OSError when it cannot be read.
     """

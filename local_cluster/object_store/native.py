@@ -31,7 +31,7 @@ def native_server() -> Path:
 def start_native_store(
     directory: Path, bucket: str, *, tls: bool = True, host: str = LOOPBACK, prefix: Sequence[str] = ()
 ) -> tuple[ManagedProcess, S3Store]:
-    """Start the server of `directory`, which must allow extended attributes, with this bucket; the caller ends it.
+    """Start the S3 server of `directory`, which must allow extended attributes, with this bucket; the caller ends it.
 
     It listens at `host`, which its certificate names. `prefix` begins its command line, for example to run it in
     another network namespace. A running server is left as it is. A new one takes over the objects, the authority and,

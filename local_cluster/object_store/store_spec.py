@@ -11,7 +11,7 @@ S3_EXPRESS_BACKEND = "plugin.s3_express.S3ExpressWalStorageManager"
 
 
 class OwnStore(StrEnum):
-    """Object stores that this machine brings along."""
+    """The object stores that a local cluster can start by itself."""
 
     LOCAL = "local"
     """A directory, with the latencies of a store in the same zone."""
@@ -20,7 +20,7 @@ class OwnStore(StrEnum):
 
 
 class StoreKind(StrEnum):
-    """Object stores of a cluster's agents: those of `OwnStore`, and S3 servers that run already."""
+    """The object stores of a cluster's agents: those of `OwnStore`, and S3 servers that run already."""
 
     LOCAL = "local"
     S3 = "s3"
@@ -29,11 +29,11 @@ class StoreKind(StrEnum):
 
 
 class StoreSpec(Protocol):
-    """The agents' settings of their object store."""
+    """An object store, as settings of the agents."""
 
     @property
     def class_name(self) -> str:
-        """Value of remote.log.wal.storage.manager.class.name."""
+        """The value of remote.log.wal.storage.manager.class.name."""
 
     def settings(self, default_directory: Path) -> dict[str, str]:
         """Return the backend's settings, without prefix. `default_directory`: the cluster's directory for objects."""
@@ -44,7 +44,7 @@ class StoreSpec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalDirectoryStore:
-    """Objects are files of a directory; the latencies imitate a store in the same zone."""
+    """A store whose objects are files of a directory; its latencies imitate a store in the same zone."""
 
     put_latency_ms: int = 5
     get_latency_ms: int = 5
@@ -64,7 +64,7 @@ class LocalDirectoryStore:
 
 @dataclass(frozen=True, slots=True)
 class S3Store:
-    """A bucket behind an S3 endpoint of this machine. The default credentials are those of test servers."""
+    """A store on a bucket behind an S3 endpoint of this machine. The default credentials are those of test servers."""
 
     endpoint_url: str
     bucket: str

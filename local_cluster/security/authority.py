@@ -19,7 +19,7 @@ _LIFE = datetime.timedelta(days=36_500)
 
 
 class Authority:
-    """Signs certificates, with a key that is only in memory, unless it is `kept`."""
+    """A certificate authority. Its key is only in memory, unless it is `kept`."""
 
     def __init__(self, directory: Path, key: ec.EllipticCurvePrivateKey | None = None) -> None:
         self.directory = directory
@@ -33,7 +33,8 @@ class Authority:
 
     @classmethod
     def kept(cls, directory: Path) -> Self:
-        """Return the authority of this directory, made if there is none: earlier certificates stay trusted."""
+        """Return the authority of this directory, created if there is none, so that earlier certificates stay
+        trusted."""
         directory.mkdir(parents=True, exist_ok=True)
         file = directory / "ca.key"
         if file.exists():
@@ -47,7 +48,7 @@ class Authority:
     def tls_for(
         self, name: str, addresses: Iterable[str] = (), life: datetime.timedelta = _LIFE, also: Iterable[str] = ()
     ) -> PeerTls:
-        """Write a new key and a certificate for this name, `also` others, and the IP addresses it listens at.
+        """Write a new key, and a certificate for these names (`name`, `also`) and the IP addresses to listen at.
 
         Certificates begin with the year 2026, so with a `life` of a day this one has expired.
         """
@@ -76,7 +77,7 @@ class Authority:
 
 
 def pkcs12_of(files: PeerTls, password: str) -> bytes:
-    """Return certificate, key and authority as one PKCS12 store."""
+    """Return certificate, key and authority of these files as one PKCS12 store."""
     return pkcs12.serialize_key_and_certificates(
         b"broker",
         serialization.load_pem_private_key(files.key_file.read_bytes(), None),  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ CLIENTS_MAY: tuple[Allowed, ...] = (
 
 
 class InterBrokerProtocol(StrEnum):
-    """The protocols that brokers can use among each other: Kafka's SecurityProtocol."""
+    """The protocols that brokers can use between each other: Kafka's SecurityProtocol."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -42,13 +42,13 @@ class InterBrokerProtocol(StrEnum):
 def certificate_principal(broker_id: int) -> str:
     """Return the principal of the certificate that a broker and its agent share.
 
-    It needs ClusterAction to bypass other agents, if an authorizer is on.
+    With an authorizer, this principal needs ClusterAction, so that agents can be bypassed.
     """
     return f"User:CN=broker-{broker_id}"
 
 
 def certificate_files(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-    """Return the files that a broker and its agent share, by the last part of the agent's keys for them."""
+    """Return the certificate files that a broker and its agent share, by the last part of the agent's keys for them."""
     directory = layout.certificates_directory
     return {
         "ssl.certificate.file": str(directory / f"broker-{broker_id}.pem"),
@@ -58,7 +58,7 @@ def certificate_files(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
 
 
 def keystore_of(layout: ClusterLayout, broker_id: int) -> Path:
-    """Return the certificate and key as one file for Kafka."""
+    """Return the path of the file with certificate and key together, for Kafka."""
     return layout.certificates_directory / f"broker-{broker_id}.keystore.pem"
 
 
@@ -95,7 +95,7 @@ def agents_bypass(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
 def bypass_listener(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
     """Return a broker's keys for the listener by which agents bypass a dead one.
 
-    `listeners` and the protocol map must be joined with the existing ones.
+    The values of `listeners` and of the protocol map must be appended to the existing ones.
     """
     prefix = f"listener.name.{_BYPASS.lower()}.ssl."
     return {
@@ -134,11 +134,11 @@ class InterBroker:
         return self.protocol.startswith("SASL")
 
     def principal(self, broker_id: int) -> str:
-        """Return the principal that others see: the follower's login or, without one, its agent's certificate."""
+        """Return the principal as which a follower is seen: its login or, without one, its agent's certificate."""
         return f"User:broker-{broker_id}" if self.has_sasl else certificate_principal(broker_id)
 
     def properties(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-        """Return keys that override the broker's own."""
+        """Return the keys of server.properties for this protocol, which override the broker's."""
         protocols = f"CLIENT:PLAINTEXT,REPLICATION:{self.protocol},CONTROLLER:{self.protocol}"
         keys = {"listener.security.protocol.map": protocols}
         if self.has_tls:
@@ -153,7 +153,7 @@ class InterBroker:
         return keys
 
     def format_options(self, layout: ClusterLayout) -> tuple[str, ...]:
-        """Return options for Kafka's StorageTool: brokers must be known before any of them can be asked."""
+        """Return options for Kafka's StorageTool: with logins, brokers must exist before any can be asked."""
         if not self.has_sasl or not self.mechanism.startswith("SCRAM"):
             return ()
         users = (f"{self.mechanism}=[name=broker-{one},password={_password(one)}]" for one in layout.broker_ids)
@@ -203,7 +203,7 @@ class InterBroker:
         return self._directory(layout) / (f"store-{broker_id}" + (".pem" if broker_id % 2 else ".p12"))
 
     def write_certificate(self, layout: ClusterLayout, broker_id: int) -> None:
-        """Write a new certificate, with a new key."""
+        """Write a new key and certificate for the broker and its agent."""
         from local_cluster.security.authority import Authority, pkcs12_of
 
         names = [f"replica-{one}.{REPLICA_DOMAIN}" for one in layout.broker_ids]

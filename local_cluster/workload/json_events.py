@@ -17,7 +17,7 @@ SHORTEST_EVENT: Final = 400
 
 
 def json_event(source: random.Random, number: int) -> bytes:
-    """Return an event of some 510 bytes."""
+    """Return a JSON event of some 510 bytes, as web shops send them: half of it repeats in others."""
     pick, below = source.choice, source.randrange
     return json.dumps(
         {

@@ -49,7 +49,7 @@ _NEVER = -1
 
 
 class Outcome(IntEnum):
-    """The cluster's answer about a record."""
+    """What the cluster responded about a record."""
 
     UNKNOWN = 0
     """No answer yet, or an error that leaves it open: the record may exist or not."""
@@ -61,7 +61,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionPlan:
-    """Transactions of `records` records; every `abort_every`-th is aborted (0: none)."""
+    """A plan of transactions of `records` records each; every `abort_every`-th is aborted (0: none)."""
 
     records: int = 50
     abort_every: int = 4
@@ -69,7 +69,7 @@ class TransactionPlan:
 
 @dataclass(frozen=True, slots=True)
 class ProducerPlan:
-    """One producer of the workload. Without a rate it writes as fast as it can."""
+    """The plan of one producer of the workload. Without a rate it writes as fast as it can."""
 
     name: str
     acks: str = "all"
@@ -85,7 +85,7 @@ class ProducerPlan:
 
 @dataclass(frozen=True, slots=True)
 class ProducerReport:
-    """Counts of records of one producer."""
+    """Counts of one producer's records by what became of them."""
 
     name: str
     sent: int
@@ -107,14 +107,14 @@ class ProducerReport:
 
     @property
     def faults(self) -> int:
-        """The sum of everything that must be zero."""
+        """The sum of all counts that must be zero."""
         misread = self.reordered + self.duplicates + self.aborted_but_read + self.altered
         return self.lost + misread + self.at_wrong_offset
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerReport:
-    """The result of the workload."""
+    """The result of a workload, by producer."""
 
     producers: tuple[ProducerReport, ...]
     foreign_records: int
@@ -122,7 +122,7 @@ class LedgerReport:
 
     @property
     def faults(self) -> int:
-        """The sum of everything that must be zero, over all producers."""
+        """The sum of all counts that must be zero, over all producers."""
         return sum(producer.faults for producer in self.producers)
 
     @property
@@ -152,7 +152,7 @@ _EVENTS = 1000
 
 
 class Pattern(Protocol):
-    """Makes the values of a producer's records."""
+    """Makes the values of producers' records."""
 
     def value(self, number: int, sequence: int) -> bytes:
         """Return the bytes of record `sequence` of producer `number`."""
@@ -162,7 +162,7 @@ class PayloadPattern:
     """Makes values in which a reader can detect altered bytes."""
 
     def __init__(self, seed: int, payload_bytes: int, *, sends_events: bool = False) -> None:
-        """`sends_events`: the values are events in JSON."""
+        """`sends_events`: the values are JSON events, else random bytes."""
         if payload_bytes < MINIMUM_PAYLOAD_BYTES:
             raise ValueError(f"a payload has {MINIMUM_PAYLOAD_BYTES} bytes at least, not {payload_bytes}")
         self._seed = seed
@@ -183,7 +183,7 @@ class PayloadPattern:
 
 
 def read_identity(value: bytes | None) -> tuple[int, int] | None:
-    """Return (producer's number, sequence) of a record's value; None if it is not of a ledger."""
+    """Return the producer's number and the sequence in a record's value; None if a ledger did not make it."""
     if value is None or len(value) < _HEADER.size:
         return None
     magic, number, sequence = _HEADER.unpack_from(value)
@@ -191,7 +191,7 @@ def read_identity(value: bytes | None) -> tuple[int, int] | None:
 
 
 class ProducerPage:
-    """One producer's records: outcomes and offsets by sequence number."""
+    """The account of one producer's records: outcomes and offsets by sequence number."""
 
     def __init__(self, name: str, pattern: Pattern) -> None:
         self.name = name
@@ -209,16 +209,16 @@ class ProducerPage:
         return len(self._outcomes)
 
     def sent(self) -> int:
-        """Note one more record, and return its sequence number."""
+        """Note one more record as sent, and return its sequence number."""
         sequence = len(self._outcomes)
         self._acknowledged_offsets.append(_NEVER)
         self._outcomes.append(Outcome.UNKNOWN)
         return sequence
 
     def delivered(self, sequence: int, offset: int | None) -> None:
-        """Note that the record exists; `settle` decides whether it counts as acknowledged.
+        """Note that a record is in the log; `settle` decides whether it counts as acknowledged.
 
-        If a record was sent again after its answer was lost, it is known to exist, but its offset is not known (None).
+        The offset of a record that was sent again after its response was lost is not known (None).
         """
         if offset is not None:
             self._acknowledged_offsets[sequence] = offset
@@ -273,7 +273,7 @@ class ProducerPage:
 
 
 class Ledger:
-    """All producers' pages."""
+    """The accounts of all producers of a workload."""
 
     def __init__(self, plans: Sequence[ProducerPlan], seed: int = 0) -> None:
         self.pages = tuple(
@@ -292,7 +292,7 @@ class Ledger:
         self.pages[number].read(partition, offset, sequence, value, number)
 
     def report(self) -> LedgerReport:
-        """Return the present counts; `lost` is meaningful only if the log was read to its end."""
+        """Return the present counts; `lost` has a meaning only if the log was read to its end."""
         return LedgerReport(tuple(page.report() for page in self.pages), self._foreign)
 
 
@@ -304,7 +304,7 @@ class LedgerWorkload:
     """Runs producers by plan, and a consumer, on one topic that no other client writes to."""
 
     def __init__(self, bootstrap_servers: str, topic: str, plans: Sequence[ProducerPlan], *, seed: int = 0) -> None:
-        """Prepare all threads. Raises LedgerWorkloadError if the topic is not there."""
+        """Prepare all threads. Raises LedgerWorkloadError if the topic does not exist."""
         self.topic = topic
         self.ledger = Ledger(plans, seed)
         self._config: dict[str, object] = {"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG}
@@ -331,12 +331,12 @@ class LedgerWorkload:
             thread.start()
 
     def abandon(self) -> None:
-        """Tell all threads to end, without waiting: for use when the cluster is taken down."""
+        """Tell all threads to end, without waiting, because the cluster is taken down."""
         self._stop.set()
         self._read_to_end.set()
 
     def report(self) -> LedgerReport:
-        """Return the present counts, while it runs. Raises LedgerWorkloadError if a thread has failed."""
+        """Return the present counts, while the workload runs. Raises LedgerWorkloadError if a thread has failed."""
         if self._failures:
             raise LedgerWorkloadError(f"the workload failed: {self._failures[0]!r}") from self._failures[0]
         return self.ledger.report()
@@ -445,7 +445,7 @@ def _partitions_of(admin: ClusterAdmin, topic: str) -> tuple[int, ...]:
 
 
 class RecordsInFlight:
-    """Knows which records of a producer have no answer yet, and which partition takes another one.
+    """Knows which records of a producer wait for their delivery report, and which partition takes another one.
 
     A partition gets one batch at a time: a thread of librdkafka polls without a pause while records are due that it may
     not send yet.
@@ -458,7 +458,7 @@ class RecordsInFlight:
         self._sent_s: dict[int, dict[int, float]] = {partition: {} for partition in partitions}  # by sequence, too
 
     def open_partition(self, sequence: int, now_s: float) -> int | None:
-        """Return the partition for this record, the next in turn that takes one; None: all wait for answers."""
+        """Return the partition for this record, the next in turn that takes one; None: all wait for reports."""
         for step in range(len(self._partitions)):
             partition = self._partitions[(sequence + step) % len(self._partitions)]
             sent_s = self._sent_s[partition]
@@ -468,11 +468,11 @@ class RecordsInFlight:
         return None
 
     def sent(self, partition: int, sequence: int, now_s: float) -> None:
-        """Note a record that is handed to the client."""
+        """Note that a record was handed to the client."""
         self._sent_s[partition][sequence] = now_s
 
     def answered(self, partition: int, sequence: int) -> None:
-        """Note that the client told what became of it."""
+        """Note that the client reported a record's delivery or failure."""
         del self._sent_s[partition][sequence]
 
 

@@ -140,7 +140,7 @@ class _Batch(NamedTuple):
 
 
 class ReplicaLog:
-    """A partition directory, read from its .log files."""
+    """One replica's log, read from its .log files."""
 
     def __init__(self, directory: Path) -> None:
         self._segments = sorted(path for path in directory.glob("*.log") if path.stem.isdigit())
@@ -152,13 +152,13 @@ class ReplicaLog:
         return int(self._segments[0].stem)
 
     def end_offset(self) -> int:
-        """Return the offset after the last whole batch."""
+        """Return the offset after the last complete batch."""
         last = self._segments[-1]
         found = deque((batch.end_offset for batch, _ in _batches(last)), maxlen=1)
         return found[0] if found else int(last.stem)
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[tuple[_Batch, bytes]]:
-        """Yield the whole batches between the two offsets, with their bytes."""
+        """Yield the complete batches between the two offsets, with their bytes."""
         for path in self._segments:
             for batch, file in _batches(path):
                 if batch.base_offset >= start_offset and batch.end_offset <= end_offset:

@@ -77,8 +77,8 @@ class SegmentBatch:
 
 
 def decode_segments(keys: BinaryColumn, values: BinaryColumn) -> SegmentBatch:
-    """Decode the finished segments' records as arrays; skip others, and damaged ones. A null counts as empty. Raises
-    nothing."""
+    """Decode the well-formed records about combined segments as arrays, and skip all others. A null counts as empty.
+    Raises nothing."""
     fields = gather(values.data, values.starts, _FIELDS.itemsize).view(_FIELDS).reshape(len(values.starts))
     entries_start = values.starts + _FIELDS.itemsize + fields["custom_length"].astype(np.int64)
     is_candidate = (

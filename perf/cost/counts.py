@@ -30,7 +30,7 @@ class Counts:
         self.latencies_s.clear()
 
     def put(self, size: int, entries: int, life_s: float) -> None:
-        """Count an uploaded object."""
+        """Count an uploaded object of this size and number of entries, which is stored for `life_s`."""
         self.amounts.puts += 1
         self.amounts.uploaded_bytes += size
         self.amounts.stored_byte_s += size * life_s
@@ -42,25 +42,24 @@ class Counts:
         self.amounts.retrieved_bytes += size
 
     def announced(self, entries: int) -> None:
-        """Count an object's announcement to a follower; adjoining ranges are one in reality, so the true size is
-        smaller.
-        """
+        """Count an object's announcement to a follower with one range per entry; in reality, adjacent ranges are
+        joined."""
         self.amounts.crossing_bytes += _ANNOUNCEMENT_BYTES + entries * _ANNOUNCED_RANGE_BYTES
 
     def linked(self, size: int, links: int) -> None:
-        """Count bytes of one partition in a response."""
+        """Count bytes of one partition that a response has as links."""
         self.linked_bytes += size
         self.amounts.crossing_bytes += links * _LINK_BYTES
 
     def inline(self, size: int) -> None:
-        """Count bytes that a response holds themselves."""
+        """Count record bytes that a response has inline."""
         self.inline_bytes += size
         self.amounts.crossing_bytes += size
 
     def usd(self, tariff: Tariff) -> float:
-        """Return the whole cost, with storage for as long as objects live."""
+        """Return the dollars for all counts, with storage for the objects' lives."""
         return sum(self.amounts.usd(tariff).values())
 
     def stock_usd(self, tariff: Tariff) -> float:
-        """Return the cost of the same bytes in stock Kafka."""
+        """Return the dollars that stock Kafka pays for the same bytes."""
         return sum(Amounts(crossing_bytes=FOLLOWERS * self.produced_bytes).usd(tariff).values())

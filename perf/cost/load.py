@@ -20,7 +20,7 @@ _BUFFER_BYTES: Final = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load produced to one broker."""
+    """The load that producers put on one broker: rate, bursts, partitions, acks."""
 
     bytes_per_s: float
     """The average over all time."""
@@ -59,7 +59,7 @@ class Load:
         return self.batch_bytes * self.producers / self.peak_bytes_per_s
 
     def active_from(self, now_s: float) -> float:
-        """Return the time from now on at which something may be produced."""
+        """Return the next time from `now_s` on at which the load is not paused."""
         if not self.burst_s or now_s % self.period_s < self.burst_s:
             return now_s
         return (now_s // self.period_s + 1) * self.period_s
@@ -101,13 +101,13 @@ class WaitingProducer:
             self._in_flight.append(self._buffered.popleft())
 
     def take(self) -> bool:
-        """Let the broker take the first request. Returns whether there is one, and none is taken already."""
+        """Let the broker take the first request. Returns False if there is none, or one is taken already."""
         is_next = bool(self._in_flight) and not self._is_taken
         self._is_taken |= is_next
         return is_next
 
     def answer(self) -> float:
-        """Answer the request that was taken. Returns when it was due."""
+        """Acknowledge the request that was taken. Returns when it was due."""
         self._is_taken = False
         due_s = self._in_flight.popleft()
         self._send()

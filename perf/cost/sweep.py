@@ -32,7 +32,7 @@ LIFE_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One cell of the sweep."""
+    """One cell of the sweep: a load and a policy."""
 
     rate: float
     shape: str
@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The result of one case."""
+    """One case's counts and their price."""
 
     case: Case
     counts: Counts

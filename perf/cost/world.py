@@ -86,7 +86,7 @@ class ProducedLog:
 
 
 class ProducedTask:
-    """A LogTask on a produced log."""
+    """A `LogTask` that reads a produced log."""
 
     def __init__(self, log: ProducedLog, content: memoryview) -> None:
         self._log = log
@@ -118,7 +118,7 @@ class ProducedTask:
 
 
 class CostLoop:
-    """Reads, uploads and notifies the followers' side, as the core decides."""
+    """Runs the write path's core on the virtual clock: reads, uploads, and notifies the followers' side."""
 
     def __init__(self, world: "CostWorld") -> None:
         self._world, self._core, self._time = world, world.core, world.time
@@ -131,7 +131,7 @@ class CostLoop:
             self.go_on()
 
     def go_on(self) -> None:
-        """Continue, because something has changed."""
+        """Let the core decide again, because something has changed."""
         self._turn += 1
         turn, pacing = self._turn, self._core.pacing
         while True:
@@ -206,7 +206,7 @@ class _Follower:
 
 
 class CostFollowers:
-    """Does and counts the work of the leader's agent and broker for the followers."""
+    """Plays the leader's agent and broker towards the followers, and counts what they send."""
 
     def __init__(self, world: "CostWorld") -> None:
         self._world = world
@@ -221,7 +221,7 @@ class CostFollowers:
             self._fetch(follower)
 
     def appended(self) -> None:
-        """Answer waiting followers, because something was appended."""
+        """Respond to waiting followers, because records were appended."""
         for follower in self._followers:
             if follower.is_parked:
                 follower.is_parked = False
@@ -353,7 +353,7 @@ class CostFollowers:
 
 
 class CostWorld:
-    """One broker's agent for one load."""
+    """The simulation of one broker's agent for one load."""
 
     def __init__(
         self,
@@ -396,14 +396,14 @@ class CostWorld:
         return self.core.led[self.logs[number].partition]
 
     def store_took_s(self, usual_s: float) -> float:
-        """Return the time of a request to the store that begins now."""
+        """Return how long a request to the store that begins now takes; `usual_s` without noise."""
         if not self._is_noisy:
             return usual_s
         stalled_s = max(_STALL_S - self.time.now_s % _STALL_EVERY_S, 0.0)
         return stalled_s + _NOISY_P50_S * float(self._store_times.lognormal(0.0, _NOISY_SIGMA))
 
     def run(self, seconds: float, after_s: float = 0.0) -> Counts:
-        """Produce for `after_s`, which does not count, and for this time, and let work in progress finish."""
+        """Produce for `after_s`, which is not counted, then for `seconds`, and let work in progress finish."""
         begin_s = self.time.now_s
         self._until_s = begin_s + after_s + seconds
         self.time.at(begin_s + after_s, self.counts.begin_anew)

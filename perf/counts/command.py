@@ -43,7 +43,7 @@ _MOST: Final = 500
 
 @dataclass(slots=True)
 class Counted:
-    """The counts over one store, per object unless stated otherwise; None: strace is not installed."""
+    """What was counted with one store, per object unless stated otherwise; None: strace is not installed."""
 
     store: str
     records: int = 0
@@ -205,7 +205,7 @@ class _Counting:
 
 
 def wake_ups(pid: int) -> int:
-    """Return how often threads of the process have gone to sleep so far, each followed by a wake-up: see proc(5)."""
+    """Return how often threads of the process have gone to sleep so far, each time followed by a wake-up (proc(5))."""
     found = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):  # it has ended
@@ -215,7 +215,7 @@ def wake_ups(pid: int) -> int:
 
 
 def rows(found: Sequence[Counted]) -> list[tuple[str, ...]]:
-    """Return table rows for people."""
+    """Return the counts as rows of a table for people."""
 
     def figure(value: float | None, digits: int = 0) -> str:
         return "no strace" if value is None else f"{value:,.{digits}f}"

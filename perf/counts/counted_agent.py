@@ -27,7 +27,7 @@ BEGIN, END = signal.SIGUSR1, signal.SIGUSR2
 
 
 class Calls:
-    """Counts calls on the thread that starts the counting."""
+    """Counts calls of functions on the thread that starts the counting."""
 
     def __init__(self) -> None:
         self.python: Counter[str] = Counter()
@@ -72,7 +72,7 @@ class HandOvers:
 
 
 def main() -> None:
-    """Run the agent."""
+    """Run an agent that counts its calls and hand-overs."""
     calls, hand_overs, at_begin = Calls(), HandOvers(), 0
     file = Path(os.environ[FILE_VARIABLE].format(pid=os.getpid()))
     for owner, name in ((ThreadPoolExecutor, "submit"), (Loop, "call_soon_threadsafe")):

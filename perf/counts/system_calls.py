@@ -24,7 +24,7 @@ _UNFINISHED = "<unfinished ...>"
 
 @dataclass(slots=True)
 class SystemCalls:
-    """The system calls of one process, or of several."""
+    """Counts of system calls, of one process or of several."""
 
     calls: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
@@ -53,7 +53,7 @@ class SystemCalls:
 
 @contextmanager
 def traced(program: str, pids: Iterable[int], directory: Path) -> Iterator[SystemCalls]:
-    """Count the system calls of these processes in the block, when it ends."""
+    """Count these processes' system calls while the context lasts; yields the counts, which are filled at its end."""
     seen = SystemCalls()
     files = {pid: directory / f"strace-{pid}" for pid in pids}
     tracers = [

@@ -19,7 +19,7 @@ _WARM_UP = 25
 
 
 def produce(bootstrap: str, topic: str, records: int, records_per_s: int) -> list[float]:
-    """Return the times from a record's sending to its acknowledgement, with one record in flight."""
+    """Send records one after the other; return the times from sending to acknowledgement, in ms."""
     from confluent_kafka import Producer
 
     own = {"bootstrap.servers": bootstrap, "acks": "1", "linger.ms": 0, "socket.nagle.disable": True}
@@ -40,7 +40,8 @@ def produce(bootstrap: str, topic: str, records: int, records_per_s: int) -> lis
 
 
 def see(bootstrap: str, topic: str, records: int, rack: str) -> list[float]:
-    """Return the times from the leader's append, by the record's timestamp, until this consumer has it."""
+    """Consume records; return the times from the leader's append, by the records' timestamps, until this consumer
+    has them."""
     from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
     own = {"bootstrap.servers": bootstrap, "group.id": f"{topic}-{rack}", "client.rack": rack}
@@ -58,7 +59,7 @@ def see(bootstrap: str, topic: str, records: int, rack: str) -> list[float]:
 
 
 def main(what: str, bootstrap: str, topic: str, records: str, records_per_s: str, rack: str = "") -> None:
-    """Run as a program."""
+    """Run a client as a program of its own."""
     total = int(records) + _WARM_UP
     if what == "produce":
         took_ms = produce(bootstrap, topic, total, int(records_per_s))

@@ -59,7 +59,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One comparison; medians of the rounds."""
+    """One comparison in the output; medians of the rounds."""
 
     figure: str
     way: str
@@ -76,7 +76,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of six producers with acks=all."""
+    """What six producers with acks=all cost."""
 
     way: str
     mb_per_s: float
@@ -88,7 +88,7 @@ class Cost:
     """The share of the clients' frames through a gateway for produce that went by object storage."""
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row of a table."""
+        """Return the costs as the cells of a table's row."""
         figures = (f"{self.mb_per_s:.1f}", f"{self.puts:,.0f}", f"{self.gets:,.0f}", f"{self.linked_share:.1%}")
         return self.way, *figures, f"{self.agents_cpu:.2f}"
 
@@ -105,7 +105,7 @@ class _Reader:
 
 
 class Measurement:
-    """All of a run; `rows` and `costs` grow."""
+    """All measurements of a run; `rows` and `costs` grow."""
 
     def __init__(self, world: World, rounds: int, scale: float, tell: Callable[[str], None]) -> None:
         self.rows: list[Row] = []
@@ -116,7 +116,7 @@ class Measurement:
         self._tell = tell
 
     def run(self, ways: Iterable[Way], parts: Container[Part]) -> None:
-        """Measure one way after the other."""
+        """Measure each way of reaching brokers, one after the other."""
         world = self._world
         world.create(_READ_TOPIC, LEADER, replicas=3)
         world.create(_ALONE_TOPIC, LEADER)

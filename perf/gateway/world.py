@@ -41,7 +41,7 @@ _BROKERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way for clients to reach brokers of other zones through gateways: the keys of the agents meanwhile."""
+    """A way for clients to reach brokers of other zones: the agents' settings for it."""
 
     name: str
     agents: Mapping[str, str]
@@ -62,7 +62,7 @@ SERVED: Final = Way("served", {**TOLD_SOON.agents, "remote.wal.gateway.fetch.ser
 
 
 class World:
-    """The running cluster, and its clients."""
+    """The running cluster in three zones, and its clients."""
 
     def __init__(self, cluster: LocalCluster, hosts: ZoneHosts, agents: AgentsMode) -> None:
         self.cluster = cluster
@@ -72,7 +72,7 @@ class World:
         self._idle_bytes_per_s = 0.0
 
     def go(self, way: Way) -> None:
-        """Let all agents have the settings of this way; they restart if they have others."""
+        """Switch to this way: restart all agents that have other settings."""
         if way is self._way:
             return
         self._way = way
@@ -103,7 +103,8 @@ class World:
         return self._program(zone, "produce", way, topic, count, per_s)
 
     def seen_ms(self, way: str, topic: str, count: int, per_s: int, rack: str) -> list[float]:
-        """Return the times from the leader's append to a consumer of az1; the producer is in the leader's own zone."""
+        """Return the times from the leader's append to a consumer in az1, in ms; the producer is in the leader's own
+        zone."""
         with ThreadPoolExecutor(1) as pool:
             seen = pool.submit(self._program, CLIENTS, "see", way, topic, count, per_s, rack)
             while not seen.done():  # without a pause, but for the consumer's start
@@ -135,7 +136,7 @@ class World:
             return sum(pool.map(produce, zones))
 
     def measure_idle(self) -> None:
-        """Note the bytes that cross zones without clients."""
+        """Measure the bytes that cross zones without clients, to be subtracted later."""
         entered, seconds = self._entered_bytes(lambda: threading.Event().wait(10.0))
         self._idle_bytes_per_s = entered / seconds
 

@@ -16,7 +16,7 @@ LINKED_MIN: Final = 0.99
 
 
 def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """Return one row per load, rung and compared figure: medians, and the median of the comparisons round by round.
+    """Return one row per load, rung and compared figure: medians, and the median of the round-by-round comparisons.
 
     Figures are None if every round failed to keep up with the load; `not_kept_up_with` names the cluster and the round.
     """
@@ -64,7 +64,7 @@ def _is_void(runs: Iterable[Measured]) -> bool:
 
 
 def line_of(run: Measured) -> str:
-    """Return the line that is printed as soon as a load is over."""
+    """Return the line that is printed after each load."""
     told = [f"{value:,.1f} {name}" for name, value in run.figures.items()]
     if run.not_kept_up_with:
         told.append(f"not kept up with: {run.not_kept_up_with}")
@@ -84,7 +84,7 @@ def _put_and_get_ms(counted: Counters) -> dict[str, float]:
 
 
 def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
-    """Return one row per load and rung with agents: their cost, summed over the rounds that came to an end."""
+    """Return one row per load and rung with agents: what the agents cost, summed over the completed rounds."""
     by_rung = defaultdict[tuple[str, str], list[Measured]](list)
     for run in measured:
         if run.usage.agents is not None and run.figures:

@@ -27,7 +27,7 @@ WARM_UP: Final = 0.5
 
 
 class Comparison(Enum):
-    """The comparison of a rung with stock in the same round."""
+    """How a rung's figure is compared with stock's of the same round."""
 
     RATIO = "ratio"
     """rung / stock: throughput."""
@@ -37,7 +37,7 @@ class Comparison(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One load. `compared` names the figures of `run` that count, and the comparison."""
+    """One load of the ladder. `compared` names the figures of `run` that count, and the comparison."""
 
     name: str
     partitions: int
@@ -47,7 +47,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """Something that is compared with stock, or stock itself."""
+    """One step of the ladder: stock Kafka, or a way to use agents that is compared with it."""
 
     name: str
     store: Store
@@ -65,7 +65,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A rung with its cluster, and the address of its clients; empty: the brokers'."""
+    """A rung with its cluster, and the address for its clients; empty: the brokers'."""
 
     rung: Rung
     cluster: LocalCluster
@@ -82,7 +82,7 @@ class Entrant:
         return run(tools, topic, scale)
 
     def measure(self, load: str, run: Run, topic: str, scale: float, number: int = 0) -> "Measured":
-        """Run a load against a topic, and note what it took, or why it came to no end."""
+        """Run a load against a topic; return its figures, or why it failed."""
 
         def attempt() -> tuple[Figures, str]:
             try:
@@ -96,7 +96,7 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One load on one entrant in one round."""
+    """The figures of one load on one entrant in one round."""
 
     workload: str
     rung: Rung
@@ -109,7 +109,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Turns:
-    """Runs loads on one entrant after the other."""
+    """Runs loads on several entrants, in turns."""
 
     rounds: int
     scale: float

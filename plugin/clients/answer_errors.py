@@ -45,7 +45,8 @@ _WRONG_BUCKET: Final = {
 
 
 def error_of_answer(operation: str, key: str, status: int, code: str, permissions: Permissions) -> RemoteStorageError:
-    """Return our error; `key` is the object's, or the listed prefix, behind the bucket's name."""
+    """Return the RemoteStorageError for an unsuccessful response; `key` is the object's, or the listed prefix,
+    behind the bucket's name."""
     reason = f"{status} {code}"
     if status == 412 or code == "BlobAlreadyExists":
         return ObjectExistsError(operation, key, reason)

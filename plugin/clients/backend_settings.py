@@ -15,7 +15,7 @@ def _kafka_style(field_name: str) -> str:
 
 
 class ObjectBackendSettings(BaseModel):
-    """The settings of all object backends. Each backend adds its own; unknown names are refused."""
+    """The settings that all object backends have. Each backend adds its own; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_kafka_style, hide_input_in_errors=True)
 
@@ -40,7 +40,7 @@ class ObjectBackendSettings(BaseModel):
 
 
 class RemoteBackendSettings(ObjectBackendSettings):
-    """Settings of the stores that are reached over a network."""
+    """The settings of backends that are reached over a network."""
 
     endpoint_url: str | None = Field(default=None, description="For stores other than the provider's own.")
     allow_http: bool = Field(
@@ -57,7 +57,7 @@ class RemoteBackendSettings(ObjectBackendSettings):
 
     @property
     def read_timeout_seconds(self) -> float:
-        """The rest of an attempt once it is connected."""
+        """How long a read may take once the connection is open: the rest of an attempt."""
         return max(self.attempt_timeout_ms - self.connect_timeout_ms, 1) / 1000
 
 
@@ -68,10 +68,10 @@ _TOTAL_KEY: Final = "total.timeout.ms"
 
 
 def unhurried(model: type[ObjectBackendSettings], settings: Mapping[str, str]) -> dict[str, str]:
-    """Add long time-outs for unset ones: for a program that can wait.
+    """Return the settings with long timeouts in place of unset ones, for a program that can wait.
 
-    The defaults of `model` are an agent's, which rather sends bytes inline than waits. Explicit settings keep their
-    meaning; with only a total, an attempt is a quarter at most.
+    The defaults of `model` suit an agent, which sends bytes inline rather than wait. Explicit settings are kept; if
+    only the total is set, an attempt gets at most a quarter of it.
     """
     added: dict[str, str] = {}
     if _TOTAL_KEY not in settings:
@@ -106,7 +106,7 @@ FileState = tuple[int, int, int, int]
 
 
 def state_of(file: Path) -> FileState | None:
-    """Return a value that changes with the file's content, owner and mode; None if the file is missing."""
+    """Return a value that changes with a file's content, owner and mode; None if the file is missing."""
     try:
         found = file.stat()
     except OSError:
@@ -118,7 +118,8 @@ S = TypeVar("S", bound=ObjectBackendSettings)
 
 
 def parse_settings(model: type[S], settings: Mapping[str, str]) -> S:
-    """Return the checked settings. Raises RemoteStorageConfigError naming the first wrong key, not its value."""
+    """Parse a backend's settings as `model`. Raises RemoteStorageConfigError naming the first wrong key, not its
+    value."""
     try:
         return model.model_validate(dict(settings))
     except ValidationError as error:

@@ -29,7 +29,8 @@ async def connect(
     server_name: str | None = None,
     handshake_timeout_s: float | None = None,
 ) -> Protocol:
-    """Connect within the time. Of several addresses, each gets half of it at most, the last one all that is left.
+    """Connect to a host within `timeout_s`. Of several addresses, each gets at most half of the time left, the last one
+    all of it.
 
     `server_name` is the name that the certificate must have, if not the host. Raises OSError, including TimeoutError
     and ssl.SSLError: the error of the last address.

@@ -30,7 +30,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer without interim answers."""
+    """A complete HTTP response; interim (1xx) responses are left out."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,10 +41,10 @@ class HttpAnswer:
 
 
 class AnswerReader:
-    """Reads one answer. The parser calls the methods `on_...`."""
+    """Parses one HTTP response. The parser calls the methods `on_...`."""
 
     def __init__(self, most: int) -> None:
-        """`most`: so many bytes of a success are read; the rest stays on the connection."""
+        """`most` bounds how many bytes of a successful response's body are read; the rest stays on the connection."""
         self._most = most
         self._parser = HttpResponseParser(self)
         self._head_bytes = 0
@@ -56,7 +56,7 @@ class AnswerReader:
         self._is_kept = False
 
     def received(self, data: bytes) -> HttpAnswer | None:
-        """Take the next bytes. Returns the answer once it is complete. Raises HTTPException."""
+        """Take the next bytes. Returns the response once it is complete. Raises HTTPException."""
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
@@ -74,7 +74,7 @@ class AnswerReader:
         return None
 
     def ended(self) -> HttpAnswer:
-        """Handle the connection's end. Raises HTTPException if the answer is incomplete."""
+        """Handle the connection's end, and return the response. Raises HTTPException if it is incomplete."""
         if not self._status:
             raise BadStatusLine("the connection ended before an answer")
         if "content-length" in self._headers or "transfer-encoding" in self._headers:

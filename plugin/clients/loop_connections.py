@@ -40,12 +40,12 @@ class RequestLimits:
 
 
 class LoopConnections:
-    """The connections to one host. See the module's theory."""
+    """A pool of HTTP connections to one host, for one event loop."""
 
     def __init__(
         self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """`url`: any of the host's; `tls` is needed for https."""
+        """`url` is any URL on the host; `tls` is needed for https."""
         parts = urlsplit(url)
         self._tls = tls
         self._host = parts.hostname or ""
@@ -58,9 +58,9 @@ class LoopConnections:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def exchange(self, request: HttpRequest, most: int) -> HttpAnswer:
-        """Send the request, and return its answer; of a success at most so many bytes.
+        """Send a request, and return its response; of a successful body at most `most` bytes.
 
-        As many exchanges run at once as connections may be kept; the others wait, in the order in which they came.
+        As many exchanges run at once as connections may be kept; others wait, in the order of their calls.
         """
         kept = self._kept
         if self._in_use < self._limits.kept:
@@ -102,7 +102,7 @@ class LoopConnections:
         self._in_use -= 1
 
     def close(self) -> None:
-        """Close the pool. Connections in use are closed after their answers."""
+        """Close the pool. Connections in use are closed after their responses."""
         with contextlib.suppress(RuntimeError):  # the loop has ended, and its connections with it
             self._loop.call_soon_threadsafe(self._close)
 

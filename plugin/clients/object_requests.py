@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Times in seconds."""
+    """How long and how often requests are retried, in seconds."""
 
     attempt_timeout: float
     total_timeout: float
@@ -59,7 +59,8 @@ class Retrier:
     on_failure: Callable[[RemoteStorageError], None]
 
     def deadline(self) -> float:
-        """Return the end, on `clock`, of a call that starts now. Requests that serve one call share it."""
+        """Return the time on `clock` at which a call that starts now must end. Requests that serve one call share
+        it."""
         return self.clock() + self.policy.total_timeout
 
     async def call(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
@@ -103,7 +104,8 @@ class Retrier:
 
 
 class ObjectRequests:
-    """The requests to one store. Errors are RemoteStorageError and its kinds."""
+    """Sends requests to one object store, with retries, deadlines and counters. Raises RemoteStorageError and its
+    kinds."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class ObjectRequests:
         self._retrier = Retrier(policy, clock, sleep, self._count_failure)
 
     async def put(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
-        """Write a whole object; durable and readable on return. Idempotent.
+        """Write a whole object; durable and readable when this returns. Idempotent.
 
         Raises RemoteSegmentConflictError when there are other bytes under the key.
         """
@@ -161,7 +163,7 @@ class ObjectRequests:
             )
 
     async def get(self, key: str, start: int, end: int) -> bytes:
-        """Return the bytes [start, end)."""
+        """Return the bytes [start, end) of an object."""
         if not 0 <= start < end:
             raise ValueError(f"[{start}, {end}) is no range of {key}")
 

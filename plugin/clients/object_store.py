@@ -14,7 +14,7 @@ LOOP_MAX_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """What the store knows of an object without reading it."""
+    """An object's size and checksum, as the store gives them without the object being read."""
 
     size_bytes: int
     crc32c: int | None
@@ -31,7 +31,7 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """A part of a listing, in any order; `next_page` requests the following part, None ends it."""
+    """A page of a listing, in any order; `next_page` requests the next one, None ends the listing."""
 
     objects: Sequence[ListedObject]
     next_page: str | None
@@ -46,28 +46,29 @@ class VersionedStore(Protocol):
 
 
 class ObjectStore(Protocol):
-    """One attempt at each request, on the event loop that `plugin.store_loop` names.
+    """The requests of an object store, one attempt each, on the event loop that `plugin.store_loop` names.
 
     Every method raises RemoteStorageError or one of its kinds, nothing else.
     """
 
     async def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
-        """Write an object whose bytes are the chunks in order; durable and readable on return.
+        """Write an object from chunks in order; durable and readable when this returns.
 
         Raises ObjectExistsError when the key is taken, and never alters the existing object.
         """
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Return the bytes [start, end), fewer if the object ends before. Raises RemoteResourceNotFoundError."""
+        """Return the bytes [start, end) of an object, fewer if it ends before. Raises RemoteResourceNotFoundError."""
 
     async def head(self, key: str) -> ObjectHead:
-        """Return size and checksum. Raises RemoteResourceNotFoundError."""
+        """Return an object's size and checksum. Raises RemoteResourceNotFoundError."""
 
     async def delete(self, key: str) -> None:
         """Delete the object; succeeds when there is none."""
 
     async def list_page(self, prefix: str, page: str | None) -> ListPage:
-        """List objects whose key starts with `prefix`, which ends in "/"; `page` comes from the part before."""
+        """Return a page of the objects whose key starts with `prefix`, which ends in "/"; `page` is from the page
+        before."""
 
     def close(self) -> None:
         """Release connections. Idempotent; on any thread."""

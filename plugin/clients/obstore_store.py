@@ -82,7 +82,7 @@ def one_attempt(settings: RemoteBackendSettings) -> "RetryConfig":
 
 
 def read_setting(key: str, file: Path) -> str:
-    """Read a file that a setting names. Raises RemoteStorageConfigError, without the content."""
+    """Return the content of a file that a setting names. Raises RemoteStorageConfigError, without the content."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -99,7 +99,7 @@ def opened(key: str, hint: str, make: Callable[[], T]) -> T:
 
 
 class ObstoreObjectStore:
-    """The store. See the module's theory."""
+    """An ObjectStore on Google Cloud Storage or Azure Blob Storage."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ _NO_CONNECTION: Final = (
 
 
 def as_storage_error(operation: str, key: str, error: Exception, permissions: Permissions) -> RemoteStorageError:
-    """Return our error; `key` is the object's, or the listed prefix.
+    """Convert an error of obstore to a RemoteStorageError; `key` is the object's, or the listed prefix.
 
     obstore describes failures only in its errors' text, and that text has the request's URL, which may contain a token.
     So status, error code and kind are parsed from it, and the rest is never passed on.

@@ -115,10 +115,8 @@ class _Way:
 
 
 class S3Direct:
-    """The requests to one bucket. Raises errors of botocore, http.client, sockets and `plugin.errors`.
-
-    `put` and `get` belong to one event loop; the others are for any thread.
-    """
+    """PUT and ranged GET of one bucket's objects, without boto3. Raises errors of botocore, http.client, sockets and
+    `plugin.errors`."""
 
     def __init__(
         self, client: "S3Client", bucket: str, ca_file: str | None, limits: RequestLimits, clock: Callable[[], float]
@@ -137,11 +135,11 @@ class S3Direct:
         self._closed = False
 
     def renew(self) -> None:
-        """Ask boto3 for route and credentials. May block. Raises botocore's errors."""
+        """Ask boto3 for the bucket's route and credentials. May block. Raises botocore's errors."""
         self._way().renew(self._clock())
 
     def admits(self, size_bytes: int) -> bool:
-        """Whether a request of so many bytes may be awaited: no blocking call, and no long computation."""
+        """Whether the event loop can send a request of so many bytes: without a blocking call or a long computation."""
         way = self._known
         return (
             size_bytes <= LOOP_MAX_BYTES
@@ -151,13 +149,13 @@ class S3Direct:
         )
 
     async def put(self, key: str, body: bytes, checksum: int) -> bool:
-        """Write an object with this CRC32C, if the loop admits that. False: boto3 must send the request."""
+        """Write an object with this CRC32C, if the event loop admits that. Returns False if boto3 must send the
+        request."""
         return _is_stored(key, checksum, await self._ask(_PUT, key, _put_headers(checksum), body, _ANSWER_MAX_BYTES))
 
     async def get(self, key: str, start: int, end: int) -> bytes | None:
-        """Return the bytes [start, end), and one more if the answer is another one; None: boto3 must send the
-        request.
-        """
+        """Return the bytes [start, end), and one more if the store sends another range; None if boto3 must send the
+        request."""
         answer = await self._ask(_GET, key, {"range": f"bytes={start}-{end - 1}"}, b"", end - start + 1)
         return answer.content if answer is not None else None
 

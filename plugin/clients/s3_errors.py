@@ -43,7 +43,8 @@ _CHAIN_MAX: Final = 16
 
 
 def as_storage_error(operation: str, key: str, error: Exception, permissions: Permissions) -> RemoteStorageError:
-    """Return our error; `key` is the object's, or the listed prefix."""
+    """Convert an error of botocore, http.client or a socket to a RemoteStorageError; `key` is the object's, or the
+    listed prefix."""
     if isinstance(error, RemoteStorageError):
         return error
     if isinstance(error, boto.ClientError):

@@ -24,7 +24,7 @@ _TOKEN_HEADERS: Final = {"s3v4": SECURITY_TOKEN, "v4-s3express": SESSION_TOKEN}
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How boto3 would send a request for an object of the bucket."""
+    """The URL, headers and signing by which boto3 would send a request for an object of the bucket."""
 
     url: str
     """An object's key is appended to it."""
@@ -35,9 +35,8 @@ class Route:
     """Name, region and version of signatures."""
 
     def signer(self, known: S3Signer | None) -> S3Signer | None:
-        """Return a signer with the present credentials: `known` if they are the same; None:
-
-        such signatures are not ours.
+        """Return a signer with the present credentials, `known` if they have not changed; None if boto3 signs in a way
+        not supported here.
 
         May block while credentials are refreshed. Raises botocore's errors.
         """
@@ -55,7 +54,7 @@ class Route:
 
     @property
     def signs_bodies(self) -> bool:
-        """Whether a PUT's body must be hashed; under TLS it need not be, unless configured."""
+        """Whether a PUT's body must be hashed for its signature; under TLS only if configured."""
         configured = (self.context["client_config"].s3 or {}).get("payload_signing_enabled")
         return not self.url.startswith("https") if configured is None else bool(configured)
 
@@ -67,7 +66,7 @@ class _Built(Exception):  # noqa: N818 - no error: it leaves boto3 with what was
 
 
 class Routes:
-    """Asks boto3 how it would send a request, and stops it from doing so."""
+    """Finds a bucket's route by letting boto3 prepare a request that is not sent."""
 
     def __init__(self, client: "S3Client", bucket: str) -> None:
         self._client = client
@@ -77,7 +76,7 @@ class Routes:
         client.meta.events.register_last("before-sign.s3", self._stop)
 
     def find(self) -> Route:
-        """Return the bucket's route by what boto3 knows now. Raises what boto3 raises before it sends anything."""
+        """Return the bucket's route as boto3 knows it now. Raises what boto3 raises before it sends anything."""
         self._asking.now = True
         try:
             self._client.put_object(Bucket=self._bucket, Key=_PROBE_KEY, Body=b"")

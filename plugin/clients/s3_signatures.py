@@ -24,7 +24,7 @@ _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
 
 class S3Signer:
-    """Signs with one set of credentials, for one region."""
+    """Signs S3 requests with one set of credentials, for one region."""
 
     def __init__(self, credentials: ReadOnlyCredentials, region: str, service: str, token_header: str) -> None:
         self.credentials = credentials
@@ -34,7 +34,8 @@ class S3Signer:
         self._of_day: tuple[str, bytes] = ("", b"")
 
     def signed(self, method: str, path: str, headers: Mapping[str, str], payload: str, wall_s: float) -> dict[str, str]:
-        """Return the headers, named in small letters, with those of the signature; `payload` represents the body."""
+        """Return the headers, in small letters, with the signature's added; `payload` is the body's hash, or the
+        word in its place."""
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall_s))
         day = moment[:8]
         told = {**headers, **self._token, "x-amz-date": moment, "x-amz-content-sha256": payload}

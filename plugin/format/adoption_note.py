@@ -22,7 +22,7 @@ _NAMED_BYTES: Final = sum(_ID_BYTES)
 
 
 class AdoptionNote(NamedTuple):
-    """What an object's custom metadata says of records that are elsewhere."""
+    """The note in an object's custom metadata about its adoption table: where it is, and its CRC."""
 
     table_start: int
     """Position in the object."""
@@ -32,11 +32,11 @@ class AdoptionNote(NamedTuple):
 
     @classmethod
     def of(cls, table: AdoptionTable, encoded: bytes, table_start: int) -> Self:
-        """Make it for a table at that position."""
+        """Build the note for a table at this position in the object."""
         return cls(table_start, len(encoded), crc32c(encoded), tuple(one.object_id for one in table.sources))
 
     def encode(self) -> bytes:
-        """Encode it. Raises ValueError when a value does not fit."""
+        """Encode the note as bytes. Raises ValueError when a value does not fit."""
         try:
             head = _NOTE.pack(_MARK, *self[:3], len(self.sources))
             named = [number.to_bytes(size) for one in self.sources for number, size in zip(one, _ID_BYTES, strict=True)]
@@ -55,7 +55,7 @@ def split_note(custom_metadata: bytes) -> tuple[bytes, AdoptionNote | None]:
 
 
 def join_note(custom_metadata: bytes, note: AdoptionNote) -> bytes:
-    """Add a note; the inverse of `split_note`."""
+    """Append a note to an object's custom metadata; the inverse of `split_note`."""
     return custom_metadata + note.encode()
 
 

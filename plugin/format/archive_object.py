@@ -29,7 +29,7 @@ RUN_BYTES = 1024 * 1024
 
 
 class OpenArchiveObject:
-    """Takes one partition's batches in offset order and cuts them into runs. Not for several threads.
+    """An archive object that is being gathered: takes one partition's batches in offset order. Not thread-safe.
 
     Payloads are copied once, when the pieces of a run are put together.
     """
@@ -52,7 +52,7 @@ class OpenArchiveObject:
         self._covered_to = object_id.first_offset - 1
 
     def append(self, leader_epoch: int, last_offset: int, records: memoryview, batches: Sequence[BatchSpan]) -> None:
-        """Add these batches of `records`, which are everything that the log has up to and with `last_offset`.
+        """Add these batches, which are all that the log has up to and with `last_offset`.
 
         Raises ValueError when they are not in order.
         """
@@ -93,7 +93,7 @@ class OpenArchiveObject:
 
 
 def check_runs(object_id: ArchiveObjectId, runs: Sequence[RemoteLogSegmentMetadataEntry]) -> None:
-    """Raise ValueError unless `runs` keep the promises of the module's theory."""
+    """Raise ValueError unless the runs tile the object's range as the format requires."""
     expected, leader_epoch = object_id.first_offset, -1
     for run in runs:
         if run.topic_id_partition != object_id.topic_id_partition:
@@ -109,6 +109,6 @@ def check_runs(object_id: ArchiveObjectId, runs: Sequence[RemoteLogSegmentMetada
 
 
 def run_holding(runs: Sequence[RemoteLogSegmentMetadataEntry], offset: int) -> RemoteLogSegmentMetadataEntry | None:
-    """Return the run that holds `offset`; None outside of the object's range. `runs` tile a range, ascending."""
+    """Return the run that holds `offset`; None outside of the object's range. `runs` must tile a range, ascending."""
     at = bisect_left(runs, offset, key=lambda run: run.last_offset)
     return runs[at] if at < len(runs) and runs[at].first_offset <= offset else None

@@ -22,9 +22,9 @@ class ArchiveObjectId(NamedTuple):
     leaves it unused, because its outcome may be unknown."""
 
     def to_bytes(self) -> bytes:
-        """Return 52 bytes, big endian: topic id, partition, first and last offset, writer id.
+        """Encode the id as 52 bytes, big endian: topic id, partition, first and last offset, writer id.
 
-        Raises ValueError when one does not fit.
+        Raises ValueError when a number does not fit.
         """
         (topic_id, partition), first, last, writer_id = self
         try:
@@ -34,7 +34,7 @@ class ArchiveObjectId(NamedTuple):
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Parse 52 bytes. Raises ValueError for what cannot be an archive object's id."""
+        """Parse 52 bytes. Raises ValueError when they cannot be an archive object's id."""
         if len(raw) != ARCHIVE_OBJECT_ID_BYTES:
             raise ValueError(f"an archive object id has {ARCHIVE_OBJECT_ID_BYTES} bytes, not {len(raw)}")
         topic_id, partition, first, last, writer_id = _ID.unpack(raw)

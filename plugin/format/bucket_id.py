@@ -10,10 +10,10 @@ BUCKET_ID_BYTES: Final = 8
 
 
 def bucket_id(name: str) -> bytes:
-    """Return the number by which an object says in which bucket it is: the first bytes of the name's SHA-256.
+    """Return a bucket's id, by which objects' custom metadata name it: the first bytes of the SHA-256 of its name.
 
-    It follows from the bucket's name alone. So nobody has to agree on numbers, the order of a list means nothing, and a
-    bucket that is not listed any more is simply unknown. The number is in the KIP's custom metadata: neither links nor
+    It follows from the bucket's name alone. So no numbers have to be assigned, the order of a list means nothing, and a
+    bucket that is no longer listed is simply unknown. Only the KIP's custom metadata has the id: neither links nor
     metadata name a bucket.
     """
     return hashlib.sha256(name.encode()).digest()[:BUCKET_ID_BYTES]

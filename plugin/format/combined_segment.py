@@ -46,7 +46,7 @@ _TRAILER: Final = struct.Struct("<II8s")
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The identity of an object."""
+    """A combined segment's header: cluster, object id and time."""
 
     cluster_id: str
     combined_segment_id: CombinedSegmentId
@@ -56,7 +56,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class SealedCombinedSegment:
-    """A whole object, ready to be written; `chunks` in order are its bytes."""
+    """A complete object, ready to be written; `chunks` in order are its bytes."""
 
     header: SegmentHeader
     entries: tuple[RemoteLogSegmentMetadataEntry, ...]
@@ -68,7 +68,7 @@ class SealedCombinedSegment:
 
 @dataclass(slots=True)
 class OpenCombinedSegment:
-    """Gathers record batches in the order of the object. Not for several threads."""
+    """A combined segment that is being gathered, batch by batch. Not thread-safe."""
 
     header: SegmentHeader
     _entries: list[RemoteLogSegmentMetadataEntry] = field(default_factory=list)
@@ -78,7 +78,7 @@ class OpenCombinedSegment:
     def append(self, entry: RemoteLogSegmentMetadataEntry, records: bytes | memoryview | AdoptedRecords) -> None:
         """Add the batches of one entry. The positions and checksum in `entry` are ignored.
 
-        Its SHA-256 is kept, but goes into no footer. Raises ValueError when there are no records.
+        The entry's SHA-256 is kept, but not written into the footer. Raises ValueError when there are no records.
         """
         if not len(records):
             raise ValueError(f"no records for {entry.topic_id_partition}")
@@ -99,7 +99,7 @@ class OpenCombinedSegment:
         self._position = end
 
     def seal(self) -> SealedCombinedSegment:
-        """Lay the object out. Raises ValueError when a value does not fit the format."""
+        """Lay out the complete object. Raises ValueError when a value does not fit the format."""
         table = AdoptionTable.of(self._records, HEADER_BYTES)
         inline = _inline(self._records)
         header = encode_header(self.header, ADOPTING_VERSION if table.lines else FORMAT_VERSION)
@@ -131,7 +131,7 @@ class FooterLocation:
 
 
 def encode_header(header: SegmentHeader, version: int = FORMAT_VERSION) -> bytes:
-    """Return HEADER_BYTES bytes. Raises ValueError when a value does not fit."""
+    """Encode a header as HEADER_BYTES bytes. Raises ValueError when a value does not fit."""
     cluster_id = header.cluster_id.encode("ascii")
     if not 0 < len(cluster_id) <= MAX_CLUSTER_ID_BYTES:
         raise ValueError(f"a cluster id has 1 to {MAX_CLUSTER_ID_BYTES} characters, not {len(cluster_id)}")
@@ -147,7 +147,7 @@ def encode_header(header: SegmentHeader, version: int = FORMAT_VERSION) -> bytes
 
 
 def decode_header(raw: bytes) -> SegmentHeader:
-    """Parse the first HEADER_BYTES bytes. Raises ValueError."""
+    """Parse a header from an object's first HEADER_BYTES bytes. Raises ValueError."""
     if len(raw) < HEADER_BYTES:
         raise ValueError(f"the object ends at byte {len(raw)}, inside its header")
     magic, version, id_length, broker_id, incarnation, sequence, created_ms, cluster_id, reserved = _HEADER.unpack_from(
@@ -210,7 +210,7 @@ def decode_footer(
 
 
 def table_place(header: bytes, footer: bytes) -> tuple[int, int, int] | None:
-    """Return position, length and CRC of the table of adopted batches; None if the object holds all its records.
+    """Return position, length and CRC of an object's adoption table; None if the object holds all its records.
 
     The input has passed `decode_footer`. Raises ValueError if the footer is too short.
     """

@@ -57,7 +57,7 @@ PADDING_BYTES: Final = _HEADS_BYTES
 
 @dataclass(frozen=True, slots=True)
 class EntryBatch:
-    """The entries of all good blocks, in order. All arrays except `is_good` and `counts` are per entry."""
+    """The entries of all valid blocks, as columns, in order. All arrays except `is_good` and `counts` are per entry."""
 
     is_good: Bools
     """Per block."""
@@ -78,7 +78,7 @@ class EntryBatch:
 
 @dataclass(frozen=True, slots=True)
 class EntryRuns:
-    """Runs of offsets in some blocks: a row per entry, in the order of the blocks."""
+    """Runs of offsets in blocks of entries: a row per entry, in the order of the blocks."""
 
     topic_ids: list[bytes]
     """The blocks' topic tables in order; an id may occur many times."""
@@ -99,9 +99,9 @@ def gather(data: NDArray[np.uint8], starts: Ints, size: int) -> NDArray[np.uint8
 
 
 def decode_blocks(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> EntryBatch:
-    """Decode many segments' entries, in the blocks [start, end) of `data`, which `PADDING_BYTES` must follow.
+    """Decode many segments' entries from the blocks [start, end) of `data`, behind which `PADDING_BYTES` must follow.
 
-    Raises nothing: a wrong block is marked as such.
+    Raises nothing: a malformed block is marked as such.
     """
     layout = _layout(data, starts, ends)
     good = layout.is_good
@@ -118,7 +118,7 @@ def decode_blocks(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> EntryBat
 
 
 def decode_blocks_of(data: NDArray[np.uint8], starts: Ints, ends: Ints, wanted: Bools) -> EntryBatch:
-    """Decode the `wanted` blocks as `decode_blocks` does; the others are marked as wrong."""
+    """Decode only the `wanted` blocks, as `decode_blocks` does; the others are marked as malformed."""
     chosen = np.flatnonzero(wanted)
     found = decode_blocks(data, starts[chosen], ends[chosen])
     is_good, counts = np.zeros(len(starts), dtype=np.bool_), np.zeros(len(starts), dtype=np.int64)
@@ -127,12 +127,12 @@ def decode_blocks_of(data: NDArray[np.uint8], starts: Ints, ends: Ints, wanted: 
 
 
 def are_laid_out(data: NDArray[np.uint8], starts: Ints, ends: Ints) -> Bools:
-    """Return which blocks [start, end) have a head that is known and the size that it says."""
+    """Return a mask of the blocks [start, end) that have a known head and the size that it states."""
     return _layout(data, starts, ends).is_good
 
 
 class LogFilter:
-    """Some logs, to be looked for in many blocks: a topic stands for all of its partitions."""
+    """Finds entries of some logs in many blocks; a topic stands for all of its partitions."""
 
     def __init__(self, logs: Collection[TopicIdPartition | TopicId]) -> None:
         self._logs = frozenset(logs)
@@ -145,14 +145,16 @@ class LogFilter:
         return log in self._logs or log.topic_id in self._logs
 
     def matches(self, topic_ids: NDArray[np.uint8], partitions: Ints) -> Bools:
-        """Return which entries may be of these logs: two logs may have the same key."""
+        """Return a mask of entries that may be of these logs; it may have others, because two logs may have the same
+        hash."""
         found: Bools = np.isin(_key_of(topic_ids, partitions), self._keys)
         if len(self._topic_keys):
             found |= np.isin(_key_of(topic_ids, np.zeros_like(partitions)), self._topic_keys)
         return found
 
     def find_blocks(self, data: NDArray[np.uint8], starts: Ints, ends: Ints) -> Ints:
-        """Return the blocks with entries that may be of these logs; `PADDING_BYTES` must follow the last block."""
+        """Return the numbers of blocks with entries that may be of these logs; `PADDING_BYTES` must follow the last
+        block."""
         layout = _layout(data, starts, ends)
         topic, partition = (_column(data, layout, at, COLUMNS[at].lowest, layout.is_good)[0] for at in (0, 1))
         block = np.repeat(np.arange(len(starts)), layout.counts)
@@ -172,7 +174,7 @@ def _key_of(topic_ids: NDArray[np.uint8], partitions: Ints) -> NDArray[np.uint64
 
 
 def decode_runs(blocks: Sequence[bytes]) -> EntryRuns:
-    """Return the runs of blocks that passed `entry_columns.check`."""
+    """Return the runs in blocks that passed `entry_columns.check`."""
     if sum(map(len, blocks)) <= _FEW_BYTES:
         return _runs_one_by_one(blocks)
     data = np.frombuffer(b"".join((*blocks, bytes(PADDING_BYTES))), dtype=np.uint8)

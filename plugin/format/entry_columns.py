@@ -66,10 +66,10 @@ _COLUMN_HEADS: Final = {count: struct.Struct("<" + "qB" * count) for count in (l
 
 
 def encode(entries: Sequence[RemoteLogSegmentMetadataEntry], *, digests: bool = False) -> bytes:
-    """Encode the entries as one block, in their order; with their `digests` if all have one.
+    """Encode entries as one block, in their order; with their `digests` if all have one.
 
     Either all entries have positions or none has (both UNKNOWN_POSITION). Raises ValueError when they are mixed, or a
-    value is outside what Kafka can hold.
+    value is outside of Kafka's range.
     """
     if len(entries) > MAX_ENTRIES:
         raise ValueError(f"{len(entries)} entries; a block holds {MAX_ENTRIES}")
@@ -105,7 +105,7 @@ def encode(entries: Sequence[RemoteLogSegmentMetadataEntry], *, digests: bool = 
 
 
 def decode(block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-    """Decode a block. Raises ValueError, naming the byte, for what cannot be decoded."""
+    """Decode a block to entries. Raises ValueError, naming the byte, when it is malformed."""
     layout = _checked_layout(block)
     topic_index, partition, leader_epoch, first_offset, delta, length, crc32c, *stored_starts = (
         _plain_column(block, layout, index) for index in range(len(layout.specs))
@@ -136,7 +136,7 @@ def decode(block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ..
 
 
 def has_digests(block: bytes | memoryview) -> bool:
-    """Whether an encoded block holds its entries' SHA-256."""
+    """Whether an encoded block has its entries' SHA-256."""
     return len(block) > 0 and block[0] == DIGEST_VERSION
 
 
@@ -174,7 +174,7 @@ def decode_columns(block: bytes | memoryview) -> dict[str, NDArray[np.int64] | N
 
 
 def check(block: bytes | memoryview) -> None:
-    """Raise ValueError exactly where `decode` would, without making anything of the entries."""
+    """Raise ValueError exactly where `decode` would, without building entries."""
     _checked_layout(block)
 
 
@@ -186,7 +186,7 @@ def entry_count(block: bytes | memoryview) -> int:
 def find(
     block: bytes | memoryview, topic_id_partition: TopicIdPartition, leader_epoch: int, offsets: tuple[int, int]
 ) -> RemoteLogSegmentMetadataEntry | None:
-    """Return the entry of that partition and epoch with these (first, last) offsets; None without one."""
+    """Return the block's entry of that partition and epoch with these (first, last) offsets; None without one."""
     columns = decode_columns(block)
     topics = np.flatnonzero(columns["topic_ids"] == np.void(topic_id_partition.topic_id))
     found = np.flatnonzero(

@@ -39,17 +39,16 @@ BLOB_KINDS: Final = frozenset({"metadata-snapshots", "lease", ROUTER_KIND})
 
 @dataclass(frozen=True, slots=True)
 class ObjectKeyFactory:
-    """Builds and parses the keys of one cluster. Make it with `of`, which checks the parts."""
+    """Builds and parses the object keys of one cluster. Create it with `of`, which checks the parts."""
 
     prefix: str
     cluster_id: str
 
     @classmethod
     def of(cls, prefix: str, cluster_id: str) -> Self:
-        """`prefix` may be empty; a missing "/" at its end is added.
+        """Build a factory for a cluster. `prefix` may be empty; a missing "/" at its end is added.
 
-        Raises ValueError when a part could leave its place in the store: absolute, `..`, NUL, control
-        characters.
+        Raises ValueError when a part could leave its place in the store: absolute, `..`, NUL, control characters.
         """
         if not _CLUSTER_ID.fullmatch(cluster_id):
             raise ValueError(f"cluster id {cluster_id!r} is not 1 to 64 of A-Z a-z 0-9 . _ - (no dot in front)")
@@ -67,7 +66,7 @@ class ObjectKeyFactory:
         return f"{self.prefix}{self.cluster_id}/{broker_id}/{incarnation:012x}/{sequence:012x}.rwal"
 
     def parse(self, key: str) -> CombinedSegmentId | None:
-        """Parse a key; None when it is not one that `key_of` builds for this cluster."""
+        """Parse a combined segment's key; None when it is not one that `key_of` builds for this cluster."""
         start = self.list_prefix()
         if not key.startswith(start):
             return None
@@ -84,7 +83,7 @@ class ObjectKeyFactory:
         return f"{prefix}{object_id.first_offset:020}-{object_id.last_offset:020}-{object_id.writer_id}.rwal"
 
     def parse_archive(self, key: str) -> ArchiveObjectId | None:
-        """Parse a key; None when it is not one that `archive_key_of` builds for this cluster."""
+        """Parse an archive object's key; None when it is not one that `archive_key_of` builds for this cluster."""
         start = self.archive_prefix()
         match = _ARCHIVE_OBJECT.fullmatch(key, len(start)) if key.startswith(start) else None
         if match is None:
@@ -118,13 +117,14 @@ class ObjectKeyFactory:
         return f"{self.prefix}{self.cluster_id}/{name}"
 
     def blob_prefix(self, directory: str) -> str:
-        """Return the prefix of all blobs' keys in a directory; a kind of blobs is one. Raises ValueError."""
+        """Return the prefix of all blobs' keys in a directory, of which a kind of blobs is the largest. Raises
+        ValueError."""
         if directory in BLOB_KINDS:
             return f"{self.list_prefix()}{directory}/"
         return self.blob_key(directory) + "/"
 
     def parse_blob(self, key: str) -> str | None:
-        """Parse a key; None when it is not one that `blob_key` builds for this cluster."""
+        """Parse a blob's key to its name; None when it is not one that `blob_key` builds for this cluster."""
         start = self.list_prefix()
         name = key[len(start) :]
         try:
@@ -137,14 +137,13 @@ class ObjectKeyFactory:
         return f"{self.list_prefix(broker_id)}probe-{probe_id}"
 
     def listable_probe(self, broker_id: int, probe_id: str) -> tuple[str, str]:
-        """Return a prefix for probes only, so that few keys are listed, and a key in it; neither parses as ours."""
+        """Return a prefix for probes only, and a key in it: listing it finds few keys, and neither parses as an
+        object's."""
         prefix = f"{self.list_prefix(broker_id)}probes/"
         return prefix, f"{prefix}{probe_id}"
 
     def cluster_of(self, key: str) -> str | None:
-        """Return the id of the cluster, this or another, whose object a key names; None if it is none of our
-        objects.
-        """
+        """Return the id of the cluster, this or another, in an object's key; None if it is not one of our keys."""
         if not key.startswith(self.prefix):
             return None
         cluster_id, _, _ = key[len(self.prefix) :].partition("/")

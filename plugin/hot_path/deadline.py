@@ -10,7 +10,7 @@ from types import TracebackType
 
 
 class Deadline:
-    """Entered once, by a task of that loop."""
+    """A timeout for a block of code, to be entered once, by a task of the given event loop."""
 
     __slots__ = ("_before", "_is_over", "_loop", "_seconds", "_task", "_timer")
 

@@ -17,7 +17,7 @@ _NO_LABELS: Final = ()
 
 
 class LoopCount:
-    """The count for one value of each label."""
+    """The count of a `LoopCounter` for one value of each label."""
 
     __slots__ = ("value",)
 
@@ -25,7 +25,7 @@ class LoopCount:
         self.value: float = 0
 
     def inc(self, amount: float = 1) -> None:
-        """Add so much."""
+        """Add to the count."""
         self.value += amount
 
 
@@ -41,25 +41,25 @@ class LoopCounter(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> LoopCount:
-        """Return the count for these label values; frequent users keep it."""
+        """Return the count for these label values; frequent users keep a reference."""
         count = self._counts.get(values)
         if count is None:
             count = self._counts[values] = LoopCount()
         return count
 
     def inc(self, amount: float = 1) -> None:
-        """Add so much, if there are no labels."""
+        """Add to the count of a counter without labels."""
         self._whole.value += amount
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Collect on any thread."""
+        """Yield the counts for Prometheus. Any thread may call it."""
         (family,) = self.describe()
         for values, count in list(self._counts.items()):
             family.add_metric(values, count.value)
         yield family
 
     def describe(self) -> Iterator[CounterMetricFamily]:
-        """Return name and labels, by which a registry refuses another metric of this name."""
+        """Yield name and labels, by which a registry refuses a second metric of this name."""
         yield CounterMetricFamily(self._name, self._documentation, labels=self._labels)
 
 
@@ -67,7 +67,7 @@ class LoopHistogram(Collector):
     def __init__(
         self, name: str, documentation: str, label: str, *, buckets: Sequence[float], registry: CollectorRegistry
     ) -> None:
-        """`buckets`: upper bounds, ascending; there is one more above them."""
+        """`buckets` are upper bounds, ascending; one bucket above them is added."""
         self._name = name
         self._documentation = documentation
         self._label = label
@@ -86,7 +86,7 @@ class LoopHistogram(Collector):
         self._sums[value] += amount
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Collect on any thread."""
+        """Yield the histogram for Prometheus. Any thread may call it."""
         (family,) = self.describe()
         for value, counts in list(self._counts.items()):
             buckets = list(zip(self._told, accumulate(counts), strict=True))
@@ -94,5 +94,5 @@ class LoopHistogram(Collector):
         yield family
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
-        """Return name and labels, by which a registry refuses another metric of this name."""
+        """Yield name and labels, by which a registry refuses a second metric of this name."""
         yield HistogramMetricFamily(self._name, self._documentation, labels=[self._label])

@@ -48,10 +48,10 @@ class _Part(NamedTuple):
 
 
 class AdoptingStorage(RemoteWalStorageManager):
-    """The storage that resolves adopted records. Everything except reads is passed on unchanged."""
+    """Reads adopted records from gateways' objects, as if they were in the segment. All other calls are passed on."""
 
     def __init__(self, storage: RemoteWalStorageManager) -> None:
-        """`storage` is already configured."""
+        """`storage` must be configured already."""
         self._storage = storage
         self._tables: OrderedDict[CombinedSegmentId, AdoptionTable] = OrderedDict()
 
@@ -127,7 +127,8 @@ class AdoptingStorage(RemoteWalStorageManager):
     async def delete_log_segment_data(
         self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
     ) -> None:
-        """Delete the segment's own object. Objects that it names belong to others."""
+        """Delete the segment's own object. The gateways' objects that it names are deleted elsewhere
+        (`rlm.lifecycle.expiration`)."""
         await self._storage.delete_log_segment_data(combined_segment_id, split_note(custom_metadata)[0])
 
     def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[Sequence[StoredSegment]]:

@@ -36,7 +36,7 @@ _KINDS = {"copy": "put", "fetch": "get", "fetch metadata": "get"}
 
 
 class GuardedStorageManager(RemoteWalStorageManager):
-    """Stands in for a storage manager until `arrived` brings it."""
+    """Stands in for a storage manager until `arrived` brings it; limits and times its requests."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class GuardedStorageManager(RemoteWalStorageManager):
         gets: RequestCeiling | None = None,
         timed: Callable[[str], AbstractContextManager[None]] = lambda _kind: _UNTIMED,
     ) -> None:
-        """Takes ceilings for requests priced as a PUT (including LIST), and as a GET; deletions are free.
+        """`puts` and `gets` are ceilings for requests priced as a PUT (including LIST), and as a GET; deletions are
+        free.
 
         `timed` wraps each call that reaches the real one, by `put`, `get`, `delete` or `list`.
         """
@@ -60,7 +61,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
         self._there_since.set()
 
     def did_not_answer(self, reason: str) -> None:
-        """Report this reason to callers until it is there."""
+        """Give callers this reason until the storage manager has arrived."""
         self._away_because = reason
 
     @property
@@ -69,15 +70,15 @@ class GuardedStorageManager(RemoteWalStorageManager):
 
     @property
     def is_there(self) -> bool:
-        """Whether calls reach a real storage manager."""
+        """Whether the storage manager has arrived."""
         return self._manager is not None
 
     def wait_until_there(self, timeout_s: float) -> bool:
-        """Block until `arrived`; False when the time ran out first. Not for the event loop."""
+        """Block until `arrived`; False on a timeout. Not for the event loop."""
         return self._there_since.wait(timeout_s)
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
-        """Do nothing: what arrives is already configured."""
+        """Do nothing: the storage manager that arrives is already configured."""
 
     async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
@@ -111,12 +112,12 @@ class GuardedStorageManager(RemoteWalStorageManager):
                 yield part
 
     def place_of(self, custom_metadata: bytes) -> str | None:
-        """Return where objects are; without the real one, there are no parts."""
+        """Return the part of the store that has such objects; None before the storage manager has arrived."""
         return super().place_of(custom_metadata) if self._manager is None else self._manager.place_of(custom_metadata)
 
     @property
     def blobs(self) -> BlobStorage:
-        """The real one's blobs; a missing real one is reported at each call."""
+        """The storage manager's blobs; before it has arrived, each call fails."""
         return _GuardedBlobs(self.call_real)
 
     @property
@@ -124,12 +125,13 @@ class GuardedStorageManager(RemoteWalStorageManager):
         return self._manager.request_counts if self._manager is not None else RequestCounts()
 
     def close(self) -> None:
-        """Close the real one, if it is there."""
+        """Close the storage manager, if it has arrived."""
         if self._manager is not None:
             self._manager.close()
 
     def call_real(self, operation: str, key: object) -> "_Call":
-        """Return the real one for one operation. Raises RemoteStorageError if it is missing, or may not be called."""
+        """Return a context with the storage manager for one call. Raises RemoteStorageError if it has not arrived,
+        or a ceiling is reached."""
         if self._manager is None:
             raise RemoteStorageError(operation, str(key), self._away_because)
         self._check_ceiling(operation, key, self._manager.request_counts)

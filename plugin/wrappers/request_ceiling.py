@@ -16,10 +16,10 @@ _WINDOW_S = 60.0
 
 
 class RequestCeiling:
-    """The ceiling of one kind of requests. Safe for many threads."""
+    """The ceiling on requests of one kind per minute. Thread-safe."""
 
     def __init__(self, kind: str, per_minute: int, setting: str, clock: Callable[[], float]) -> None:
-        """`setting` is the key with the limit."""
+        """`setting` is the key that sets the ceiling, for messages."""
         self.refused = 0
         self._kind = kind
         self._per_minute = per_minute
@@ -32,7 +32,7 @@ class RequestCeiling:
         self._is_reached = False
 
     def admits(self, sent: int) -> bool:
-        """Whether one more call may be made, after so many requests since the start; retries count."""
+        """Whether one more call may be made; `sent` is the number of requests since the start, retries included."""
         with self._lock:
             now_s = self._clock()
             if now_s - self._since_s >= _WINDOW_S:
@@ -50,7 +50,7 @@ class RequestCeiling:
 
     @property
     def alarm(self) -> str | None:
-        """The alarm text while the ceiling is reached."""
+        """The text of the alarm while the ceiling is reached; else None."""
         if not self._is_reached or self._clock() - self._since_s >= _WINDOW_S:
             return None
         return f"object storage was sent {self._per_minute} {self._kind} requests within a minute ({self._setting})"

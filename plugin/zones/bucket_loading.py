@@ -16,7 +16,7 @@ from plugin.zones.zoned_storage import Bucket, ZoneBuckets, ZonedWalStorageManag
 def load_bucket(
     spec: StorageSpec, bucket: BucketSpec, context: StorageContext, *, is_written: bool
 ) -> RemoteWalStorageManager:
-    """Load the storage manager of one bucket; one that is not written to is not tested by a write.
+    """Load the storage manager of one bucket. Unless `is_written`, it is not tested by a write.
 
     Raises like `load_storage_manager`.
     """
@@ -25,14 +25,15 @@ def load_bucket(
 
 
 def bucket_plan(spec: StorageSpec) -> BucketPlan:
-    """Plan the buckets, by the setting in which the class expects a bucket. Raises RemoteStorageConfigError."""
+    """Return the plan of buckets, using the setting in which the storage manager's class expects its bucket. Raises
+    RemoteStorageConfigError."""
     return plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
 
 
 def bring_bucket(
     guard: GuardedStorageManager, spec: StorageSpec, bucket: BucketSpec, context: StorageContext, *, is_written: bool
 ) -> None:
-    """Run `load_bucket` for those who wait for it; they are told of a failure, which is also raised."""
+    """Run `load_bucket` and give the result to `guard`; a failure is given to it as well, and raised."""
     try:
         guard.arrived(load_bucket(spec, bucket, context, is_written=is_written))
     except RemoteStorageError as error:
@@ -41,9 +42,9 @@ def bring_bucket(
 
 
 def load_storage(spec: StorageSpec, context: StorageContext) -> RemoteWalStorageManager:
-    """Load the store for tools, which write nothing: one storage manager, or all buckets, absent ones included.
+    """Load the store for tools, which write nothing: one storage manager, or all buckets, even if some do not respond.
 
-    Raises like `load_storage_manager`; with a list of buckets only if none of them is there.
+    Raises like `load_storage_manager`; with a list of buckets only if none of them responds.
     """
     if not spec.buckets:
         return AdoptingStorage(load_bucket(spec, BucketSpec("", spec.settings), context, is_written=False))
@@ -70,6 +71,6 @@ def zoned_storage(
     managers: Mapping[bytes, RemoteWalStorageManager],
     clock: Callable[[], float] = time.monotonic,
 ) -> ZonedWalStorageManager:
-    """Return one store of the planned buckets' storage managers."""
+    """Return the storage manager that combines those of the planned buckets."""
     buckets = {bucket_id: Bucket(bucket.name, managers[bucket_id]) for bucket_id, bucket in plan.buckets.items()}
     return ZonedWalStorageManager(ZoneBuckets(buckets, plan.own, plan.unnamed), clock)

@@ -21,7 +21,7 @@ _ZONE: Final = "zone."
 
 @dataclass(frozen=True, slots=True)
 class StorageSpec:
-    """Which storage manager, and what it is told."""
+    """A storage manager's class, its settings, and the buckets by zone."""
 
     class_name: str
     class_path: str | None
@@ -36,20 +36,20 @@ class StorageSpec:
 
 @dataclass(frozen=True, slots=True)
 class BucketSpec:
-    """One bucket, and what its storage manager is told."""
+    """One bucket, and the settings of its storage manager."""
 
     name: str
     settings: Mapping[str, str]
 
     @property
     def bucket_id(self) -> bytes:
-        """The name in objects' custom metadata."""
+        """The bucket's id, which objects' custom metadata have."""
         return bucket_id(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """All buckets by their ids."""
+    """All buckets by their ids, and the one to write to."""
 
     buckets: Mapping[bytes, BucketSpec]
     own: bytes | None
@@ -59,7 +59,7 @@ class BucketPlan:
 
 
 def parse_buckets(text: str) -> dict[str, str]:
-    """Return the buckets by zone. Raises ValueError."""
+    """Parse `remote.wal.buckets` to buckets by zone. Raises ValueError."""
     buckets: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         zone, equals, name = (part.strip() for part in item.partition("="))
@@ -72,7 +72,7 @@ def parse_buckets(text: str) -> dict[str, str]:
 
 
 def check_own_zone(spec: StorageSpec) -> None:
-    """Check that the list names a bucket to write to. Raises RemoteStorageConfigError."""
+    """Check that there is a bucket for the own zone, to write to. Raises RemoteStorageConfigError."""
     if spec.buckets and spec.zone not in spec.buckets:
         zone = "this broker has no broker.rack" if spec.zone is None else f"it names no bucket for zone {spec.zone}"
         raise RemoteStorageConfigError(
@@ -81,7 +81,8 @@ def check_own_zone(spec: StorageSpec) -> None:
 
 
 def plan_buckets(spec: StorageSpec, bucket_key: str | None) -> BucketPlan:
-    """`bucket_key` is the storage manager's. Raises RemoteStorageConfigError."""
+    """Derive each bucket's settings; `bucket_key` is the storage manager's setting for a bucket. Raises
+    RemoteStorageConfigError."""
     if bucket_key is None:
         raise RemoteStorageConfigError("configure", BUCKETS_KEY, f"{spec.class_name} cannot be given a list of buckets")
     common = {key: value for key, value in spec.settings.items() if not key.startswith(_ZONE)}

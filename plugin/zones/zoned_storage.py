@@ -51,7 +51,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class ZoneBuckets:
-    """Buckets by their ids (`plugin.format.bucket_id`)."""
+    """Buckets, or parts of them such as blobs, by their ids (`plugin.format.bucket_id`)."""
 
     by_id: Mapping[bytes, Bucket]
     own: bytes | None
@@ -61,7 +61,7 @@ class ZoneBuckets:
 
     @property
     def ids(self) -> Collection[bytes]:
-        """Each id as custom metadata that names only this bucket."""
+        """The ids of all buckets, each as custom metadata that names only this bucket."""
         return self.by_id.keys()
 
     @property
@@ -70,7 +70,7 @@ class ZoneBuckets:
         return self.by_id.values()
 
     def unnamed_first(self) -> Sequence[Bucket]:
-        """Return all buckets in the order to look for objects that name none."""
+        """Return all buckets in the order to search for objects whose custom metadata names none."""
         return [self.by_id[one] for one in sorted(self.by_id, key=lambda bucket_id: bucket_id != self.unnamed)]
 
     def written(self, operation: str, key: str) -> tuple[bytes, Bucket]:
@@ -80,7 +80,7 @@ class ZoneBuckets:
         return self.own, self.by_id[self.own]
 
     def holding(self, custom_metadata: bytes) -> Bucket | None:
-        """Return the named bucket; None for an unknown one."""
+        """Return the bucket that the custom metadata names; None for an unknown one."""
         named = custom_metadata[:BUCKET_ID_BYTES] if custom_metadata else self.unnamed
         return self.by_id.get(named) if named is not None else None
 
@@ -94,7 +94,7 @@ class ZoneBuckets:
     async def listed(
         self, key: str, listing: Callable[[RemoteWalStorageManager], AsyncIterator[Sequence[T]]]
     ) -> AsyncIterator[list[T]]:
-        """Yield what each bucket has. Raises IncompleteListingError at the end if one did not answer."""
+        """Yield the listings of all buckets. Raises IncompleteListingError at the end if one did not respond."""
         unanswered: dict[str, str] = {}
         for bucket_id, bucket in self.by_id.items():
             try:
@@ -107,7 +107,7 @@ class ZoneBuckets:
 
 
 async def in_each(holders: Iterable[H], delete: Callable[[H], Awaitable[None]]) -> None:
-    """Delete in each bucket. Raises the first failure once all were tried."""
+    """Delete an object in each of these buckets. Raises the first failure once all were tried."""
     failures: list[RemoteStorageError] = []
     for one in holders:
         try:
@@ -119,7 +119,7 @@ async def in_each(holders: Iterable[H], delete: Callable[[H], Awaitable[None]]) 
 
 
 class ZonedWalStorageManager(RemoteWalStorageManager):
-    """The store of all buckets, each already configured. See the module's theory."""
+    """A store of one bucket for each zone: writes to the own zone's, reads and deletes in all."""
 
     def __init__(self, buckets: ZoneBuckets, clock: Callable[[], float] = time.monotonic) -> None:
         self._buckets = buckets
@@ -133,14 +133,14 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         return self._buckets.own is not None and all(bucket.manager.adopts for bucket in self._buckets.all)
 
     def place_of(self, custom_metadata: bytes) -> str | None:
-        """Return the bucket's name."""
+        """Return the name of the bucket that has objects with this custom metadata."""
         bucket = self._buckets.holding(custom_metadata)
         return bucket.name if bucket is not None else None
 
     async def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        """Write to the own zone's bucket."""
+        """Write the segment to the own zone's bucket."""
         bucket_id, bucket = self._buckets.written("copy", str(metadata.combined_segment_id))
         update = await bucket.manager.copy_log_segment_data(metadata, records_list)
         return replace(update, custom_metadata=bucket_id + update.custom_metadata)
@@ -152,7 +152,8 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
-        """Read an object. If no bucket is named, the unnamed one is tried first, then the others."""
+        """Read from the object's bucket. If its metadata names none, the unnamed bucket is tried first, then the
+        others."""
 
         async def fetch(bucket: Bucket, rest: bytes) -> bytes:
             return await bucket.manager.fetch_log_segment(combined_segment_id, start_position, end_position, rest)
@@ -171,7 +172,8 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
     async def delete_log_segment_data(
         self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
     ) -> None:
-        """Delete, in all buckets if none is named. Raises when one that may have it does not answer."""
+        """Delete the object, in all buckets if its metadata names none. Raises when one that may have it does not
+        respond."""
         known = partial(self._buckets.known, "delete", combined_segment_id)
         holders = [custom_metadata] if custom_metadata else self._buckets.ids
         await in_each(holders, lambda one: self._delete(*known(one), combined_segment_id))
@@ -188,7 +190,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
             raise
 
     def list_log_segments(self, broker_id: int | None = None) -> AsyncIterator[Sequence[StoredSegment]]:
-        """List the segments of all buckets. Raises IncompleteListingError at the end if one did not answer."""
+        """List the segments of all buckets. Raises IncompleteListingError at the end if one did not respond."""
         key = "-" if broker_id is None else f"broker {broker_id}"
         return self._buckets.listed(key, lambda one: one.list_log_segments(broker_id))
 
@@ -198,7 +200,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
 
     @property
     def request_counts(self) -> RequestCounts:
-        """The sums over all buckets."""
+        """Counts of requests, summed over all buckets."""
         sums = RequestCounts()
         for counts in (bucket.manager.request_counts for bucket in self._buckets.all):
             for name in ("put", "get", "head", "delete", "list", "put_bytes", "get_bytes", "foreign_objects"):

@@ -62,7 +62,7 @@ _LEFT_BY_RECOVERY: Final = _HARMLESS | {LOG_START_CHECKPOINT, f"{LOG_START_CHECK
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryIdentity:
-    """The owner of the new directory."""
+    """The cluster, node and directory id of a log directory to be made."""
 
     cluster_id: str
     node_id: int
@@ -70,10 +70,11 @@ class LogDirectoryIdentity:
 
 
 class LogDirectoryTarget:
-    """Holds the directory from `__enter__` to `__exit__`. One thread at a time. Every method raises OSError."""
+    """A log directory that is being rebuilt, locked from `__enter__` to `__exit__`. One thread at a time; raises
+    OSError."""
 
     def __init__(self, path: Path, identity: LogDirectoryIdentity, together: Sequence[Path] = ()) -> None:
-        """`together`: all directories that are rebuilt together, with this one."""
+        """`together`: all directories that are rebuilt in one recovery, including this one."""
         self.path = path
         self.identity = identity
         self._together = together
@@ -106,11 +107,12 @@ class LogDirectoryTarget:
         self._unlock()
 
     def building_place(self, topic: str, partition: int) -> Path:
-        """Return where a log is made until `publish`. Raises TargetRefusedError for an invalid topic name."""
+        """Return the directory where a log is written until `publish`. Raises TargetRefusedError for an invalid
+        topic name."""
         return self.staging / _directory_name(topic, partition)
 
     def publish(self, log_starts: Mapping[tuple[str, int], int]) -> None:
-        """Put all logs (the keys: topic and partition), which are made, and the small files into their places."""
+        """Move all logs (the keys: topic and partition), which are complete, and the small files into their places."""
         for topic, partition in log_starts:
             self.building_place(topic, partition).rename(self.path / _directory_name(topic, partition))
         sync_directory(self.path)
@@ -151,9 +153,10 @@ class LogDirectoryTarget:
 
 
 def refusal_of(path: Path, cluster_id: str, node_id: int, together: Sequence[Path] = ()) -> TargetRefusedError | None:
-    """Return why this directory may not be written to; None when it may, or does not exist. Only looks.
+    """Return the error that forbids writing to this directory; None when it may be written to, or does not exist.
+    Changes nothing.
 
-    `together`: the directories that are rebuilt together, with this one.
+    `together`: the directories that are rebuilt in one recovery, including this one.
     """
 
     def refused(reason: str, hint: str) -> TargetRefusedError:
@@ -320,7 +323,7 @@ def emptied_log_dirs(
 
 
 def is_mount(path: Path) -> bool:
-    """Whether a file system is mounted there now."""
+    """Whether a file system is mounted at this path now."""
     return os.path.ismount(path)
 
 

@@ -49,7 +49,7 @@ from recovery.logs.stored_run import StoredRun
 
 
 class Extent(NamedTuple):
-    """The part to take of a run: the batches from `first_offset` to `last_offset`, both inclusive."""
+    """The part of a run to restore: the batches from `first_offset` to `last_offset`, both inclusive."""
 
     run: StoredRun
     first_offset: int
@@ -72,7 +72,7 @@ class EpochStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlanRules:
-    """What is known of the log besides its runs."""
+    """What is known about a log besides its runs: its start, released and declared offsets, retention."""
 
     may_have_holes: bool = False
     """Whether compaction removed records, so that offsets may be missing."""
@@ -126,12 +126,12 @@ class LogPlan:
 
 
 class LogRuns:
-    """Everything that is stored of one partition. Immutable once made."""
+    """All stored runs of one partition, and the plans that follow from them. Immutable."""
 
     def __init__(
         self, runs: Iterable[StoredRun], lost: Iterable[StoredRun] = (), known_starts: Iterable[EpochStart] = ()
     ) -> None:
-        """`lost` runs are known and cannot be read; `known_starts` are of epochs, with or without runs."""
+        """`lost` runs are in the metadata and cannot be read; `known_starts` are of epochs, with or without runs."""
         self._made_of = tuple(runs), tuple(lost), tuple(known_starts)
         runs, lost, known_starts = self._made_of
         self._runs: dict[int, list[StoredRun]] = {}
@@ -171,7 +171,7 @@ class LogRuns:
         return readable
 
     def cut_off(self, from_offsets: Mapping[StoredRun, int]) -> "LogRuns":
-        """Return the runs with these known as dead from such an offset on."""
+        """Return the runs with each of these declared dead from its offset on."""
         runs, lost, known_starts = self._made_of
         living = (
             run._replace(living_last_offset=from_offsets[run] - 1) if run in from_offsets else run for run in runs
@@ -179,7 +179,8 @@ class LogRuns:
         return LogRuns(living, lost, known_starts)
 
     def copies(self, offset: int) -> list[Extent]:
-        """Return the runs that hold `offset` of this log, the one reaching furthest first, each from `offset` on."""
+        """Return the runs that hold `offset` of this log as extents from `offset` on, the one that reaches furthest
+        first."""
         found = []
         for (epoch, start), end in self._epoch_ranges():
             if start <= offset < end:
@@ -190,7 +191,7 @@ class LogRuns:
         return sorted(found, key=lambda extent: -extent.last_offset)
 
     def plan(self, rules: PlanRules) -> LogPlan:
-        """Return the log, by the module's theory."""
+        """Return how the log can be restored, under these rules."""
         plan = self._plan_of_stored(rules)
         return replace(plan, leader_epochs=self._epochs_with_tier(plan, rules)) if rules.tier_epochs else plan
 
@@ -217,15 +218,15 @@ class LogRuns:
         return LogPlan(tuple(chosen), start, end, epochs, gap, missing)
 
     def passed_over(self, rules: PlanRules) -> list[Extent]:
-        """Return the extents that the plan leaves out before the log's start."""
+        """Return the extents that are left out because they are before the log's start."""
         start = self.plan(rules).start_offset
         return [extent for stretch in self._stretches(rules) for extent in stretch if extent.last_offset < start]
 
     def lost_ranges(self, rules: PlanRules) -> list[OffsetRange]:
         """Return the offsets that lost objects alone hold and that the log should have, ascending.
 
-        They are at or behind the log's start, and were neither released nor declared, nor have they expired. What was
-        archived is released with its combined segments and stays wanted.
+        They are at or behind the log's start, and neither released, declared nor expired. Archived records are released
+        with their combined segments, and needed all the same.
         """
         if not self._lost:
             return []
@@ -251,11 +252,11 @@ class LogRuns:
         return max(map(self._start_of, rules.log_starts))
 
     def is_released(self, gap: Gap, rules: PlanRules) -> bool:
-        """Whether nobody wants the records of these offsets any more, except declared ones."""
+        """Whether the records at these offsets are no longer needed, except declared ones."""
         return _is_released(gap, self._unwanted_below(rules), self._declared(rules))
 
     def is_declared(self, gap: Gap, rules: PlanRules) -> bool:
-        """Whether the log's leaders have declared that nobody can have these offsets any more."""
+        """Whether the log's leaders have declared that object storage can never have these offsets."""
         return _is_within(gap, self._declared(rules))
 
     def _behind_released(

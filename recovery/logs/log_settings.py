@@ -18,7 +18,7 @@ DEFAULT_RETENTION_MS: Final = 168 * _HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """One topic's settings."""
+    """One topic's settings that matter for writing its log."""
 
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
     segment_ms: int = DEFAULT_SEGMENT_MS
@@ -31,7 +31,7 @@ class LogSettings:
     """How long its records are kept in combined segments; None: as in the log, as far as is known."""
 
     def horizon_ms(self, now_ms: int, *, is_start_known: bool = False) -> int | None:
-        """Return the time before which stored records are unwanted; None: all are wanted.
+        """Return the time before which stored records are not restored; None: all are.
 
         If the log's start is known, it shows what retention removed, and the time of upload does not matter.
         """
@@ -40,7 +40,7 @@ class LogSettings:
 
 
 def log_settings(topic: Mapping[str, str | None], broker: Mapping[str, str]) -> LogSettings:
-    """`topic` has the topic's own settings, or all effective ones; `broker` is server.properties.
+    """Return a topic's settings. `topic` has the topic's own, or all effective ones; `broker` is server.properties.
 
     Raises ValueError when a value is no number.
     """

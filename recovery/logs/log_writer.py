@@ -40,7 +40,7 @@ _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class WrittenSegment(NamedTuple):
-    """A segment that is complete and on the disk."""
+    """A segment file that is complete and on the disk."""
 
     base_offset: int
     size_bytes: int
@@ -55,7 +55,7 @@ class _ActiveSegment:
 
 
 class LogWriter:
-    """Writes into one directory. Not for several threads. Every method raises OSError."""
+    """Writes one partition's log into a directory. Not thread-safe. Every method raises OSError."""
 
     def __init__(
         self, directory: Path, plan: LogPlan, settings: LogSettings, to_timestamp_ms: int | None = None
@@ -78,7 +78,7 @@ class LogWriter:
         return sum(segment.size_bytes for segment in self._segments) + (self._active.size_bytes if self._active else 0)
 
     def resume(self) -> None:
-        """Keep what an interrupted writer completed, if it matches this plan; remove the rest."""
+        """Keep the segments of an interrupted writer that match this plan, and remove the rest."""
         kept = self._usable_journal()
         names = {log_file_name(segment.base_offset) for segment in kept} | ({JOURNAL} if kept else set())
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class LogWriter:
             self.next_offset = kept[-1].next_offset
 
     def append(self, extent: Extent, records: memoryview, batches: Sequence[BatchSpan]) -> None:
-        """Write the batches of `records` that are not written yet, up to the extent's end.
+        """Write those batches of `records` that are not written yet, up to the extent's end.
 
         Raises RecoveryError for a batch that overlaps with what is written.
         """

@@ -20,7 +20,7 @@ MAX_WASTED_BYTES: Final = 256 * 1024
 
 
 class LogExtent(NamedTuple):
-    """An extent and its log."""
+    """An extent and the log that it belongs to."""
 
     log: int
     """Index into the plans."""
@@ -29,7 +29,7 @@ class LogExtent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectRead:
-    """One request: the bytes [start, end) of an object."""
+    """One request to the object store: the bytes [start, end) of an object, and the extents in it."""
 
     stored_in: StoredObject
     start: int
@@ -43,13 +43,13 @@ class ObjectRead:
 
 
 def order_reads(plans: Sequence[LogPlan]) -> Iterator[ObjectRead]:
-    """Yield all extents of all plans, each once; those of one plan in its order."""
+    """Yield reads for all extents of all plans, each extent once; a plan's extents in its order."""
     ordered = merge(*(_keyed(number, plan) for number, plan in enumerate(plans)))
     return group_reads((LogExtent(log, extent) for _, _, log, _, extent in ordered))
 
 
 def group_reads(extents: Iterable[LogExtent], max_read_bytes: int = MAX_READ_BYTES) -> Iterator[ObjectRead]:
-    """Group extents in this order; adjacent ones in one object are read at once."""
+    """Group extents into reads, in this order; adjacent extents of one object share a read."""
     waiting: list[LogExtent] = []
     for one in extents:
         if waiting and not _fits(waiting, one.extent, max_read_bytes):

@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RestoreJob:
-    """One log to be restored."""
+    """One log to restore: its plan, rules and target directory."""
 
     partition: TopicIdPartition
     name: str
@@ -56,7 +56,8 @@ class RestoreJob:
 
 
 class GoneHead(NamedTuple):
-    """Offsets [from_offset, to_offset) of which some were deleted while being read; the log begins behind them."""
+    """Offsets [from_offset, to_offset) whose objects were partly deleted during the recovery; the log begins behind
+    them."""
 
     from_offset: int
     to_offset: int
@@ -66,7 +67,7 @@ class GoneHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RestoredLog:
-    """The result of a job."""
+    """What became of a restored log."""
 
     job: RestoreJob
     """With the final plan."""
@@ -94,7 +95,7 @@ class RestoredLog:
 
 @dataclass(frozen=True, slots=True)
 class RestoreProgress:
-    """The progress so far."""
+    """How much of all logs is restored so far."""
 
     read_bytes: int
     total_bytes: int
@@ -206,9 +207,9 @@ def restore_logs(
     progress: Callable[[RestoreProgress], None] = lambda _progress: None,
     wall_ms: Callable[[], int] | None = None,
 ) -> list[RestoredLog]:
-    """Make all logs; they are complete and on the disk when this returns. Raises RemoteStorageError, OSError.
+    """Write all logs; they are complete and on the disk when this returns. Raises RemoteStorageError, OSError.
 
-    `wall_ms` is used to find what has expired meanwhile; without it, the plan's time counts.
+    `wall_ms` gives the time by which records have expired meanwhile; without it, the plan's time counts.
     """
     logs = [_Log(job, to_timestamp_ms) for job in jobs]
     to_be_made = logs

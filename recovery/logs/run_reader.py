@@ -41,7 +41,7 @@ class ReadExtent:
 
 @dataclass(frozen=True, slots=True)
 class FailedExtent:
-    """An extent that this copy of its run cannot give."""
+    """An extent whose bytes could not be read from this copy of its run, and why."""
 
     log: int
     extent: Extent
@@ -49,7 +49,7 @@ class FailedExtent:
 
 
 class RunReader:
-    """Reads from the stores of combined segments and of archive objects. Thread-safe."""
+    """Reads runs from the stores of combined segments and of archive objects, and checks them. Thread-safe."""
 
     def __init__(
         self,
@@ -93,7 +93,8 @@ class RunReader:
         return max((header.max_timestamp_ms for header in headers), default=0)
 
     def read_all(self, read: ObjectRead) -> list[ReadExtent | FailedExtent]:
-        """Read each extent of one request. Raises RemoteStorageError when the store fails."""
+        """Read all extents of one request; each succeeds or fails by itself. Raises RemoteStorageError when the
+        store fails."""
         try:
             data = memoryview(self.fetch(read.stored_in, read.start, read.end))
         except (RemoteResourceNotFoundError, RemoteSegmentCorruptError, UnusableRunError) as error:
@@ -145,7 +146,7 @@ def _checked(log: int, extent: Extent, data: memoryview, data_start: int) -> Rea
 
 
 def check_run(run: StoredRun, records: memoryview) -> list[BatchSpan]:
-    """Return the batches of a run. Raises UnusableRunError when they do not match its entry.
+    """Return the batches in a run's bytes. Raises UnusableRunError when they do not match its entry.
 
     The entry's checksum covers all the bytes, and was taken when each batch's own had been verified; so those are not
     computed again here.

@@ -18,7 +18,7 @@ class StoredObject:
 
     @property
     def is_archived(self) -> bool:
-        """Whether it is in the archive's store."""
+        """Whether the object is in the archive's store, not a combined segment."""
         return isinstance(self.object_id, ArchiveObjectId)
 
 

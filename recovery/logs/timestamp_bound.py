@@ -23,7 +23,7 @@ _UNUSABLE: Final = (RemoteResourceNotFoundError, RemoteSegmentCorruptError, Unus
 
 @dataclass(frozen=True, slots=True)
 class TimestampBound:
-    """The most that would be restored of a log."""
+    """Up to where a log would be restored at most, for a requested point in time."""
 
     end_offset: int
     """Offset after the last one."""
@@ -37,7 +37,8 @@ class TimestampBound:
 def timestamp_bounds(
     plans: Sequence[LogPlan], reader: RunReader, to_timestamp_ms: int, threads: int
 ) -> list[TimestampBound | None]:
-    """Return the bound of each plan, in order; None if no younger record was found: all of the log would be restored.
+    """Return the bound of each plan, in order; None if all of its log would be restored, as no younger record was
+    found.
 
     Raises RemoteStorageError when the store fails.
     """
@@ -46,7 +47,8 @@ def timestamp_bounds(
 
 
 def timestamp_bound(plan: LogPlan, reader: RunReader, to_timestamp_ms: int) -> TimestampBound | None:
-    """Return one log's bound. Raises RemoteStorageError when the store fails."""
+    """Return the bound of one plan; None if all of its log would be restored. Raises RemoteStorageError when the
+    store fails."""
     behind = first_that_begins_later(plan.extents, reader, to_timestamp_ms)
     found = _bound(plan, behind, _end_before(plan, behind), 0) if behind < len(plan.extents) else None
     # A run may begin before its extent: if all of the extent is younger, the time is in an earlier one.

@@ -40,10 +40,11 @@ def agents_judges(
     read_tier: Callable[[], TieredOffsets | None],
     state_directory: Path,
 ) -> Judges:
-    """Return judges who ask the cluster: one for each retention that agents have.
+    """Return functions that judge absent objects by the cluster's topics: one for each retention that agents have.
 
     `read_tier` returns what KIP-405's tier holds, None if that is unknown. What an agent remembers in its
-    `state_directory` of a lost settings topic counts, too. They raise ClusterUnknownError and KafkaClusterError.
+    `state_directory` of a lost settings topic counts as well. The judges raise ClusterUnknownError and
+    KafkaClusterError.
     """
 
     def judges(

@@ -46,17 +46,17 @@ from recovery.logs.stored_run import StoredRun
 
 
 class StandingEnds:
-    """One partition's valid declarations."""
+    """The declared ends of one partition's epochs that are valid."""
 
     def __init__(self, by_epoch: Mapping[int, Sequence[DeclaredEnd]]) -> None:
         self._by_epoch = by_epoch
 
     def end_of(self, leader_epoch: int) -> int | None:
-        """Return the offset from which the epoch's records are dead; None if none is."""
+        """Return the offset from which on the epoch's records are dead; None if none are."""
         return min((one.end_offset for one in self._by_epoch.get(leader_epoch, ())), default=None)
 
     def cut(self, run: StoredRun) -> StoredRun:
-        """Return the valid part of a run of an archive object."""
+        """Return the living part of a run of an archive object."""
         end = self.end_of(run.leader_epoch)
         if end is None or end > run.living_last_offset:
             return run
@@ -64,10 +64,10 @@ class StandingEnds:
 
 
 class EpochEnds:
-    """Judges the declarations that a metadata store keeps."""
+    """Decides which of the declared ends of epochs in a metadata store are valid."""
 
     def __init__(self, declared: Iterable[DeclaredEnd] = (), gone: Iterable[ReleasedUpTo] = ()) -> None:
-        """`gone` says how far the living records reached that are not stored any more."""
+        """`gone` are, by partition and epoch, the offsets that living records reached which are no longer stored."""
         self._declared: dict[TopicIdPartition, dict[int, dict[int, DeclaredEnd]]] = {}
         """By the declarer's epoch, then by the epoch that ends."""
         for one in declared:
@@ -85,7 +85,8 @@ class EpochEnds:
         living: Sequence[StoredRun] = (),
         archived: Sequence[StoredRun] = (),
     ) -> StandingEnds:
-        """Return the valid declarations, given what archive objects hold, and what else is stored and not named."""
+        """Return the valid declarations, given the runs of archive objects, and other stored runs that declarations
+        do not name."""
         by_declarer = self._declared.get(partition, {})
         standing: dict[int, list[DeclaredEnd]] = {}
         for declarer in sorted(by_declarer, reverse=True):
@@ -105,7 +106,7 @@ class EpochEnds:
         return StandingEnds(standing)
 
     def starts(self) -> dict[TopicIdPartition, list[EpochStart]]:
-        """Return where epochs begin of which there may be no record."""
+        """Return by partition the starts of epochs, of which there may be no record."""
         found = {}
         for partition, by_declarer in self._declared.items():
             newest = max(by_declarer)

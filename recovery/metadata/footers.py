@@ -46,7 +46,8 @@ def read_footers(
     progress: Progress,
     patience: Patience = IMPATIENT,
 ) -> Iterator[RemoteWalCombinedLogSegmentMetadata | UnreadableObject]:
-    """Yield results in the order of `listed`. Raises RemoteStorageError when the store fails."""
+    """Yield the metadata in the objects' footers, or why one cannot be read, in the order of `listed`. Raises
+    RemoteStorageError when the store fails."""
 
     def read(stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata | UnreadableObject:
         try:

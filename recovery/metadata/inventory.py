@@ -68,7 +68,7 @@ _UNKNOWN_BUCKET = "a bucket that is not known here"
 
 @dataclass(slots=True)
 class Inventory:
-    """Everything that is stored."""
+    """All that object storage holds, by partition, and what is known of missing objects."""
 
     wanted: LogFilter | None = None
     """The logs whose runs are kept; None: all."""
@@ -107,7 +107,7 @@ class Inventory:
     """Why the metadata topic may lack what leaders declared, and objects that are lost."""
 
     def partitions(self) -> set[TopicIdPartition]:
-        """Return the partitions of which anything is stored, or was."""
+        """Return the partitions of which records are stored, or were."""
         return {*self.runs, *self.lost}
 
     def log_runs(self, partition: TopicIdPartition) -> LogRuns:
@@ -115,7 +115,7 @@ class Inventory:
         return LogRuns(self.runs.get(partition, ()), self.lost.get(partition, ()), self.known_starts.get(partition, ()))
 
     def log_rules(self, partition: TopicIdPartition, *, is_compacted: bool, log_start: int | None) -> PlanRules:
-        """Return what is known of one partition's log besides its runs; `log_start` is its leader's answer."""
+        """Return what is known of one partition's log besides its runs; `log_start` is what its leader reports."""
         return PlanRules(
             may_have_holes=is_compacted,
             declared_gaps=tuple(self.declared_gaps.get(partition, ())),
@@ -139,7 +139,7 @@ class Inventory:
 
 
 def look_until_steady(look: Callable[[], Inventory]) -> Inventory:
-    """Return the inventory once it misses nothing, or misses the same objects as the look before.
+    """Return the inventory of `look` once it misses no object, or misses the same objects twice in a row.
 
     Agents delete objects meanwhile: what was finished when the metadata was read may be gone from the listing, and what
     was listed without metadata may be gone before its footer is read.
@@ -169,7 +169,7 @@ def from_objects(
     wanted: LogFilter | None = None,
     snapshot: StoreImage | None = None,
 ) -> Inventory:
-    """Return what the objects themselves contain, but for what leaders had declared by the time of the snapshot.
+    """Build the inventory from the objects themselves, without what leaders had declared dead by the snapshot.
 
     Raises RemoteStorageError when the store fails.
     """
@@ -213,9 +213,8 @@ def from_metadata(
     patience: Patience = IMPATIENT,
     wanted: LogFilter | None = None,
 ) -> Inventory:
-    """Return the metadata topic's content, compared with the listing. Raises RemoteStorageError when the store
-    fails.
-    """
+    """Build the inventory from the metadata topic's content, compared with a listing. Raises RemoteStorageError when
+    the store fails."""
     image = store.image()
     ends = EpochEnds(image.ends, image.released)
     inventory = Inventory(wanted, known_starts=ends.starts(), doubts=tuple(store.topic.doubts.values()))
@@ -259,10 +258,10 @@ def from_metadata(
 def take_in_told(
     before: Inventory, store: SparseStore, archived: ArchiveStore, told: Iterable[MetadataRecord | None]
 ) -> Inventory | None:
-    """Return the inventory with what the metadata topic told since, without a listing; None if that takes one.
+    """Return the inventory updated with what the metadata topic had since, without a listing; None if one is needed.
 
-    Objects count as there if the topic says so. Their runs are replaced; what changes other objects' runs (deaths,
-    lost records, a topic in doubt) takes a look at all, and so does what could not be read before.
+    Objects count as stored if the topic says so, and their runs are replaced. Anything that changes other objects' runs
+    (deaths, lost records, a topic in doubt) needs a listing, and so does what could not be read before.
     """
     if before.unanswered or before.unreachable or before.unreadable:
         return None

@@ -75,18 +75,14 @@ _AGELESS_MS = -1
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a topic has, or snapshots remember."""
+    """What a metadata topic has, or what snapshots remember of it."""
 
     store: RemoteWalMetadataStore
     archive: ArchiveStore
 
 
 class RememberedMetadata:
-    """The metadata in all agents' snapshots, joined. Filled by one thread, then read.
-
-    Each agent's snapshots hold what the whole topic had until then. Several agents' snapshots of different age are
-    joined like the topic's records: order and repetition do not matter.
-    """
+    """The content of all agents' snapshots, joined. Filled by one thread, then read."""
 
     def __init__(self) -> None:
         self.store = RemoteWalMetadataStore()
@@ -100,7 +96,7 @@ class RememberedMetadata:
 
 @dataclass(slots=True)
 class RebuildPlan:
-    """What a rebuild writes into the metadata topic, and what of it snapshots and footers told."""
+    """The records that a rebuild writes into the metadata topic, and where they come from."""
 
     objects: int = 0
     """Stored combined segments and archive objects."""
@@ -129,7 +125,7 @@ class RebuildPlan:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the topic has all that it had once this is written."""
+        """Whether the topic lacks nothing of what it had once this is written."""
         return not self.unreadable and not self.unread_snapshots
 
     @property
@@ -140,7 +136,7 @@ class RebuildPlan:
 
     @property
     def declared_gaps(self) -> int:
-        """How many ranges of records are lost for object storage."""
+        """How many ranges of records the plan declares lost to object storage."""
         return sum(gap.reason.is_loss for gap in self.gaps)
 
     @property
@@ -149,7 +145,7 @@ class RebuildPlan:
         return len(self.gaps) - self.declared_gaps
 
     def select_untold(self, told: Known) -> "RebuildPlan":
-        """Return the part that the topic does not have yet."""
+        """Return the part of the plan that the topic does not have yet."""
         return replace(
             self,
             segments=[one for one in self.segments if _is_untold(told.store.state_of(one.combined_segment_id))],
@@ -161,7 +157,7 @@ class RebuildPlan:
 
 
 class WritableTopic(MetadataPublisher[Publishable], Protocol):
-    """The part of `metadata_topic.topic.topic_session.TopicSession` used here."""
+    """The subset of `metadata_topic.topic.topic_session.TopicSession` that a rebuild needs."""
 
     @property
     def store(self) -> RemoteWalMetadataStore: ...
@@ -169,13 +165,13 @@ class WritableTopic(MetadataPublisher[Publishable], Protocol):
     def archive(self) -> ArchiveStore: ...
 
     def published(self) -> None:
-        """Wait until everything is acknowledged. Raises MetadataTopicError."""
+        """Wait until every published record is acknowledged. Raises MetadataTopicError."""
 
     def read_to_end(self) -> bool: ...
 
 
 class Rebuild:
-    """Plans and writes. Blocks."""
+    """Plans and writes the records that the metadata topic lacks. Blocks."""
 
     def __init__(
         self,
@@ -187,7 +183,7 @@ class Rebuild:
         progress: Progress = lambda _what, _done: None,
         patience: Patience = IMPATIENT,
     ) -> None:
-        """`archive`: None if no broker has one. `judges` is asked if an object is absent."""
+        """`archive`: None if no broker has one. `judges` are called if an object is absent."""
         self._storage = storage
         self._archive = archive
         self._remembered = remembered
@@ -199,7 +195,7 @@ class Rebuild:
     def plan(self, told: Known) -> RebuildPlan:
         """Plan what the topic lacks. Raises RemoteStorageError, also when one of many buckets did not answer.
 
-        Otherwise its objects would be deleted as orphans once it answers. Raises what the judges raise, too.
+        If a bucket is left out, its objects would be deleted as orphans later. Also raises what the judges raise.
         """
         remembered = self._remembered
         plan = RebuildPlan(unread_snapshots=0 if remembered.snapshots else remembered.refused)
@@ -210,10 +206,10 @@ class Rebuild:
         return plan
 
     def write(self, session: WritableTopic, plan: RebuildPlan) -> int:
-        """Publish the plan, and what is missing then, until everything was read back; then say so.
+        """Publish the plan, and what is missing then, until all is read back; then publish that the rebuild is
+        complete.
 
-        Returns how many records. It does not say so while an object is unreadable, or all snapshots are.
-
+        Returns the number of records. The rebuild is not complete while an object, or every snapshot, is unreadable.
         Raises MetadataTopicError, RemoteStorageError; it may then be run again.
         """
         written = 0
@@ -394,13 +390,13 @@ def _publish(session: WritableTopic, record: Publishable) -> None:
 
 
 class ListedObjects:
-    """The stored combined segments: a few intervals for each writer."""
+    """The ids of all stored combined segments: a few intervals for each writer."""
 
     def __init__(self) -> None:
         self._of: defaultdict[tuple[int, int], SequenceSet] = defaultdict(SequenceSet)
 
     def add(self, segment_id: CombinedSegmentId) -> None:
-        """Add a listed segment."""
+        """Add the id of a listed segment."""
         self._of[segment_id.broker_id, segment_id.incarnation].add(segment_id.sequence)
 
     def __contains__(self, segment_id: CombinedSegmentId) -> bool:
@@ -408,7 +404,8 @@ class ListedObjects:
 
 
 def remembered_gaps(remembered: RememberedMetadata, gone: Sequence[PublishedSegment]) -> list[DeclaredGap]:
-    """Return what was released, the living records of `gone` among it, where logs began, and then what was declared."""
+    """Return the gaps to declare: released offsets, the living records of `gone` among them, where logs began, then
+    declared gaps."""
     image = remembered.store.image()
     released = ReleasedOffsets(image.released)
     for segment in gone:
@@ -427,7 +424,7 @@ def remembered_gaps(remembered: RememberedMetadata, gone: Sequence[PublishedSegm
 
 
 def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
-    """Return the gaps that the topic does not have, each looked for where the store holds its reason."""
+    """Return those of the gaps that the topic does not have, each looked for where the store keeps its reason."""
     partitions = {gap.topic_id_partition for gap in gaps}
     losses = told.local_losses()
     declared = {gap for partition in partitions for gap in (*told.declared_gaps(partition), *losses.get(partition, ()))}

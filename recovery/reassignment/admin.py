@@ -34,10 +34,10 @@ _ATTEMPTS = 5
 
 
 class ReassignmentAdmin:
-    """An admin client; close it after use."""
+    """The requests to Kafka that a reassignment needs; close it after use. Blocks."""
 
     def __init__(self, client: KafkaClientConfig, timeout_s: float = 30.0) -> None:
-        """Connect. Raises ReassignmentError when no broker answers, ClientPropertyError."""
+        """Connect to the cluster. Raises ReassignmentError when no broker responds, ClientPropertyError."""
         from kafka.admin import KafkaAdminClient
         from kafka.errors import KafkaError
 
@@ -78,16 +78,16 @@ class ReassignmentAdmin:
         return ClusterView(listed, {one.topic_partition: one for one in shown})
 
     def ongoing(self) -> list[TopicPartition]:
-        """Return what the controller is reassigning, whoever requested it. Raises ReassignmentError."""
+        """Return the partitions that the controller is reassigning, whoever requested it. Raises ReassignmentError."""
         listed = _call("list reassignments", "", self._client.list_partition_reassignments)
         return [TopicPartition(where.topic, where.partition) for where in sorted(listed)]
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return high watermarks. Raises ReassignmentError."""
+        """Return partitions' high watermarks. Raises ReassignmentError."""
         return self._offsets(partitions, _LATEST)
 
     def without_local_data(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return partitions whose log is on KIP-405's tier up to its end. Raises ReassignmentError."""
+        """Return those partitions whose log is on KIP-405's tier up to its end. Raises ReassignmentError."""
         wanted = list(partitions)
         topics = self._configs("topic", {where.topic for where in wanted}, _TIERED_TOPIC)
         tiered = {name for name, entry in topics.items() if entry is not None and entry["value"] == "true"}
@@ -112,7 +112,7 @@ class ReassignmentAdmin:
         return {names[where]: int(one.offset) for where, one in found.items()}
 
     def local_retentions_ms(self, topics: Collection[str]) -> dict[str, int]:
-        """Return known local retentions, see `local_retention_ms`. Raises ReassignmentError."""
+        """Return the topics' local retentions where known (`local_retention_ms`). Raises ReassignmentError."""
         keys = {key: self._configs("topic", topics, key) for key in LOCAL_RETENTION_KEYS}
         configs = {
             name: {key: entry["value"] for key, found in keys.items() if (entry := found.get(name)) is not None}
@@ -132,9 +132,10 @@ class ReassignmentAdmin:
         return {(where, broker): size_bytes for where, broker, size_bytes in _replicas_in(answer)}
 
     def not_shown(self, broker: int, shown: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return what a living broker has of topics that Kafka's metadata do not show. Raises ReassignmentError.
+        """Return a living broker's replicas of topics that Kafka's metadata do not show. Raises ReassignmentError.
 
-        Metadata leave out topics that the client may not describe; log directories are told whole or not at all.
+        Metadata leave out topics that the client may not describe; descriptions of log directories are complete or
+        refused.
         """
         answer = _call("describe log directories", "", lambda: self._client.describe_log_dirs(None, [broker]))
         if not all(of_broker["log_dirs"] for of_broker in answer):  # the client library drops the error
@@ -145,11 +146,12 @@ class ReassignmentAdmin:
     # What is to be done.
 
     def submit(self, moves: Iterable[Move]) -> dict[TopicPartition, str | None]:
-        """Submit moves to the controller. Returns None for each, or why it is refused. Raises ReassignmentError."""
+        """Submit moves to the controller. Returns for each None, or why it was refused. Raises ReassignmentError."""
         return self._alter({move.topic_partition: list(move.after) for move in moves})
 
     def cancel(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str | None]:
-        """Cancel moves. Returns None for each, or why not. A finished one is no fault. Raises ReassignmentError."""
+        """Cancel moves. Returns for each None, or why that failed; one that is over counts as success. Raises
+        ReassignmentError."""
         return self._alter(dict.fromkeys(partitions))
 
     def _alter(self, wanted: Mapping[TopicPartition, list[int] | None]) -> dict[TopicPartition, str | None]:
@@ -192,7 +194,7 @@ class ReassignmentAdmin:
             log.info("replicas_begin_at_local_log", broker=int(name))
 
     def begin_at_tier(self) -> None:
-        """Undo `begin_at_local_log`. Raises ReassignmentError."""
+        """Let new replicas begin at the tier's end again, after `begin_at_local_log`. Raises ReassignmentError."""
         for broker, value in list(self._before.items()):
             self._set_begin_at_tier(broker, value)
             del self._before[broker]

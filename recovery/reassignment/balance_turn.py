@@ -31,17 +31,17 @@ _TIMEOUT_S: Final = 30.0
 
 
 class BalancerRow(Protocol):
-    """The row, as used here."""
+    """The record of who balances, as a `BalanceTurn` needs it."""
 
     def read(self) -> Balancer | None:
-        """Return the newest one. Raises KafkaClusterError."""
+        """Return the newest record of who balances. Raises KafkaClusterError."""
 
     def write(self, row: Balancer | None) -> None:
-        """Write it, or remove it; durable on return. Raises KafkaClusterError."""
+        """Write the record, or remove it with None; durable when this returns. Raises KafkaClusterError."""
 
 
 class RowOfSettings:
-    """The row in the settings topic."""
+    """The record of who balances, in the settings topic."""
 
     def __init__(self, client: KafkaClientConfig) -> None:
         self._reader = SettingsReader(client, settings=replace(FOLLOW_SETTINGS, absence_check_ms=1000))
@@ -62,21 +62,21 @@ class RowOfSettings:
         return bool(self._reader.is_there)
 
     def read(self) -> Balancer | None:
-        """Return the newest one. Raises MetadataTopicError."""
+        """Return the newest record of who balances. Raises MetadataTopicError."""
         if not self._reader.read_to_end(_TIMEOUT_S):
             raise MetadataTopicError("read who balances", SETTINGS_TOPIC, f"not read within {_TIMEOUT_S:g} s")
         return self._reader.table.balancer.get(CLUSTER)
 
     def write(self, row: Balancer | None) -> None:
-        """Write it, or remove it; durable on return. Raises MetadataTopicError."""
+        """Write the record, or remove it with None; durable when this returns. Raises MetadataTopicError."""
         self._writer.put(BALANCER, {CLUSTER: row})
 
 
 class BalanceTurn:
-    """One process's part. `take` and `tell` are for one thread, signs of life come from another."""
+    """One process's part in taking turns. `take` and `tell` are for one thread, signs of life come from another."""
 
     def __init__(self, row: BalancerRow, name: str, clock: Callable[[], float]) -> None:
-        """`name` is of this process alone; `clock` gives monotonic seconds."""
+        """`name` identifies this process; `clock` gives monotonic seconds."""
         self._row, self._clock = row, clock
         self._own = Balancer(name, 0)
         self._seen: tuple[Balancer | None, float] = (None, clock())
@@ -90,7 +90,7 @@ class BalanceTurn:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the turn to others at once."""
+        """Give the turn up, so that others can have it at once."""
         self._is_over.set()
         self._thread.join()
         if self._is_mine:
@@ -100,7 +100,7 @@ class BalanceTurn:
                     self._row.write(None)
 
     def take(self) -> bool:
-        """Return whether this process may work now. Raises KafkaClusterError."""
+        """Return whether it is this process's turn to balance. Raises KafkaClusterError."""
         with self._lock:
             known, now_s = self._row.read(), self._clock()
             if known != self._seen[0]:
@@ -112,7 +112,7 @@ class BalanceTurn:
             return self._is_mine
 
     def tell(self, apart: tuple[float, float, float], now_ms: int) -> None:
-        """Record how far loads are apart, for who looks at the cluster; the next sign of life has it."""
+        """Record how far brokers' loads are apart; the next sign of life publishes it."""
         with self._lock:
             self._own = replace(self._own, apart=apart, measured_ms=now_ms)
 

@@ -23,7 +23,7 @@ from recovery.reassignment.plan import Move, PartitionReplicas, TopicPartition
 
 
 class MoveState(Enum):
-    """The state of a move."""
+    """The states of a move, from waiting to its end."""
 
     WAITING = "waiting"
     UPLOADING = "uploading the tail"
@@ -59,7 +59,7 @@ _UNDER_WAY: Final = frozenset(MoveState) - ENDS - {MoveState.WAITING}
 
 
 class Phase(Enum):
-    """The turn in which a move comes."""
+    """Which moves come first: a later phase begins when the earlier one is over."""
 
     USUAL = "usual"
     TIERED = "tiered"
@@ -70,7 +70,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """A move, and what is known of its partition."""
+    """A move to make, and what is known of its partition."""
 
     move: Move
     uploads_tail: bool = False
@@ -80,7 +80,7 @@ class MoveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentLimits:
-    """Limits in seconds, and of moves."""
+    """Time limits in seconds, and how many moves run at once."""
 
     max_moves: int = 8
     """How many partitions may be under way at a time."""
@@ -97,7 +97,7 @@ class ReassignmentLimits:
 
 @dataclass(slots=True)
 class MoveProgress:
-    """One move. Only Reassignment changes it."""
+    """The progress of one move. Only `Reassignment` changes it."""
 
     request: MoveRequest
     state: MoveState = MoveState.WAITING
@@ -120,48 +120,48 @@ class MoveProgress:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None while it is not over, or was never begun."""
+        """How long the move took; None while it is not over, or was never begun."""
         return None if self.started_s is None or self.ended_s is None else self.ended_s - self.started_s
 
 
 @dataclass(frozen=True, slots=True)
 class UploadTails:
-    """Ask the leaders' agents to upload these partitions' present tails."""
+    """An action: ask the leaders' agents to upload these partitions' present tails."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Submit these moves to the controller."""
+    """An action: submit these moves to the controller."""
 
     moves: tuple[Move, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ElectPreferred:
-    """Make each partition's first replica its leader."""
+    """An action: make each partition's first replica its leader."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CancelMoves:
-    """Tell the controller to go back to the old replicas."""
+    """An action: tell the controller to go back to the old replicas."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BeginAtLocalLog:
-    """Make new replicas on these brokers begin at the leader's local log, until `BeginAtTier`."""
+    """An action: make new replicas on these brokers begin at the leader's local log, until `BeginAtTier`."""
 
     brokers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BeginAtTier:
-    """Undo BeginAtLocalLog."""
+    """An action: undo `BeginAtLocalLog`."""
 
 
 Action = UploadTails | Submit | ElectPreferred | CancelMoves | BeginAtLocalLog | BeginAtTier
@@ -169,7 +169,7 @@ Action = UploadTails | Submit | ElectPreferred | CancelMoves | BeginAtLocalLog |
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the cluster shows of the moved partitions."""
+    """The moved partitions as the cluster shows them at one time."""
 
     listed: frozenset[TopicPartition]
     """Partitions that the controller lists as being reassigned."""
@@ -177,7 +177,7 @@ class ClusterView:
 
 
 class Reassignment:
-    """All moves of one run. All times are monotonic seconds; for one thread."""
+    """All moves of one run: takes what the cluster shows, returns actions. Monotonic seconds; for one thread."""
 
     def __init__(self, requests: Sequence[MoveRequest], limits: ReassignmentLimits) -> None:
         self._limits = limits
@@ -198,11 +198,11 @@ class Reassignment:
     # What happened.
 
     def tail_uploaded(self, where: TopicPartition, now_s: float) -> None:
-        """Record the agent's answer that the tail is uploaded."""
+        """Record the leader's agent's response that the partition's tail is uploaded."""
         self._advance(where, MoveState.UPLOADING, MoveState.SUBMITTING, now_s)
 
     def submitted(self, where: TopicPartition, refused: str | None, now_s: float) -> None:
-        """Record the controller's answer to a submitted move."""
+        """Record the controller's response to a submitted move: None, or why it was refused."""
         if refused is None:
             self._advance(where, MoveState.SUBMITTING, MoveState.CATCHING_UP, now_s)
         elif self.progress[where].state in (MoveState.SUBMITTING, MoveState.CANCELLING):
@@ -221,7 +221,7 @@ class Reassignment:
                 self._go(one, MoveState.CANCELLING, now_s, "cancelled")
 
     def note_view(self, view: ClusterView, now_s: float) -> None:
-        """Record what the cluster shows."""
+        """Record what the cluster shows of the moved partitions."""
         for where, one in self.progress.items():
             if one.state not in (MoveState.CATCHING_UP, MoveState.ELECTING, MoveState.CANCELLING):
                 continue

@@ -19,7 +19,7 @@ from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention
 
 
 class ReassignmentPlanError(Exception):
-    """A plan that is asked for is impossible."""
+    """The requested plan is impossible; the message says why."""
 
     def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
         self.operation, self.key, self.reason, self.hint = operation, key, reason, hint
@@ -28,7 +28,7 @@ class ReassignmentPlanError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """A partition by name, as in Kafka's reassignments."""
+    """A partition by topic name and number, as in Kafka's reassignments."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """A partition as in the cluster's metadata. `leader` is -1 when there is none."""
+    """A partition's replicas in the cluster's metadata. `leader` is -1 when there is none."""
 
     topic_partition: TopicPartition
     leader: int
@@ -50,7 +50,7 @@ class PartitionReplicas:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReplicas:
-    """All partitions and the living brokers."""
+    """All partitions of a cluster, and its living brokers."""
 
     racks: dict[int, str | None]
     """Racks of the living brokers."""
@@ -73,7 +73,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentPlan:
-    """Moves, and what could not be planned."""
+    """The moves of a plan, and what could not be planned."""
 
     moves: tuple[Move, ...]
     left: dict[TopicPartition, str] = field(default_factory=dict)
@@ -107,10 +107,10 @@ def plan_drain(
     hidden: Collection[TopicPartition] = (),
     not_known: str = "",
 ) -> ReassignmentPlan:
-    """Take every replica off a broker, which need not be alive; others stay where they are.
+    """Plan to take every replica off a broker, which need not be alive; others stay where they are.
 
-    `hidden` is what it has of topics that are not among the cluster's; `not_known`, why there may be more of that.
-    Raises ReassignmentPlanError.
+    `hidden` are its replicas of topics that `cluster` lacks; `not_known` says why there may be more of them. Raises
+    ReassignmentPlanError.
     """
     scope = [partition for partition in cluster.partitions if broker in partition.replicas]
     if not scope and broker not in cluster.racks:
@@ -124,16 +124,15 @@ def plan_drain(
 
 
 def without_moving(plan: ReassignmentPlan, moving: Collection[TopicPartition]) -> ReassignmentPlan:
-    """Leave partitions alone that are being moved: until that has ended their old replicas are shown with the new ones,
-    so that a plan would take all of them for what the partition should have.
-    """
+    """Return the plan without partitions that are being moved: until that ends, their old replicas are shown with
+    the new ones, so a plan would keep them all."""
     left = {move.topic_partition: MOVING for move in plan.moves if move.topic_partition in moving}
     moves = tuple(move for move in plan.moves if move.topic_partition not in left)
     return replace(plan, moves=moves, left=plan.left | left)
 
 
 def broker_loads(cluster: ClusterReplicas, loads: Loads, plan: ReassignmentPlan | None = None) -> dict[int, Load]:
-    """Return what each broker carries, as things are or after a plan."""
+    """Return each broker's load, as it is now or after a plan."""
     after = {move.topic_partition: move.after for move in plan.moves} if plan is not None else {}
     sums = {broker: [0.0, 0.0, 0.0] for broker in cluster.racks}
     for one in cluster.partitions:
@@ -145,7 +144,7 @@ def broker_loads(cluster: ClusterReplicas, loads: Loads, plan: ReassignmentPlan 
 
 
 def apart(carried: Mapping[int, Load]) -> tuple[float, float, float]:
-    """Return for each part of the load how far the fullest and the emptiest broker are apart, as a part of the mean."""
+    """Return for each part of the load by how much the fullest and the emptiest broker differ, relative to the mean."""
     parts = list(zip(*carried.values(), strict=True)) or [(0.0,)] * 3
     found = [(max(part) - min(part)) * len(part) / whole if (whole := sum(part)) else 0.0 for part in parts]
     return found[0], found[1], found[2]
@@ -175,7 +174,7 @@ def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tupl
 
 
 def write_plan(plan: ReassignmentPlan) -> dict[str, object]:
-    """Return the plan as kafka-reassign-partitions.sh takes it with --reassignment-json-file."""
+    """Return the plan as JSON values for kafka-reassign-partitions.sh --reassignment-json-file."""
     partitions = [
         {"topic": move.topic_partition.topic, "partition": move.topic_partition.partition, "replicas": list(move.after)}
         for move in plan.moves
@@ -184,7 +183,8 @@ def write_plan(plan: ReassignmentPlan) -> dict[str, object]:
 
 
 def read_plan(text: str, source: str) -> dict[TopicPartition, tuple[int, ...]]:
-    """Parse such a plan: the wanted replicas by partition. Raises ReassignmentPlanError; `source` is named in it."""
+    """Parse a plan for kafka-reassign-partitions.sh: the wanted replicas by partition. Raises ReassignmentPlanError,
+    which names `source`."""
     try:
         document = json.loads(text)
         if document["version"] != 1:
@@ -318,7 +318,8 @@ class TopicStorage:
     """None if unknown."""
 
     def inline_bytes(self, log_bytes: int, replicas: int, agents: AgentsRetention) -> int:
-        """Return about how many bytes of such a log, with so many replicas meanwhile, are in no object any more."""
+        """Return about how many bytes of such a log are in no object any more; `replicas` is their number during the
+        move."""
         if self.settings is None or not self.settings.enable or self.local_retention_ms is None:
             return log_bytes
         if self.settings.archive:

@@ -31,7 +31,7 @@ _PATIENCE_S = 60.0
 
 
 class Admin(Protocol):
-    """The cluster, as used here; see ReassignmentAdmin."""
+    """The subset of `ReassignmentAdmin` that a run needs."""
 
     def view(self, partitions: Collection[TopicPartition]) -> ClusterView: ...
     def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
@@ -44,14 +44,14 @@ class Admin(Protocol):
 
 
 class Tails(Protocol):
-    """The agents, as used here; see TailRequests."""
+    """The subset of `TailRequests` that a run needs."""
 
     def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None: ...
     def stored(self) -> Iterable[TopicPartition]: ...
 
 
 def requests_of(moves: Collection[Move], admin: Admin, uploading_topics: Collection[str]) -> list[MoveRequest]:
-    """Return the moves with the relevant facts of their partitions. Raises ReassignmentError."""
+    """Return the moves with what is known of their partitions. Raises ReassignmentError."""
     growing = [move.topic_partition for move in moves if move.adding]
     bare = admin.without_local_data(growing)
     return [
@@ -65,7 +65,7 @@ def requests_of(moves: Collection[Move], admin: Admin, uploading_topics: Collect
 
 
 class ReassignmentRun:
-    """One run. `cancel` may be called on any thread, and by a signal's handler."""
+    """Carries out a reassignment. `cancel` may be called on any thread, and by a signal's handler."""
 
     def __init__(
         self,
@@ -87,13 +87,14 @@ class ReassignmentRun:
         self._silent_since_s: float | None = None
 
     def cancel(self) -> None:
-        """Begin nothing more, and cancel what is under way."""
+        """Begin no more moves, and cancel those under way."""
         self._cancel_wanted = True
 
     def run(self, on_turn: Callable[[Reassignment], None] = lambda _: None) -> Reassignment:
         """Run until every move has ended. `on_turn` is called some times a second.
 
-        Raises ReassignmentError when the cluster does not answer for long; moves under way then continue by themselves.
+        Raises ReassignmentError when the cluster does not respond for long; moves under way then continue by
+        themselves.
         """
         try:
             while not self.reassignment.is_over:

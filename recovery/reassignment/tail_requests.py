@@ -18,7 +18,7 @@ _EAGER = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=50)
 
 
 class TailRequests:
-    """The requests of one run. The leader answers; requests are removed on exit."""
+    """The tail requests of one run, in the settings topic; they are removed on exit."""
 
     def __init__(self, client: KafkaClientConfig, request_id: str, wall_ms: Callable[[], int]) -> None:
         self._request_id = request_id
@@ -55,7 +55,7 @@ class TailRequests:
         return self._reader.topics
 
     def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None:
-        """Request everything below these offsets. Raises MetadataTopicError."""
+        """Request that all records below these offsets are uploaded. Raises MetadataTopicError."""
         deadline_ms = self._wall_ms() + int(timeout_s * 1000)
         self._asked.update(log_ends)
         self._writer.put(
@@ -67,7 +67,7 @@ class TailRequests:
         )
 
     def stored(self) -> Iterable[TopicPartition]:
-        """Yield partitions whose tails are stored, according to the agents."""
+        """Yield the partitions whose tails are stored, according to the agents."""
         answers = self._reader.table.tails_stored
         for where, end in self._asked.items():
             answer = answers.get((where.topic, where.partition))
@@ -76,7 +76,7 @@ class TailRequests:
 
 
 class NoTails:
-    """For clusters without agents, and for runs that do not wait for them."""
+    """Stands in for `TailRequests` where there are no agents, or a run does not wait for them."""
 
     def __enter__(self) -> Self:
         return self
@@ -85,13 +85,13 @@ class NoTails:
         """Do nothing: there is nothing to remove."""
 
     def topics(self) -> Mapping[str, TopicSettings]:
-        """Return none, so nothing is uploaded."""
+        """Return no settings, so that no tail is requested."""
         return {}
 
     def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None:
-        """Never called with anything: without topics there is nothing to request."""
+        """Do nothing; it is only called with no offsets."""
         raise MetadataTopicError("ask for tails", ", ".join(map(str, log_ends)), "there are no agents")
 
     def stored(self) -> Iterable[TopicPartition]:
-        """Return none."""
+        """Return no partitions."""
         return ()

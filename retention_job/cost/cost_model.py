@@ -36,7 +36,7 @@ bytes for an object would slow them, so a trial takes them away (`rlm.write_path
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """The prices that a computation needs."""
+    """The prices that a cost calculation needs."""
 
     store: StorePrices
     crossing_gb: float
@@ -71,7 +71,7 @@ PARTS: Final = (
 
 @dataclass(slots=True)
 class Amounts:
-    """What replication did or would do."""
+    """Requests, bytes and storage of replication, as they were or would be."""
 
     puts: float = 0.0
     gets: float = 0.0
@@ -84,12 +84,12 @@ class Amounts:
     """Bytes that cross zones as they are sent, once for each follower: inline bytes, packed, and links."""
 
     def add(self, other: "Amounts", times: float = 1.0) -> None:
-        """Add so many times the other amounts."""
+        """Add `other`, multiplied by `times`."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + times * getattr(other, one.name))
 
     def usd(self, tariff: Tariff) -> dict[str, float]:
-        """Return dollars by part."""
+        """Return the amounts' dollars, by part."""
         store, costs = tariff.store, tariff.link_costs(lambda _brokers: {})
         entry_usd = costs.metadata_usd(1) - costs.metadata_usd(0)
         uploaded_bytes = max(self.uploaded_bytes - self.puts * tariff.free_bytes, 0.0)
@@ -152,7 +152,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class LedLog:
-    """A log, as its leader's agent sees it."""
+    """A log as its leader's agent sees it: followers, policy, retention."""
 
     assignment: Assignment
     stored_bytes: float | None = None
@@ -162,13 +162,13 @@ class LedLog:
 
     @property
     def followers(self) -> Collection[int]:
-        """The brokers in other zones that follow it."""
+        """The brokers in other zones that follow the log."""
         return self.assignment.remote_followers or ()
 
 
 @dataclass(frozen=True, slots=True)
 class LogAmounts:
-    """What one log does in a second."""
+    """What replication of one log amounts to in a second."""
 
     amounts: Amounts
     sent_bytes: float
@@ -178,7 +178,7 @@ class LogAmounts:
 
 
 class Leader:
-    """One leader's logs, as they are placed."""
+    """Calculates what replication of one leader's logs amounts to."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class Leader:
         self._outlook = replace(costs, pack_ratio=packed.__getitem__).judge(by_cost)
 
     def break_even_bytes(self, entries: int) -> int:
-        """Return the size from which an object of so many entries pays, or NEVER_PAYS."""
+        """Return the size from which an object with this many entries pays, or NEVER_PAYS."""
         return self._outlook.break_even_bytes(entries)
 
     def paying_rate(self, entries: int) -> float | None:
@@ -284,7 +284,7 @@ def _order(one: LedLog) -> ReadingOrder:
 def gateway_ratio(
     bytes_per_s: float, tariff: Tariff, request_bytes: float = 64 * 1024, interval_s: float = 0.025
 ) -> float:
-    """Return what producing by the gateway costs, as a ratio of crossing zones; 1 where all crosses as before.
+    """Return what producing through the gateway costs, relative to crossing zones; 1 where all bytes cross as before.
 
     `bytes_per_s` come from clients in other zones than their leaders', to one broker. `request_bytes` are a Produce
     request's to one leader. `interval_s` is how long requests are gathered.

@@ -132,7 +132,7 @@ class Rates:
 
     @classmethod
     def of(cls, prices: PriceTable, sections: StoreSections) -> "Rates":
-        """Take the prices out of a table. Raises PriceError if a price is missing."""
+        """Take the prices that a report needs out of a table. Raises PriceError if a price is missing."""
         # S3 Standard is in all zones, so only a directory bucket's readers can be in others.
         read_fee_gb = prices.cross_zone_read_gb if sections.wal == EXPRESS else 0.0
         stores = prices.store(sections.wal), prices.store(sections.archive)
@@ -144,7 +144,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class CostSources:
-    """The tables that a run read: SEGMENTS, ENTRIES, TIERED, ARCHIVE_OBJECTS and COUNTERS."""
+    """The tables of a run from which costs are calculated: SEGMENTS, ENTRIES, TIERED, ARCHIVE_OBJECTS and COUNTERS."""
 
     segments: "DataFrame"
     entries: "DataFrame"

@@ -42,7 +42,7 @@ ACKS_ALL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A partition at one time."""
+    """A partition in a sample: offsets, bytes and replicas."""
 
     leader: int
     replicas: tuple[int, ...]
@@ -52,14 +52,14 @@ class Log:
     """Bytes of the leader's log."""
 
     def is_later_of(self, before: "Log") -> bool:
-        """Whether all bytes of `before` are still there, as far as can be seen, so that it has grown by the rest."""
+        """Whether the log still has all bytes of `before`, as far as can be seen, so that it only grew."""
         is_same = (before.leader, before.start) == (self.leader, self.start)
         return is_same and self.size >= before.size and self.end >= before.end
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The cluster at one time."""
+    """The logs, brokers and groups of a cluster at one time."""
 
     at_s: float
     racks: Mapping[int, str | None]
@@ -70,9 +70,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Averages:
-    """Bytes a second by topic over a longer time than samples have, in the place of the sampled rates.
+    """Bytes per second by topic over a longer time than the samples', which replace the sampled rates.
 
-    A topic's bytes are shared out to its partitions by the sizes of their logs, as one rate tells nothing of those.
+    A topic's bytes are divided among its partitions by their logs' sizes, because one rate says nothing of those.
     """
 
     produced: Mapping[str, float] = field(default_factory=dict)
@@ -85,7 +85,7 @@ NO_AVERAGES: Final = Averages()
 
 @dataclass(slots=True)
 class TopicEstimate:
-    """A topic's amounts in a month."""
+    """What a topic moves in a month, and what that costs."""
 
     topic: str
     produced_bytes: float = 0.0
@@ -137,7 +137,8 @@ class TopicEstimate:
 
     @property
     def ways(self) -> dict[str, float]:
-        """Dollars a month for replication and clients together, by way of `WAYS`: as today, packed, by links..."""
+        """Dollars a month for replication and clients together, by the names in `WAYS`: as today, packed, by
+        links..."""
         replication, clients = self.replication, self.clients
         pairs = [("today", "today"), ("today", "client_rack"), ("packing", "today"), ("links", "today"),
                  ("links", "client_rack"), ("gateway", "gateway")]  # fmt: skip
@@ -157,7 +158,7 @@ class TopicEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The cluster's dollars a month."""
+    """The estimated dollars a month of a cluster, in all ways."""
 
     seconds: float
     brokers: int
@@ -206,8 +207,8 @@ def _shares(logs: Mapping[Where, Log]) -> Mapping[Where, float]:
 def mean_record_bytes(samples: Sequence[Sample]) -> dict[Where, float]:
     """Return the mean size of each partition's records, as they were appended between the samples.
 
-    If nothing was seen to grow, it is that of the log, by all its offsets: too small where records were compacted away
-    or are in another tier.
+    If a log did not grow, it is the mean over the log's offsets: too small where records were compacted away or are in
+    another tier.
     """
     found = {
         where: log.size / (log.end - log.start) if log.end > log.start else 0.0
@@ -402,7 +403,7 @@ def _notes(samples: Sequence[Sample], zones: int) -> Iterable[str]:
 
 
 def estimate_json(found: Estimate) -> dict[str, Any]:
-    """Return the estimate for programs; money in US dollars a month."""
+    """Return the estimate as values for JSON; money in US dollars a month."""
 
     def row(one: TopicEstimate) -> dict[str, Any]:
         return {

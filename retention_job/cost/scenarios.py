@@ -22,12 +22,13 @@ CURRENT_PRICES: Final = "current"
 
 
 class ScenarioError(ValueError):
-    """A scenario, or a parameter of one, is unknown or makes no sense; the message names it."""
+    """A scenario, or a parameter of one, is unknown or invalid; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A cluster's load, per broker. All brokers are alike; an object has entries of all partitions that one leads."""
+    """A cluster's load, per broker. All brokers are alike; an object has entries of all partitions that one broker
+    leads."""
 
     brokers: int
     rate_mb_s: float
@@ -102,7 +103,7 @@ class Workload:
 
     @property
     def rules(self) -> Rules:
-        """The agents' settings."""
+        """The agents' settings that this workload assumes."""
         return Rules(
             self.interval_ms / 1000,
             self.upload_wait_ms / 1000,
@@ -114,7 +115,7 @@ class Workload:
         )
 
     def led(self) -> tuple[dict[Where, LedLog], dict[int, str]]:
-        """Return what one broker leads, and followers' zones. Equal workloads give equal results."""
+        """Return the logs that one broker leads, and the followers' zones. Equal workloads give equal results."""
         drawn = Random(self.partitions)  # noqa: S311 - nobody is to be surprised
         others = self.zones - 1
         in_zone = max(self.brokers // self.zones, math.ceil(self.remote_followers / others))
@@ -154,7 +155,7 @@ class MonthlyCost:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioCost:
-    """The cost of both ways, and the rate from which links pay."""
+    """The cost of replication with stock Kafka and with links, and the rate from which links pay."""
 
     baseline: MonthlyCost
     remote_wal: MonthlyCost
@@ -169,19 +170,19 @@ class ScenarioCost:
 
     @property
     def saved_ratio(self) -> float:
-        """The saved part of everything: brokers, their disks, the store and replication."""
+        """The saved part of the whole cost: brokers, their disks, the store and replication."""
         return 1 - self.remote_wal.total / self.baseline.total
 
     @property
     def replication_saved_ratio(self) -> float | None:
-        """The saved part of what replication costs, without brokers and their disks; None if stock pays nothing."""
+        """The saved part of replication's cost, without brokers and their disks; None if stock pays nothing."""
         stock, ours = self.baseline.sum_of(*PARTS), self.remote_wal.sum_of(*PARTS)
         return 1 - ours / stock if stock else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClientsCost:
-    """Dollars of the three ways of clients' bytes."""
+    """The cost of clients' bytes in three ways: direct, with client.rack, and through gateways."""
 
     stock: MonthlyCost
     follower_fetching: MonthlyCost
@@ -210,7 +211,7 @@ class Scenario:
 
     @property
     def text(self) -> str:
-        """The workload in words."""
+        """A description of the workload."""
         load = self.workload
         acks = "producers that wait (acks=all)" if load.producers_wait else "producers that do not wait (acks=1)"
         return (
@@ -222,7 +223,7 @@ class Scenario:
 
     @property
     def cost(self) -> ScenarioCost:
-        """The cost of replication. Raises PriceError."""
+        """The cost of replication, stock and with links. Raises PriceError."""
         load, tariff = self.workload, Tariff.of(self.prices, self.workload.store)
         rate, seconds = load.rate_mb_s * 1e6, load.hours_per_month * 3600
         led, zones = load.led()
@@ -255,7 +256,7 @@ class Scenario:
 
     @property
     def clients(self) -> ClientsCost:
-        """The cost of clients' bytes, which comes on top. Raises PriceError.
+        """The cost of clients' bytes, in addition to replication's. Raises PriceError.
 
         Consumers that name their zone are sent to a replica there (KIP-392); that needs only settings. A partition with
         fewer replicas than there are zones leaves some zones' consumers to its leader.

@@ -93,7 +93,7 @@ COUNTERS: Final = from_arrow_schema(_ARROW)
 
 
 def counters(staged: "DataFrame") -> "DataFrame":
-    """Return COUNTERS of the usage records among staged rows; skip those that cannot be decoded."""
+    """Return COUNTERS of the usage records in staged rows; records that cannot be decoded are skipped."""
     usage = staged.where(fn.col("record_type").isin(USAGE, CLIENT_USAGE)).select("key", "value")
     return usage.mapInArrow(_decoded, COUNTERS)
 
@@ -162,7 +162,8 @@ def latest(counted: "DataFrame") -> "DataFrame":
 
 
 def amounts_by_day(counted: "DataFrame") -> "DataFrame":
-    """Return what was done between each two records, summed by day: (kind, broker_id, day, name, follower, a1 to a7).
+    """Return what was done between each two consecutive records, summed by day: (kind, broker_id, day, name, follower,
+    a1 to a7).
 
     `counted` has COUNTERS, including those of an earlier run. `day` counts days since 1970, UTC. Kind AGENT has a row
     for each known broker and day.

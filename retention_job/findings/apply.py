@@ -56,7 +56,7 @@ _PUBLISHERS_ID: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The counts of what was handed over, or could be."""
+    """How many deletions were handed over to the agents, or would be."""
 
     segments: int
     size_bytes: int
@@ -67,16 +67,16 @@ class Handover:
 
 
 class Publisher(MetadataPublisher[PublishableRecord], Protocol):
-    """A publisher that can confirm that everything was written."""
+    """A publisher that can also wait for its records."""
 
     def flush(self, timeout_s: float, /) -> bool:
-        """Wait until everything is in the topic; False if it is not in time."""
+        """Wait until all records are in the topic; False on a timeout."""
 
 
 def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms: int, *, dry_run: bool) -> Handover:
-    """Publish the deletions, or only count them.
+    """Publish the deletions that the findings name, or only count them.
 
-    Raises RetentionJobError when the topic takes no records; what was published until then counts.
+    Raises RetentionJobError when the topic takes no records; those published before stay.
     """
     kafka = Kafka(sources.kafka)
     is_unguarded = fn.col("kind").isin(*(kind.value for kind in _UNGUARDED))
@@ -108,7 +108,7 @@ def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms:
 
 
 def is_doubtful(history: History, life_times: LifeTimes) -> bool:
-    """Whether records that tell of objects without metadata may be missing, or were not understood."""
+    """Whether records about objects without metadata may be missing, or could not be decoded."""
     return metadata_is_doubtful(history, life_times) is not None or not history.is_wholly_read
 
 

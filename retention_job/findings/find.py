@@ -32,7 +32,7 @@ FEW_WITHOUT_METADATA: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class SmallFinding:
-    """A finding that is not a row of a large table."""
+    """A finding of a rule that needs no large table."""
 
     kind: Kind
     detail: str
@@ -59,7 +59,7 @@ def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
 
 
 def metadata_is_doubtful(history: History, life_times: LifeTimes) -> tuple[int, int] | None:
-    """Return (objects without metadata, objects) if most have none, so that the metadata seems to be lost."""
+    """Return (objects without metadata, objects) if so many lack metadata that it seems to be lost; else None."""
     inventory_ms = history.read.inventory_ms.get(COMBINED_SEGMENT.table)
     if inventory_ms is None:
         return None

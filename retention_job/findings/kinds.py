@@ -5,7 +5,7 @@ from typing import Final
 
 
 class Severity(StrEnum):
-    """The severity of a finding; the gravest first."""
+    """The severities of findings, the gravest first."""
 
     CRITICAL = "critical"
     WARNING = "warning"

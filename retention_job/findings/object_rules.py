@@ -185,7 +185,7 @@ def writer_name() -> "Column":
 
 
 def named(history: History, frame: "DataFrame") -> "DataFrame":
-    """Add the topic's name, or its id if the topic is gone or hidden."""
+    """Add the column `topic`: the topic's name, or its id if the topic is gone or hidden."""
     hidden = [fn.when(fn.col("topic_id") == fn.lit(bytearray(one)), hidden_name(one)) for one in history.cluster.hidden]
     unknown = fn.concat(fn.lit("deleted, id "), fn.lower(fn.hex("topic_id")))
     return history.with_topic_names(frame).withColumn("topic", fn.coalesce("topic", *hidden, unknown))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def partition_findings(history: History, chains: Chains, now_ms: int, life_times: LifeTimes) -> "list[DataFrame]":
-    """Return FINDINGS, a table for each rule."""
+    """Return FINDINGS about partitions, a table for each rule."""
     early = _early_deletions(history, chains)
     return [
         *([] if early is None else [_deleted_early(early, now_ms)]),

@@ -45,7 +45,7 @@ _NAME_CHARACTERS: Final = 32
 
 
 def html_report(data: ReportData) -> str:
-    """Return the whole page."""
+    """Return the report as one HTML page."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -78,7 +78,7 @@ def html_report(data: ReportData) -> str:
 
 
 def money(usd: float | None) -> str:
-    """Format dollars shortly, with as many digits as are significant."""
+    """Format dollars shortly, with two or three significant digits."""
     if not usd:
         return _UNKNOWN if usd is None else "$0"
     sign, usd = ("-" if usd < 0 else ""), abs(usd)
@@ -99,7 +99,7 @@ def _duration(seconds: float) -> str:
 
 
 def size_text(size: float | None) -> str:
-    """Return bytes in a fitting unit."""
+    """Format bytes in a fitting unit."""
     if size is None:
         return _UNKNOWN
     for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -112,7 +112,7 @@ def size_text(size: float | None) -> str:
 
 
 def plots(data: ReportData) -> dict[str, "Figure"]:
-    """Return the figures by name; those without anything to show are left out."""
+    """Return the report's figures by name; those without data are left out."""
     costs, objects = data.costs, data.objects
     drawn: dict[str, Figure | None] = {
         "cost_by_day": _cost_by_day(costs.days),

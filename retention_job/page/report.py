@@ -38,13 +38,13 @@ _DAYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report that is made, and not written yet."""
+    """A report that is complete in memory, and not written yet."""
 
     data: ReportData
     tables: "Mapping[str, DataFrame]"
 
     def write(self, output: ReportOutput) -> None:
-        """Write the report. Raises StateError; nothing is committed then."""
+        """Write the report to the output. Raises StateError; nothing is committed then."""
         data = self.data
         pages = {"report.html": html_report(data), "report.json": json.dumps(report_json(data), indent=1)}
         output.write(data.run_id, self.tables, pages, now_ms=data.now_ms, is_incremental=data.is_incremental)
@@ -53,7 +53,7 @@ class Report:
 def make_report(
     result: "RunResult", prices: PriceTable, sections: StoreSections, before: ReportOutput, cluster_id: str
 ) -> Report:
-    """Make the report of a run; `before` is the output of earlier runs, with days that this run does not see.
+    """Make the report of a run; `before` has the reports of earlier runs, with days that this run does not see.
 
     Raises PriceError.
     """
@@ -181,7 +181,7 @@ def _findings(findings: "DataFrame") -> list[Finding]:
 
 
 def days_table(spark: "SparkSession", days: Sequence[DayCosts]) -> "DataFrame":
-    """Return the table `cost_days`."""
+    """Return the days' costs as the table `cost_days`."""
     rows = [
         (
             day.day,
@@ -198,7 +198,8 @@ def days_table(spark: "SparkSession", days: Sequence[DayCosts]) -> "DataFrame":
 
 
 def days_before(before: ReportOutput, last: "RunRecord | None") -> list[DayCosts]:
-    """Return the days that a run adds to; `last` is the run that it continues from, None for a full run.
+    """Return the days of the last report, to which a run adds; `last` is the run that it continues from, None for a
+    full run.
 
     A newer report does not count for an incremental run: its run stopped before its state was committed, so this run
     reads and counts the same records again.

@@ -76,7 +76,7 @@ class DayCosts:
 
 @dataclass(frozen=True, slots=True)
 class TopicCosts:
-    """A topic's figures for the time of the report. None is unknown."""
+    """A topic's figures for the report's period. None is unknown."""
 
     topic: str
     upload_bytes: float
@@ -96,7 +96,7 @@ class TopicCosts:
 
 @dataclass(frozen=True, slots=True)
 class BrokerCosts:
-    """A broker's figures for the time of the report."""
+    """A broker's figures for the report's period."""
 
     broker_id: int
     amounts: Mapping[str, float | None]
@@ -106,7 +106,7 @@ class BrokerCosts:
 
 @dataclass(frozen=True, slots=True)
 class ClientZone:
-    """Figures of one zone's clients that connect through gateways, for the time of the report."""
+    """Figures of one zone's clients that connect through gateways, for the report's period."""
 
     zone: str
     amounts: Mapping[str, float]
@@ -152,7 +152,7 @@ class GroupReads:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The half of a report about money."""
+    """The part of a report about money."""
 
     prices_source: str
     prices_confirmed: str
@@ -178,12 +178,12 @@ class Costs:
 
     @property
     def compared(self) -> Sequence[DayCosts]:
-        """The days with complete figures; the saving is computed from these."""
+        """The days with complete figures, over which the saving is computed."""
         return [day for day in self.days if day.saved_usd is not None]
 
     @property
     def left_out(self) -> Sequence[DayCosts]:
-        """The other days, which no sum includes."""
+        """The days without complete figures, which no sum includes."""
         return [day for day in self.days if day.saved_usd is None]
 
     @property
@@ -206,12 +206,12 @@ class Costs:
 
     @property
     def saved_usd(self) -> float | None:
-        """The difference of the compared costs."""
+        """The saving over the compared days; None without such days."""
         return self.compared_usd[1] - self.compared_usd[0] if self.compared_usd is not None else None
 
     @property
     def left_out_text(self) -> str:
-        """The days that the sums lack, and why; empty if they have all."""
+        """A text on which days the sums lack, and why; empty if they have all."""
         if not self.left_out:
             return ""
         days = ", ".join(day.date for day in self.left_out[:3]) + (", …" if len(self.left_out) > 3 else "")
@@ -223,7 +223,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The half of a report about stored objects."""
+    """The part of a report about stored objects."""
 
     sizes: Sequence[Bar] = ()
     lags: Sequence[PartitionLag] = ()
@@ -257,7 +257,7 @@ class ReportData:
 
 
 def report_json(data: ReportData) -> dict[str, object]:
-    """Return every field, and the sums, for JSON output. Dollars and bytes are not rounded."""
+    """Return the report's fields and sums for JSON. Dollars and bytes are not rounded."""
     told = dataclasses.asdict(data)
     costs = told["costs"]
     costs["parts"] = data.costs.parts

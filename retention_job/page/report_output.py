@@ -32,7 +32,7 @@ _COMMITTED: Final = "COMMITTED.json"
 
 
 class ReportOutput:
-    """One output directory. Driver only; every method raises StateError if the file system refuses."""
+    """The output directory of reports, with all committed runs. On the driver only; every method raises StateError."""
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         self._spark = spark
@@ -50,12 +50,12 @@ class ReportOutput:
             raise StateError("read", self._files.resolve(_COMMITTED), f"not a list of runs: {error}", hint) from error
 
     def last_run_id(self) -> str | None:
-        """Return the newest committed run; None if there is none."""
+        """Return the id of the newest committed run; None if there is none."""
         runs = self.runs()
         return str(runs[-1]["run_id"]) if runs else None
 
     def begin(self) -> list[str]:
-        """Remove the files of unfinished runs; return their ids."""
+        """Remove the files of unfinished runs; returns their ids."""
         committed = {run["run_id"] for run in self.runs()}
         found = set(self._files.directories(_UNFINISHED))
         for table in TABLES:
@@ -69,7 +69,7 @@ class ReportOutput:
         return sorted(found)
 
     def prune(self, run_id: str, oldest_ms: int) -> None:
-        """Forget runs from before `oldest_ms`, and of the tables that are keyed by day all but this run's."""
+        """Remove runs from before `oldest_ms`, and, of tables keyed by day, those of all runs but this one."""
         kept = [run for run in self.runs() if run["run_id"] == run_id or int(run.get("now_ms", 0)) >= oldest_ms]
         self._files.replace_text(_COMMITTED, json.dumps({"runs": kept}, indent=1))
         names = {f"run={run['run_id']}" for run in kept}
@@ -79,7 +79,7 @@ class ReportOutput:
                     self._files.delete(f"{table}/{found}")
 
     def table(self, name: str, run_id: str) -> "DataFrame | None":
-        """Return a committed run's table; None if there is no such run, or it had none."""
+        """Return a table of a committed run; None if there is no such run, or it has no such table."""
         is_committed = any(run["run_id"] == run_id for run in self.runs())
         if not is_committed or f"run={run_id}" not in self._files.directories(name):
             return None

@@ -49,7 +49,7 @@ def summarise_costs(
     prices: PriceTable,
     topics_now: "DataFrame",
 ) -> Costs:
-    """Summarise the tables of `cost_by_topic`, `tiered_cost` and `client_costs`; `topics_now` is TOPICS.
+    """Summarise the tables of `cost_by_topic`, `tiered_cost` and `client_costs` for a report; `topics_now` is TOPICS.
 
     Raises PriceError.
     """
@@ -182,7 +182,7 @@ def _brokers(daily: "DataFrame") -> list[BrokerCosts]:
 
 
 def summarise_objects(history: "History") -> Objects:
-    """Summarise all objects that are stored according to metadata."""
+    """Summarise for a report all objects that are stored according to metadata."""
     stored = history.segments.where("state IN (1, 2) AND size_bytes >= 0")
     return Objects(_sizes(stored), _lags(history), not_wanted_offsets(history))
 

@@ -13,7 +13,7 @@ from retention_job.page.report_data import Costs, ReportData
 
 
 def textfile(data: ReportData) -> bytes:
-    """Return a report's figures in Prometheus' text format."""
+    """Return a report's figures in Prometheus' text format, as a file's content."""
     registry = CollectorRegistry()
 
     def gauge(name: str, about: str, *labels: str) -> Gauge:

@@ -85,7 +85,7 @@ Raw = tuple[bytes | None, bytes | None, int, int | None]
 
 
 def decoder(facts: ReleaseFacts) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow, from (key, value, partition, offset, timestamp_ms) to STAGED."""
+    """Return a function for mapInArrow that decodes (key, value, partition, offset, timestamp_ms) to rows of STAGED."""
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -95,7 +95,7 @@ def decoder(facts: ReleaseFacts) -> Callable[[Iterable[pa.RecordBatch]], Iterato
 
 
 def retention_of_entries(facts: ReleaseFacts) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow, from entries with their SEGMENT_KEY to that and `kept_ms`."""
+    """Return a function for mapInArrow that turns entries with their SEGMENT_KEY into that key and `kept_ms`."""
 
     def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -109,7 +109,7 @@ def retention_of_entries(facts: ReleaseFacts) -> Callable[[Iterable[pa.RecordBat
 
 
 def decode_batch(batch: pa.RecordBatch, facts: ReleaseFacts) -> Iterator[pa.RecordBatch]:
-    """Return the rows of one batch, in several batches."""
+    """Decode one batch of records to rows of STAGED, in several batches."""
     keys, values = batch.column("key"), batch.column("value")
     record_id = (_ints(batch.column("partition")) << PARTITION_SHIFT) | _ints(batch.column("offset"))
     segments = decode_segments(_bytes_of(keys), _bytes_of(values))

@@ -47,7 +47,7 @@ Stored = StoredSegment | StoredArchiveObject
 
 
 def list_store(spark: "SparkSession", listing: StoreListing, brokers: Iterable[int]) -> "DataFrame":
-    """Return the combined segments of these brokers: INVENTORY. Lists when it is used, in a task for each broker.
+    """Return a table INVENTORY of these brokers' combined segments. It lists the store when used, a task per broker.
 
     The store is asked once from here, so that an unreachable store is reported at once. Raises SourceError.
     """
@@ -59,7 +59,8 @@ def list_store(spark: "SparkSession", listing: StoreListing, brokers: Iterable[i
 
 
 def list_archive(spark: "SparkSession", listing: StoreListing) -> "DataFrame":
-    """Return the archive's objects: INVENTORY. Lists when used, in one task, as they are few. Raises SourceError."""
+    """Return a table INVENTORY of the archive's objects. It lists the store when used, in one task. Raises
+    SourceError."""
     _check("archive", "the archive's", _archived(listing))
     return _listed(spark.range(1, numPartitions=1), lambda _: _archived(listing))
 
@@ -147,7 +148,7 @@ class S3Inventory:
         return cls(spark, replace(source, format=chosen, csv_schema=columns), paths, made_ms)
 
     def files(self) -> dict[str, tuple[int, int]]:
-        """Return length and time of change of each file. Raises SourceError, StateError."""
+        """Return length and modification time of each file, by path. Raises SourceError, StateError."""
         paths = sorted(self._raw(self.paths).inputFiles()) if self.paths else []
         return FileSystem(self.spark, self.source.path).statuses(paths) if paths else {}
 
@@ -163,7 +164,7 @@ class S3Inventory:
             raise SourceError("read", self.source.path, str(error).splitlines()[0], "is that an inventory?") from error
 
     def objects(self, paths: Sequence[str]) -> "DataFrame":
-        """Return the objects of this cluster in some of its files: INVENTORY. Raises SourceError."""
+        """Return a table INVENTORY of this cluster's objects in some of the inventory's files. Raises SourceError."""
         if not paths:
             return self.spark.createDataFrame([], INVENTORY)
         raw = self._raw(paths)

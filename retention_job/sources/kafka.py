@@ -64,7 +64,7 @@ class Topic:
     """Whether a partition has a replica that is not in sync."""
 
     def number(self, key: str) -> int | None:
-        """Return one of Kafka's settings; None if it is absent or not a number."""
+        """Return a setting of the topic as number; None if it is absent or no number."""
         try:
             return int(self.config[key])
         except (KeyError, ValueError):
@@ -77,22 +77,23 @@ class Topic:
 
     @property
     def kept_longest(self) -> KeptFor | None:
-        """The longest time for which an agent keeps its entries, apart from an archive; None if unknown.
+        """The longest time for which an agent keeps the topic's entries, apart from an archive; None if unknown.
 
-        Brokers, or the tier, keep its log no longer.
+        It is bounded by how long brokers, or the tier, keep the log.
         """
         log_ms = self._log_ms
         return None if log_ms is None else self.agents.longest_of(self.settings, self.replication_factor, log_ms)
 
     @property
     def kept_shortest(self) -> KeptFor | None:
-        """The time for which every agent keeps its entries; None if unknown."""
+        """The time for which every agent keeps the topic's entries; None if unknown."""
         log_ms = self._log_ms
         return None if log_ms is None else self.agents.shortest_of(self.settings, self.replication_factor, log_ms)
 
     @property
     def kept_ms(self) -> int | None:
-        """How long the agent that keeps its entries longest keeps them, while all replicas are in sync.
+        """How long the topic's entries are kept, in ms, by the agent that keeps them longest, while all replicas are in
+        sync.
 
         -1: as long as the log. None: unknown, or the entries wait for the archive.
         """
@@ -101,7 +102,8 @@ class Topic:
 
     @property
     def held_ms(self) -> int:
-        """How long its entries are kept for a replica that is not in sync; 0 if no age releases them, or if unknown."""
+        """How long entries are kept for a replica that is not in sync, in ms; 0 if no age releases them, or if
+        unknown."""
         kept = self._kept_by_age
         return 0 if kept is None or kept.retention_ms == NO_LIMIT else kept.lagging_ms
 
@@ -125,13 +127,13 @@ class Topic:
 
     @property
     def is_tiered(self) -> bool:
-        """Whether KIP-405's remote storage is on, and copies."""
+        """Whether KIP-405's remote storage is on for the topic, and copies its segments."""
         return is_tiered(self.config)
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """The start and end of a topic's log, by partition."""
+    """The start and end offsets of a topic's partitions."""
 
     earliest: Mapping[int, int]
     latest: Mapping[int, int]
@@ -162,9 +164,8 @@ class Cluster:
 
     @property
     def held_ms(self) -> int:
-        """The time for which agents keep entries for replicas that are not in sync; 0 if all are in sync, or
-        NO_LIMIT.
-        """
+        """For how long agents keep entries for replicas that are not in sync, in ms; 0 if all are in sync, or
+        NO_LIMIT."""
         lagging = (topic for topic in self.topics if topic.settings.enable and topic.has_lagging_replica)
         return reduce(longer, (topic.held_ms for topic in lagging), 0)
 
@@ -176,7 +177,7 @@ def offsets_by_topic(
 ) -> dict[str, Offsets]:
     """Return offsets by topic.
 
-    Both ends are asked for at once: a start that has passed the reported end is the end, too.
+    Both ends were asked for at once: a start that has passed the reported end counts as the end as well.
     """
     return {
         name: Offsets(
@@ -192,7 +193,7 @@ def offsets_by_topic(
 
 
 class Kafka:
-    """The job's questions to the cluster."""
+    """The report job's requests to the cluster."""
 
     def __init__(self, source: KafkaSource) -> None:
         self._source = source
@@ -207,7 +208,7 @@ class Kafka:
     def cluster(self) -> Cluster:
         """Ask for topics, settings and offsets as they are now.
 
-        Raises SourceError if the cluster does not answer, or has no metadata topic.
+        Raises SourceError if the cluster does not respond, or has no metadata topic.
         """
         client = self.client_config()
         try:
@@ -217,7 +218,8 @@ class Kafka:
             raise SourceError(error.operation, self._source.bootstrap_servers, error.reason, hint) from error
 
     def with_hidden(self, cluster: Cluster, topic_ids: Iterable[TopicId]) -> Cluster:
-        """Return the cluster with those of these topics hidden that are not known to be deleted. Raises SourceError."""
+        """Return the cluster, with those of these topics marked as hidden that it lacks and that are not known to be
+        deleted. Raises SourceError."""
         unseen = {*topic_ids} - {one.topic_id for one in cluster.topics} - cluster.hidden
         if not unseen:
             return cluster
@@ -231,7 +233,7 @@ class Kafka:
     def records(
         self, spark: "SparkSession", topic: str, starting: Mapping[int, int], ending: Mapping[int, int]
     ) -> "DataFrame":
-        """Return the records [starting, ending) of each partition of a topic: RAW_COLUMNS."""
+        """Return a table RAW_COLUMNS of the records [starting, ending) of each partition of a topic."""
         if not any(end > starting.get(partition, 0) for partition, end in ending.items()):
             return spark.createDataFrame([], RAW_COLUMNS)
         reader = spark.read.format("kafka").options(**FETCHING)

@@ -23,7 +23,7 @@ FOREVER: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFacts:
-    """The facts, made by `of`; picklable, and small: 16 bytes per partition."""
+    """What decides how long entries must be kept, made by `of`; picklable, and small: 16 bytes per partition."""
 
     ordinals: Mapping[bytes, int]
     retention_ms: Ints
@@ -35,7 +35,8 @@ class ReleaseFacts:
 
     @classmethod
     def of(cls, retention_ms: Mapping[bytes, int | None], released_before: Mapping[tuple[bytes, int], int]) -> Self:
-        """Make the facts; `retention_ms` has what is not known to be deleted, by id: -1 is for ever, None unknown."""
+        """Build the facts; `retention_ms` is by the id of topics not known to be deleted: -1 is for ever, None
+        unknown."""
         ordinals = {topic_id: number for number, topic_id in enumerate(retention_ms)}
         kept = [FOREVER if value is None or value < 0 else value for value in retention_ms.values()]
         keyed = sorted(
@@ -51,7 +52,7 @@ class ReleaseFacts:
         )
 
     def retention_of(self, topic_ids: list[bytes], codes: Ints, partition: Ints, last_offset: Ints) -> Ints:
-        """Return per entry how long it must be kept in ms; 0 if it is not wanted now. `codes` index `topic_ids`."""
+        """Return for each entry how long it must be kept, in ms; 0 if it is not needed. `codes` index `topic_ids`."""
         gone = len(self.retention_ms) - 1
         ordinal = np.array([self.ordinals.get(topic_id, gone) for topic_id in topic_ids], dtype=np.int64)[codes]
         kept = self.retention_ms[ordinal]

@@ -14,7 +14,7 @@ _NAME_LIKE_A_SCHEME: Final = re.compile(r"[^/]*:(?!/)")
 
 
 class FileSystem:
-    """Hadoop's file system under one directory. Driver only. Every method raises StateError."""
+    """Hadoop's file system under one directory, for small files. On the driver only; every method raises StateError."""
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         jvm: Any = spark._jvm
@@ -53,7 +53,7 @@ class FileSystem:
             context.rename(unfinished, path, options)
 
     def statuses(self, uris: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return length and time of change, in ms, of files on the same file system, by their full paths."""
+        """Return length and modification time (ms) of files on the same file system, by their full paths."""
         found = {}
         for uri in uris:
             with _as_state_error("look at", uri):

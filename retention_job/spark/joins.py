@@ -26,7 +26,7 @@ _MOST_RANGES: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class SmallSide:
-    """Rows that have been computed."""
+    """The few rows of a join, already computed."""
 
     frame: "DataFrame"
     """The rows, to be broadcast if they are few."""
@@ -78,7 +78,7 @@ def small_side(frame: "DataFrame") -> SmallSide:
 
 
 def of_segments(segments: "DataFrame", few: "DataFrame") -> "DataFrame":
-    """Return the rows of `few` whose segments are among `segments`, which are many and are not shuffled."""
+    """Return the rows of `few` whose segments are among `segments`, which are many and not shuffled."""
     asked = small_side(few)
     if asked.is_empty:
         return asked.frame
@@ -88,5 +88,5 @@ def of_segments(segments: "DataFrame", few: "DataFrame") -> "DataFrame":
 
 
 def union(*frames: "DataFrame") -> "DataFrame":
-    """Return all rows; null in the columns that a frame lacks."""
+    """Return the rows of all tables; columns that a table lacks are null."""
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)

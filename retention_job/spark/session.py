@@ -47,7 +47,7 @@ DEFAULT_MEMORY: Final = "2560m"
 
 
 class ConnectorError(Exception):
-    """The connector's jars could not be fetched; the message names the cause."""
+    """The jars of Spark's Kafka connector could not be fetched; the message names the cause."""
 
 
 def _connector_home() -> Path:
@@ -85,7 +85,7 @@ def spark_session(
     memory: str = DEFAULT_MEMORY,
     settings: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """Return the running session (spark-submit's), else a new one on this machine, by default `local[*]`.
+    """Return the running Spark session (spark-submit's), else a new one on this machine, by default `local[*]`.
 
     `settings` are Spark's own. Raises ConnectorError, JavaNotFoundError.
     """
@@ -122,7 +122,7 @@ def _with_rooms(path: str) -> str:
 
 
 def tune(spark: "SparkSession") -> None:
-    """Set the job's tuning on an existing session, as far as it can still be set."""
+    """Set the job's tuning on an existing Spark session, as far as it can still be set."""
     for name, value in TUNING.items():
         if spark.conf.isModifiable(name):
             spark.conf.set(name, value)

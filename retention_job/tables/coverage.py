@@ -57,7 +57,8 @@ _LEFT_OUT: Final = ", ".join(
 
 
 def ranges_of(entries: "DataFrame") -> "DataFrame":
-    """Return RANGES_SCHEMA by batch: the offsets in an object and, with `is_twice`, those in two."""
+    """Return RANGES_SCHEMA from entries, batch by batch: the offsets in an object and, with `is_twice`, those in
+    two."""
     return entries.select(*_COLUMNS).mapInArrow(merge_batches, RANGES_SCHEMA)
 
 
@@ -212,7 +213,7 @@ def gaps(covered: "DataFrame") -> "DataFrame":
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """The chains, made by `chains_of`."""
+    """The ranges of each partition's leader epochs, and their gaps, made by `chains_of`."""
 
     covered: "DataFrame"
     """Ranges with `epoch_end` and `succeeded_ms`."""
@@ -251,7 +252,7 @@ def chains_of(history: History) -> Chains:
 
 
 def known_ranges(history: History) -> "DataFrame":
-    """Return the ranges that objects hold by this run and those before it, and the archive's. Call after `chains_of`.
+    """Return the ranges that objects hold by this run, those before it, and the archive. Call it after `chains_of`.
 
     They have the columns of `Chains.covered`. An epoch's end is known for combined segments only.
     """
@@ -315,7 +316,7 @@ def _in_logs(history: History, declared: "DataFrame") -> "DataFrame":
 
 
 def no_loss_within(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
-    """Return declared ranges between the first and the last offset that the partition has in `held`.
+    """Return the declared ranges that lie between the first and the last offset that the partition has in `held`.
 
     Both are ranges as `with_epoch_ends` returns them.
     """
@@ -333,7 +334,8 @@ def no_loss_within(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
 
 
 def no_loss(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
-    """Return DECLARED as far as it counts: up to the first epoch in `held` that is newer than the declarer's."""
+    """Return each declaration (DECLARED) as far as it counts: up to the first epoch in `held` that is newer than the
+    declarer's."""
     epochs = held.groupBy(*EPOCH_KEY).agg(fn.min("first_offset").alias("start"))
     logs = epochs.groupBy("topic_id", "partition").agg(
         fn.collect_list(fn.struct(fn.col("leader_epoch").alias("epoch"), "start")).alias("epochs")

@@ -31,7 +31,7 @@ _FENCES: Final = "_fenced_broker INT, _fenced_incarnation LONG, _fence_partition
 
 
 def registrations_of(rows: "Iterable[Row]") -> Registrations:
-    """Return registrations from rows of REGISTRATIONS, in any order."""
+    """Build `Registrations` from rows of REGISTRATIONS, in any order."""
     found = Registrations()
     for row in sorted(rows, key=lambda row: row.record_id):
         record = serde.decode(bytes(row.key), bytes(row.value))
@@ -41,7 +41,7 @@ def registrations_of(rows: "Iterable[Row]") -> Registrations:
 
 
 def known_writers(registrations: Registrations) -> list[str]:
-    """Return the incarnations that are registered, as names of their segments begin."""
+    """Return the registered incarnations, as the beginnings of their segments' names."""
     placed = (one.registration for one in registrations.placed())
     return sorted({f"{one.broker_id}-{one.incarnation:012x}" for one in placed})
 

@@ -82,7 +82,7 @@ _DELETED_REMEMBERED_MS: Final = 2 * 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True)
 class History:
-    """The tables of `schemas`, each read from disk when it is used; made by `load`."""
+    """All tables of a run, each read from disk when it is used; made by `load`."""
 
     spark: "SparkSession"
     state: RunState
@@ -103,7 +103,7 @@ class History:
         return reader.parquet(self.state.path_of(run_id or self.run_id, name))
 
     def keep(self, name: str, frame: "DataFrame") -> "DataFrame":
-        """Write the frame as a table of this run, because it is used several times or by the next run."""
+        """Write a table into the run's directory, because it is used several times or by the next run."""
         frame.write.parquet(self.state.path_of(self.run_id, name))
         return self.table(name, frame.schema)
 
@@ -112,7 +112,7 @@ class History:
         return self.table("staged", STAGED, run_id).filter(f"row = '{row}'")
 
     def objects(self, kind: ObjectKind) -> "DataFrame":
-        """Return the table of a kind: `ObjectKind.schema_with_facts`."""
+        """Return the table of a kind of objects, with the columns of `ObjectKind.schema_with_facts`."""
         if kind.table not in self._objects:
             own = self.table(kind.table, kind.schema_with_facts)
             self._objects[kind.table] = beneath(kind, own, self.objects_before(kind)) if self.layers else own
@@ -123,7 +123,7 @@ class History:
         return {}
 
     def objects_before(self, kind: ObjectKind) -> "DataFrame":
-        """Return the table of a kind as the runs left it that this one continues from."""
+        """Return the table of a kind of objects as earlier runs left it, from which this run continues."""
         last = self.last.layers if self.last else ()
         return topmost(kind, [self.table(kind.table, kind.schema_with_facts, run_id) for run_id in reversed(last)])
 
@@ -142,7 +142,7 @@ class History:
         return self._entries_of(self.run_id)
 
     def entries_of_all_runs(self) -> "DataFrame":
-        """Return ENTRIES of this run and of earlier ones, as far as they are kept."""
+        """Return ENTRIES of this run and of the earlier runs whose entries are kept."""
         return union(self.entries, *self.entries_before()).select(*ENTRIES.fieldNames())
 
     def entries_before(self) -> "list[DataFrame]":
@@ -217,7 +217,7 @@ class History:
 
     @property
     def is_wholly_read(self) -> bool:
-        """Whether all records that still count were understood: one that was not may tell of any object."""
+        """Whether all records that still count were decoded: any other may be about any object."""
         return all(
             self.staged(row, run_id).filter(unread).isEmpty()
             for run_id in (self.run_id, *self._entry_runs)
@@ -241,7 +241,7 @@ class History:
         return frame.join(fn.broadcast(self.topics.select("topic_id", "topic")), "topic_id", "left")
 
     def commit(self) -> None:
-        """Commit the state that the next incremental run continues from. Call it when everything else is written."""
+        """Commit the state from which the next incremental run continues. Call it when all else is written."""
         now_ms, metadata = self.read.now_ms, self.cluster.metadata_topic
         kept_ms = metadata.number("retention.ms")
         runs = {
@@ -272,7 +272,7 @@ def load(
     kafka: Kafka | None = None,
     progress: Callable[[str], None] = lambda _line: None,
 ) -> History:
-    """Read everything, once, into the state path. Raises SourceError, StateError."""
+    """Read all sources once and write their tables into the run's directory. Raises SourceError, StateError."""
     kafka = kafka or Kafka(sources.kafka)
     state = RunState(FileSystem(spark, sources.state_path))
     last = state.last()

@@ -29,7 +29,7 @@ _Bucket = tuple[S3Inventory, Mapping[str, Sequence[int]]]
 
 
 class Inventories:
-    """The inventories of one run. Its methods raise SourceError."""
+    """The listings and inventories of one run. Its methods raise SourceError."""
 
     def __init__(self, spark: "SparkSession", sources: Sources, state: RunState, run_id: str) -> None:
         self._spark, self._state, self._run_id = spark, state, run_id
@@ -55,7 +55,7 @@ class Inventories:
 
     @property
     def are_listings(self) -> bool:
-        """Whether any of them is a listing."""
+        """Whether any source of objects is a listing."""
         return any(isinstance(source, StoreListing) for source in self._sources.values())
 
     def write_listings(self, brokers: frozenset[int], now_ms: int) -> None:
@@ -69,13 +69,13 @@ class Inventories:
                 self.known_ms[kind.table] = now_ms
 
     def list_others(self, brokers: frozenset[int]) -> None:
-        """Add the objects of brokers that were not listed yet."""
+        """Add listings of brokers that were not listed yet."""
         source = self._sources.get(COMBINED_SEGMENT)
         if isinstance(source, StoreListing) and (others := brokers - self._listed):
             self._write(COMBINED_SEGMENT, list_store(self._spark, source, others), mode="append")
 
     def goes_on_from(self, last: RunRecord) -> bool:
-        """Return whether all sources are inventories, as in `last`, with all files that `last` read, unchanged."""
+        """Return whether all sources are inventories, as in run `last`, with all files that it read, unchanged."""
         return {kind.table for kind in self._sources} == last.inventories.keys() and all(
             kind in self._buckets and last.inventories[kind.table].files.items() <= self._files(kind).items()
             for kind in self._sources
@@ -89,7 +89,7 @@ class Inventories:
         }
 
     def write_files(self, last: RunRecord | None) -> None:
-        """Write the parts of inventories that `last` has not read; None: all parts."""
+        """Write those files of inventories as tables that run `last` has not read; None: all files."""
         for kind, buckets in self._buckets.items():
             if kind is ARCHIVE_OBJECT and self._is_shared:
                 first = COMBINED_SEGMENT

@@ -57,7 +57,7 @@ _OF_THE_JOB: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectKind:
-    """The differences between kinds of objects. There are two, and each is equal only to itself."""
+    """A kind of objects, and how it differs from the other. There are two, and each is equal only to itself."""
 
     table: str
     """The table's name under a run's directory."""
@@ -77,12 +77,12 @@ class ObjectKind:
 
     @property
     def is_listed(self) -> str:
-        """SQL over INVENTORY that is true for rows of this kind."""
+        """An SQL condition over INVENTORY for rows of this kind."""
         return f"archive_topic_id IS {'NOT ' if 'topic_id' in self.key else ''}NULL"
 
     @property
     def schema_with_facts(self) -> StructType:
-        """The schema with the columns that only the job uses; it includes objects without metadata, which have state
+        """The kind's schema with columns that only the job uses; it includes objects without metadata, which have state
         -1.
 
         The columns: `has_metadata`, `finished_records` (how often its end was read in this run), `first_record` (the
@@ -126,7 +126,7 @@ def _columns(*names: str) -> "dict[str, Column]":
 
 
 def facts_of_records(kind: ObjectKind, staged: "DataFrame") -> "DataFrame":
-    """Return facts from the kind's staged rows, with `is_fenced`.
+    """Return facts from staged rows of this kind, which have `is_fenced`.
 
     Records of a rebuild of the topic are never refused, as in the agents (`metadata_topic.store.store_state`).
     """
@@ -148,7 +148,7 @@ def facts_of_inventory(kind: ObjectKind, inventory: "DataFrame") -> "DataFrame":
 
 
 def facts_of_state(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
-    """Return facts from the table of the run before, one for each state that an object was seen in."""
+    """Return facts from the last run's table, one for each state that an object was seen in."""
     events = fn.array(
         *(
             fn.struct(fn.lit(state).alias("state"), fn.col(name).alias("event_timestamp_ms"))
@@ -165,18 +165,18 @@ def facts_of_state(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
 
 
 def facts_of_refusals(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
-    """Return facts from the table of the run before, for objects known only by refused records."""
+    """Return facts from the last run's table, for objects known only by refused records."""
     refused = before.filter("NOT has_metadata AND is_stored AND refused_state IS NOT NULL")
     return _facts(kind, refused, **_columns("refused_state"))
 
 
 def facts_of_stored(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
-    """Return facts from the table of the run before, from inventories that are not read again."""
+    """Return facts from the last run's table, from inventories that are not read again."""
     return _facts(kind, before.filter("stored_ms IS NOT NULL"), **_columns("stored_bytes", "stored_ms"))
 
 
 def object_table(kind: ObjectKind, facts: "DataFrame", has_inventory: bool) -> "DataFrame":
-    """Return the table of a kind: `ObjectKind.schema_with_facts`."""
+    """Build from facts the table of a kind of objects: `ObjectKind.schema_with_facts`."""
     largest = ("state", "size_bytes", *kind.told, "stored_bytes", "stored_ms", "refused_state")
     found = facts.groupBy(*kind.key).agg(
         *(fn.max(name).alias(name) for name in largest),
@@ -196,7 +196,7 @@ def object_table(kind: ObjectKind, facts: "DataFrame", has_inventory: bool) -> "
 
 
 def first_times() -> "list[Column]":
-    """Return the time of each state as aggregates of facts with `state` and `event_timestamp_ms`."""
+    """Return columns that aggregate facts (`state`, `event_timestamp_ms`) to the first time of each state."""
     return [
         fn.min(fn.when(fn.col("state") == state, fn.col("event_timestamp_ms"))).alias(name)
         for state, name in enumerate(_TIMES)
@@ -204,7 +204,7 @@ def first_times() -> "list[Column]":
 
 
 def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
-    """Return `ObjectKind.schema_with_facts` from tables of earlier runs, the newest first."""
+    """Join the tables of several runs, the newest first, so that each object has its newest row."""
     found, above = layers[:1], layers[0].select(*kind.key)
     for layer in layers[1:]:
         found = [*found, layer.join(small_side(above).frame, list(kind.key), "left_anti")]
@@ -213,7 +213,7 @@ def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
 
 
 def beneath(kind: ObjectKind, own: "DataFrame", before: "DataFrame") -> "DataFrame":
-    """Put the run's own layer above the rows that the runs before it knew (`topmost`)."""
+    """Put the run's own rows above those of earlier runs (`topmost`)."""
     untouched = before.join(small_side(own.select(*kind.key)).frame, list(kind.key), "left_anti").withColumns(
         {  # as for a run that read nothing of these objects
             "is_new": fn.lit(False),

@@ -36,7 +36,7 @@ _ONE_AT_A_TIME: Final = "one run at a time; this one is to be made again"
 
 @dataclass(frozen=True, slots=True)
 class InventoryRead:
-    """The parts of the inventories of objects of a kind that have been read."""
+    """Which files of the inventories of one kind of objects have been read."""
 
     files: Mapping[str, Sequence[int]]
     """By path: the bucket's number, the length, and the time of change."""
@@ -65,14 +65,14 @@ class RunRecord:
 
 
 class RunState:
-    """The state under one path."""
+    """The state of runs under one path: which run is complete, and what the next one continues from."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
         self._begun_from: RunRecord | None = None
 
     def last(self) -> RunRecord | None:
-        """Return the last finished run; None if there is none, or one of another format. Raises StateError."""
+        """Return the last complete run; None if there is none, or one of another format. Raises StateError."""
         text = self._files.read_text(_CURRENT)
         if text is None:
             return None
@@ -89,7 +89,7 @@ class RunState:
             ) from error
 
     def begin(self, run_id: str, last: RunRecord | None) -> list[str]:
-        """Remove the directories of killed runs; return their ids."""
+        """Remove the directories of runs that were killed; returns their ids."""
         wanted = {*last.entry_runs, *last.layers, last.run_id} if last else set[str]()
         leftovers = [found for found in self._files.directories(_RUNS) if found not in wanted]
         for found in leftovers:

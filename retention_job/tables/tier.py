@@ -43,7 +43,8 @@ _OF_SEGMENTS: Final = ("start_offset", "end_offset", "size_bytes")
 
 
 def decode_events(raw: "DataFrame") -> "DataFrame":
-    """Return a row for each record about a segment, and one with a `reason` for each that was not understood."""
+    """Decode records of the tier's topic: a row for each about a segment, and one with a `reason` for each that
+    cannot be decoded."""
     return raw.mapInArrow(_decode, from_arrow_schema(_EVENT))
 
 
@@ -84,7 +85,7 @@ def segments_of(events: "DataFrame") -> "DataFrame":
 
 
 def quarantine_of(events: "DataFrame") -> "DataFrame":
-    """Return the table QUARANTINE: records of the tier's topic that were not understood."""
+    """Return the table QUARANTINE: records of the tier's topic that could not be decoded."""
     return (
         events.filter("reason IS NOT NULL")
         .drop("partition")

@@ -102,7 +102,7 @@ class ClusterView:
     meanwhile, and the answers of a cluster that has lost a broker take long. None: the view is valid at any time."""
 
     def age_ms(self, written_ms: int, now_ms: int) -> int:
-        """Return the age of an object in ms, at most as old as the view."""
+        """Return the age of an object in ms, at the time of the view."""
         return (now_ms if self.as_of_ms is None else min(now_ms, self.as_of_ms)) - written_ms
 
     def is_gone(self, topic_id: TopicId) -> bool:

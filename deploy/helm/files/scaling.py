@@ -44,7 +44,7 @@ class NotKnownError(Exception):
 
 
 class Pod:
-    """What the pod's environment says."""
+    """This pod's name, ordinal and settings, from its environment."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -62,7 +62,8 @@ class Pod:
 
 
 def comes_back(stateful_set: Mapping[str, Any], ordinal: int) -> bool:
-    """Tell by what the API server answers whether there will be a pod of this ordinal. Raises NotKnownError."""
+    """Return whether there will be a pod of this ordinal, by the API server's description of its set. Raises
+    NotKnownError."""
     metadata, spec = stateful_set.get("metadata"), stateful_set.get("spec")
     if stateful_set.get("kind") != "StatefulSet" or not isinstance(metadata, dict) or not isinstance(spec, dict):
         raise NotKnownError("the answer is not a StatefulSet")
@@ -77,7 +78,7 @@ def comes_back(stateful_set: Mapping[str, Any], ordinal: int) -> bool:
 
 
 def stateful_set_of(pod: Pod, rights: Path = RIGHTS) -> Mapping[str, Any]:
-    """Ask the API server. Raises NotKnownError."""
+    """Ask the API server for the pod's StatefulSet. Raises NotKnownError."""
     host, port = (pod.environment.get(f"KUBERNETES_SERVICE_{one}", "") for one in ("HOST", "PORT"))
     where = f"/apis/apps/v1/namespaces/{pod.namespace}/statefulsets/{pod.stateful_set}"
     try:
@@ -105,7 +106,7 @@ class Scaling:
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def before_stop(self) -> tuple[int, str]:
-        """Drain the broker if its pod will not come back. Returns the answer to the kubelet."""
+        """Drain the broker if its pod will not come back. Returns the HTTP status and text for the kubelet."""
         pod = self._pod
         try:
             if comes_back(stateful_set_of(pod, self._rights), pod.ordinal):
@@ -123,7 +124,7 @@ class Scaling:
         return 500, f"broker {pod.broker_id} is not drained, or not wholly: remote-wal reassign ended with {code}"
 
     def join(self) -> None:
-        """Give the broker its share as soon as it answers, if it has no replica."""
+        """Give the broker its share of replicas once it responds, if it has none."""
         broker = str(self._pod.broker_id)
         while not self._ends.is_set():
             if _answers():
@@ -134,7 +135,7 @@ class Scaling:
             self._ends.wait(_RETRY_S)
 
     def end_commands(self) -> None:
-        """Have commands take back what is under way, and begin no other join."""
+        """Stop running commands, which take back what is under way, and start no other join."""
         self._ends.set()
         for command in [*self._running]:
             command.send_signal(signal.SIGINT)
@@ -160,7 +161,7 @@ def _answers() -> bool:
 
 
 def say(text: str) -> None:
-    """Tell the container's log."""
+    """Write a line to the container's log."""
     sys.stderr.write(f"scaling: {text}.\n")
     sys.stderr.flush()
 
@@ -184,7 +185,7 @@ def server_of(scaling: Scaling, port: int = PORT) -> http.server.ThreadingHTTPSe
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
+    """Serve the kubelet's requests until SIGTERM."""
     pod = Pod(os.environ)
     scaling = Scaling(pod)
     server = server_of(scaling)
