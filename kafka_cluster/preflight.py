@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -217,14 +217,26 @@ def _converse(
 
 @contextmanager
 def _dialled(address: tuple[str, int], context: ssl.SSLContext | None, timeout_s: float) -> Iterator[socket.socket]:
-    """Connect; the TLS handshake is made when it is asked for, or with the first bytes."""
-    connection = socket.create_connection(address, timeout_s)
-    try:
-        if context is not None:
-            connection = context.wrap_socket(connection, server_hostname=address[0], do_handshake_on_connect=False)
-        yield connection
-    finally:
-        connection.close()
+    """Connect; the TLS handshake is made when it is asked for, or with the first bytes.
+
+    A socket is wrapped before it is connected, because Python leaves it open if the other side resets it before TLS.
+    """
+    failure = OSError("it has no address")
+    for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+        with ExitStack() as open_:
+            connection = open_.enter_context(socket.socket(family, kind, protocol))
+            if context is not None:
+                own = context.wrap_socket(connection, server_hostname=address[0], do_handshake_on_connect=False)
+                connection = open_.enter_context(own)
+            connection.settimeout(timeout_s)
+            try:
+                connection.connect(where)
+            except OSError as error:
+                failure = error
+                continue
+            yield connection
+            return
+    raise failure
 
 
 def _request(api_key: int, body: bytes = b"") -> bytes:

@@ -1,5 +1,7 @@
 """What is said of an address that speaks something else than the client."""
 
+import gc
+import select
 import socket
 import ssl
 import struct
@@ -7,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -17,7 +20,7 @@ from agent.http.http_endpoint import HttpEndpoint
 from kafka_cluster import preflight
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import ClientPropertyError
-from kafka_cluster.preflight import ClusterUnreachableError, _request, reach
+from kafka_cluster.preflight import ClusterUnreachableError, _dialled, _request, reach
 from local_cluster.security.authority import Authority
 from replication.wire.peer_connection import Address, listening_context
 
@@ -142,6 +145,32 @@ def test_what_is_no_listener_of_kafka_is_told_and_what_may_be_one_is_left_to_the
     ports: dict[str, int], kind: str, protocol: str, said: str
 ) -> None:
     assert said_of(ports[kind], protocol, timeout_s=0.3 if kind == "mute" else 60.0) == said
+
+
+def test_a_connection_that_is_reset_before_tls_begins_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrap = ssl.SSLContext.wrap_socket
+
+    def wrap_late(context: ssl.SSLContext, connection: socket.socket, **how: Any) -> ssl.SSLSocket:
+        with suppress(OSError):  # it is not connected
+            connection.getpeername()
+            is_reset = select.poll()
+            is_reset.register(connection, select.POLLERR)
+            is_reset.poll(30_000)
+        return wrap(context, connection, **how)
+
+    monkeypatch.setattr(ssl.SSLContext, "wrap_socket", wrap_late)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def reset() -> None:
+            with server.accept()[0] as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        resets = threading.Thread(target=reset, daemon=True)
+        resets.start()
+        with suppress(OSError), _dialled(server.getsockname(), ssl.create_default_context(), 30.0) as connection:
+            connection.recv(1)
+        resets.join()
+    gc.collect()  # a socket that was left open is told of now, as an error
 
 
 def test_what_is_wrong_with_certificates_and_mechanisms_is_told_by_the_key(
