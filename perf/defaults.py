@@ -116,6 +116,7 @@ def defaults(
     seconds: Annotated[float, typer.Option(min=2, help="For each load on each topic.")] = 120.0,
     latency_ms: LatencyMs = 5,
     store: Store = Store.DIRECTORY,
+    front: Annotated[bool, typer.Option("--front", help="Clients come by agents, which hold the answers.")] = False,
     json: Json = False,
 ) -> None:
     """Run fleets and single producers against topics that are inline, always linked and by the default policy."""
@@ -125,7 +126,7 @@ def defaults(
     with (
         tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
         object_store(store, latency_ms) as spec,
-        started_cluster(Path(directory) / "agents", AgentsMode(spec), overrides=LARGE_SEGMENTS) as cluster,
+        started_cluster(Path(directory) / "agents", AgentsMode(spec, front=front), overrides=LARGE_SEGMENTS) as cluster,
     ):
         entrants = [Entrant(one, cluster) for one in rungs]
         for one in entrants:
