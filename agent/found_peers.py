@@ -56,7 +56,8 @@ def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
     return tuple(part.value for part, is_on in parts.items() if is_on and gateway.enable)
 
 
-def registered_addresses(agents: Mapping[int, AgentRegistration], own_id: int) -> dict[int, Address]:
+def registered_addresses(agents: Mapping[int, AgentRegistration], own_id: int | None = None) -> dict[int, Address]:
+    """Return the peer addresses of the agents, of others than `own_id` if that is given."""
     return _parsed({one: agent.peer_address for one, agent in agents.items() if one != own_id})
 
 

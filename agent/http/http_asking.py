@@ -4,13 +4,16 @@ They are asked directly. A redirect is an error, and the environment's proxies a
 the agent alone. What answers may be anybody, so an answer's size and time are bounded.
 """
 
+import io
 import socket
 import ssl
+import threading
 import time
-import urllib.error
-import urllib.request
-from http.client import HTTPException, HTTPResponse
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from typing import NamedTuple
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from agent.http.http_access import read_token
@@ -25,7 +28,9 @@ _PROBE_S = 0.5
 
 def is_on_own_host(endpoint: str) -> bool:
     """Whether a registered endpoint of an agent is on the host of the caller."""
-    return is_loopback(urlsplit(base_url(endpoint)).hostname or "")
+    with suppress(ValueError):  # no valid address
+        return is_loopback(urlsplit(base_url(endpoint)).hostname or "")
+    return False
 
 
 def base_url(endpoint: str) -> str:
@@ -49,31 +54,12 @@ def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSet
     """
     settings = settings or HttpSettings()
     url = f"{base_url(endpoint)}{path}"
-    if not url.startswith(("http://", "https://")):
-        raise OSError(f"{endpoint} is no address of an agent")
-    request = urllib.request.Request(url)  # noqa: S310 - its scheme was looked at
     is_private = url.startswith("https:") or is_on_own_host(endpoint) or settings.plaintext_accepted
+    headers = {}
     if settings.token_file is not None and is_private:
-        request.add_header("Authorization", f"Bearer {read_token(settings.token_file)}")
+        headers["Authorization"] = f"Bearer {read_token(settings.token_file)}"
     context = _asking_context(settings) if url.startswith("https:") else None
-    try:
-        with open_directly(request, timeout_s, context) as answer:
-            return Page(read_whole(answer, timeout_s), answer.headers.get("Date"))
-    except OSError:
-        raise
-    except HTTPException as error:
-        raise OSError(f"{url}: {type(error).__name__}: {error}") from error
-
-
-def read_whole(answer: HTTPResponse, timeout_s: float) -> bytes:
-    """Return a response's body. Raises OSError if it is too large or takes too long; HTTPException."""
-    until_s = time.monotonic() + timeout_s
-    body = bytearray()
-    while part := answer.read1(_PART_BYTES):
-        body += part
-        if len(body) > PAGE_MAX_BYTES or time.monotonic() > until_s:
-            raise OSError(f"{answer.geturl()}: the answer is too large, or takes longer than {timeout_s:g} s")
-    return bytes(body)
+    return ask_directly(url, timeout_s, headers, context=context)
 
 
 def why_silent(endpoint: str, error: Exception) -> str:
@@ -91,25 +77,61 @@ def why_silent(endpoint: str, error: Exception) -> str:
     return f"{endpoint}: it takes connections and answers nothing, so it is frozen, or busy"
 
 
-def open_directly(request: urllib.request.Request, timeout_s: float, context: ssl.SSLContext | None) -> HTTPResponse:
+def ask_directly(
+    url: str,
+    timeout_s: float,
+    headers: Mapping[str, str],
+    form: bytes | None = None,
+    context: ssl.SSLContext | None = None,
+) -> Page:
     """Send a request straight to its host, past proxies and without following redirects, and return the response.
 
-    Raises HTTPError for each status but 200, and the OSError that ended the connection as it is.
+    Each address of the host may take `timeout_s` to connect. Sending and the whole response end by then, too, however
+    slowly the bytes come. Raises OSError for all that goes wrong, a malformed URL included: HTTPError for each status
+    but 200.
     """
-    https = urllib.request.HTTPSHandler(context=context)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects(), https)
+    until_s, body = time.monotonic() + timeout_s, bytearray()
     try:
-        answer: HTTPResponse = opener.open(request, timeout=timeout_s)
-    except urllib.error.HTTPError:
-        raise
-    except urllib.error.URLError as error:
-        raise (error.reason if isinstance(error.reason, OSError) else OSError(error.reason)) from error
-    return answer
+        at = urlsplit(url)
+        if at.scheme not in ("http", "https") or at.hostname is None or at.username is not None:
+            raise OSError(f"{url} is no address over HTTP")
+        connection = (
+            HTTPConnection(at.hostname, at.port, timeout=timeout_s)
+            if at.scheme == "http"
+            else HTTPSConnection(at.hostname, at.port, timeout=timeout_s, context=context)
+        )
+        with closing(connection):
+            connection.connect()
+            # A socket's time-out is for each part of a response, of which there may be any number.
+            late = threading.Timer(max(until_s - time.monotonic(), 0), _end, (connection.sock,))
+            late.daemon = True
+            late.start()
+            try:
+                where = f"{at.path or '/'}{'?' if at.query else ''}{at.query}"
+                connection.request("GET" if form is None else "POST", where, form, headers)
+                with connection.getresponse() as answer:
+                    while len(body) <= PAGE_MAX_BYTES and (part := answer.read1(_PART_BYTES)):
+                        body += part
+            finally:
+                late.cancel()
+        if len(body) > PAGE_MAX_BYTES:
+            raise OSError(f"{url}: the answer is too large")
+        if answer.length:
+            raise IncompleteRead(bytes(body), answer.length)
+    except (OSError, HTTPException, ValueError) as error:
+        if time.monotonic() >= until_s:
+            raise TimeoutError(f"{url}: timed out after {timeout_s:g} s") from error
+        raise error if isinstance(error, OSError) else OSError(f"{url}: {type(error).__name__}: {error}") from error
+    if time.monotonic() >= until_s:  # what ended the body may have been the time
+        raise TimeoutError(f"{url}: timed out after {timeout_s:g} s")
+    if answer.status != 200:
+        raise HTTPError(url, answer.status, answer.reason, answer.headers, io.BytesIO(body))
+    return Page(bytes(body), answer.headers.get("Date"))
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_args: object) -> None:
-        """Return None, so that the redirect is raised as an HTTPError."""
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended by itself
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # also under TLS, without a word to the other side
 
 
 def _asking_context(settings: HttpSettings) -> ssl.SSLContext:

@@ -38,7 +38,12 @@ def parse_address(value: object) -> object:
     host, colon, port = value.strip().rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= MAX_PORT:
         raise ValueError(f"{value!r} is not host:port")
-    return Address(host.strip("[]"), int(port))
+    host = host.strip("[]")
+    try:
+        host.encode("idna")  # as sockets do it, whose error would be no OSError
+    except UnicodeError as error:
+        raise ValueError(f"{value!r} has no name of a host: {error}") from None
+    return Address(host, int(port))
 
 
 def parse_peers(value: object) -> object:

@@ -5,13 +5,11 @@ exporter hands the counters to Prometheus. The time is cut into windows that fol
 A topic's rate is the mean from its first point on; a window in which only other topics have a point counts as 0.
 """
 
-import http.client
 import json
 import math
 import re
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +28,7 @@ WEEK_S: Final = 7 * 86_400.0
 _POINTS: Final = 168
 """Points asked for, one for each four hours of four weeks: few enough for thousands of topics in one answer."""
 _TIMEOUT_S: Final = 60.0
-_ERROR_BYTES: Final = 1 << 16
+_FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 _SERIES = dict[str, dict[float, float]]
 """By topic: bytes a second by time."""
 
@@ -137,18 +135,16 @@ class _Source:
 
     def _answer(self, url: str, form: bytes) -> Any:
         """Return the `data` of an answer. A form, as a query may be longer than a URL."""
-        from agent.http.http_asking import open_directly, read_whole
+        from agent.http.http_asking import ask_directly
 
         try:
-            request = urllib.request.Request(url, form)  # noqa: S310 - see is_address
-            with open_directly(request, _TIMEOUT_S, None) as answer:
-                body = read_whole(answer, _TIMEOUT_S)
+            body = ask_directly(url, _TIMEOUT_S, _FORM, form).body
         except urllib.error.HTTPError as error:
             with error:
-                told = _json(error.read(_ERROR_BYTES))
+                told = _json(error.read())
             why = told.get("error") if isinstance(told, dict) else None
             raise PrometheusError(f"{self._address} answers {error.code}: {why or error.reason}") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except OSError as error:
             raise PrometheusError(f"{self._address} gives no answer: {str(error) or type(error).__name__}") from error
         told = _json(body)
         if not isinstance(told, dict) or told.get("status") != "success":

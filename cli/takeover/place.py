@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -150,18 +150,15 @@ class HostPlace:
         return found
 
     def _lives(self, agent: "AgentRegistration") -> bool:
+        from agent.found_peers import registered_addresses
         from cli.fleet.agents import ask_agents
 
         if ask_agents({agent.broker_id: agent}, self._host.agent.http)[agent.broker_id].page is not None:
             return True
-        if agent.peer_address is None:
-            return False
-        name, _, port = agent.peer_address.rpartition(":")
-        try:
-            with socket.create_connection((name.strip("[]"), int(port)), _CONNECT_S):
+        for at in registered_addresses({agent.broker_id: agent}).values():
+            with suppress(OSError), socket.create_connection((at.host, at.port), _CONNECT_S):
                 return True
-        except OSError:
-            return False
+        return False
 
     # The steps.
 

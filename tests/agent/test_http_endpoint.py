@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import re
 import socket
 import threading
 import urllib.error
@@ -355,6 +356,69 @@ def test_the_token_and_the_question_go_to_the_agent_alone_whatever_it_answers(
         other.setblocking(False)
         with pytest.raises(BlockingIOError):
             other.accept()
+
+
+ENDLESS = {
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "head": (b"HTTP/1.1 200 OK\r\nX: ", b"a"),
+    "body": (b"HTTP/1.1 200 OK\r\n\r\n", b"a"),
+    "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_response_whose_end_never_comes_is_given_up_whatever_part_of_it_goes_on(kind: str) -> None:
+    is_given_up, (begin, part) = threading.Event(), ENDLESS[kind]
+    with socket.create_server(("127.0.0.1", 0)) as agent:
+
+        def answer() -> None:
+            connection, _ = agent.accept()
+            with connection, suppress(OSError):
+                connection.sendall(begin)
+                while not is_given_up.wait(0.02):
+                    connection.sendall(part)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        asked: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                ask_agent_page(f"127.0.0.1:{agent.getsockname()[1]}", "/status", 0.2)
+            except BaseException as error:
+                asked.append(error)
+            is_given_up.set()
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        ends = is_given_up.wait(20)
+        is_given_up.set()
+        thread.join()
+        asking.join()
+    assert (ends, [type(error) for error in asked]) == (True, [TimeoutError])
+
+
+def test_a_response_that_is_cut_off_is_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as agent:
+
+        def answer() -> None:
+            with agent.accept()[0] as connection:
+                connection.recv(10_000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nready")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match="IncompleteRead"):
+            ask_agent_page(f"127.0.0.1:{agent.getsockname()[1]}", "/readyz", 10)
+        thread.join()
+
+
+@pytest.mark.parametrize("endpoint", ["[fe80::1:80", f"{'x' * 70}:80", "a..b:80", "host:port", "host:99999", "a b:80"])
+def test_a_malformed_endpoint_is_the_failure_of_its_agent_alone(endpoint: str) -> None:
+    assert not http_asking.is_on_own_host(endpoint)
+    with pytest.raises(OSError, match=re.escape(endpoint)) as refused:
+        ask_agent_page(endpoint, "/status", 10)
+    assert endpoint in http_asking.why_silent(endpoint, refused.value)
 
 
 def test_it_listens_at_an_address_of_ipv6() -> None:

@@ -1,7 +1,6 @@
 """`remote-wal describe` tells how long objects are kept, whether or not the agents answer."""
 
 import json
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -84,11 +83,12 @@ def test_agents_that_go_by_the_same_are_told_together(monkeypatch: pytest.Monkey
 def test_with_the_brokers_file_agents_are_asked_as_it_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[tuple[str, str | None]] = []
 
-    def answer(request: urllib.request.Request, _timeout_s: float, _context: object) -> None:
-        asked.append((request.full_url, request.get_header("Authorization")))
+    def answer(url: str, _timeout_s: float, headers: Mapping[str, str], context: object) -> None:
+        assert context is not None
+        asked.append((url, headers.get("Authorization")))
         raise OSError("refused")
 
-    monkeypatch.setattr(http_asking, "open_directly", answer)
+    monkeypatch.setattr(http_asking, "ask_directly", answer)
     (tmp_path / "token").write_text("s3cret")
     file = tmp_path / "server.properties"
     file.write_text(

@@ -205,7 +205,7 @@ def test_an_agent_that_drips_holds_nobody_up() -> None:
         answer = ask_agents({1: registered}, None, "/status", timeout_s=0.1)[1]
         ended.set()
         thread.join(60)
-    assert (answer.page, answer.failure, answer.took_s) == (None, f"{where}: {FROZEN}", 0.1)
+    assert (answer.page, answer.failure) == (None, f"{where}: {FROZEN}")
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{port}", "https://localhost:{port}"])

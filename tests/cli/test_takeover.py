@@ -283,6 +283,7 @@ def test_the_heir_is_the_lowest_living_broker_whose_agent_lives(
         agent = cast(Any, SimpleNamespace(http=None))
         host = Host(tmp_path, broker(DEAD), OWN, made, agent, Path("k"), ("--bootstrap-server", "b:1"))
         place = Place(host, KafkaClientConfig("127.0.0.1:1"), lambda _: None)
+        agents[1] = replace(agents[1], http_endpoint="[::1:80", peer_address="agent:peers")
         assert place.handing_over()[:4] == ("decommission", "3", "--heir", "4")
         del agents[4]
         with pytest.raises(TakeoverRefusedError, match=r"no living broker has an agent that answers .*--heir"):

@@ -260,6 +260,15 @@ def test_an_agent_in_shadow_is_told_apart() -> None:
     assert told == {1: AgentReadiness("2.0", AgentState.READY, is_shadow=True)}
 
 
+def test_an_agent_whose_endpoint_is_malformed_leaves_the_others_told() -> None:
+    with answering(HTTPStatus.OK, b"ready\n") as endpoint:
+        registered = {
+            one: AgentRegistration(one, 1, at, "", "2.0", 0) for one, at in ((1, "[fe80::1:80"), (2, endpoint))
+        }
+        told = ask_agents(registered, dict.fromkeys(registered, "localhost"), HttpSettings(), 10.0)
+    assert [told[one].state for one in (1, 2)] == [AgentState.UNASKED, AgentState.READY]
+
+
 def test_somebody_else_at_an_agents_address_is_not_taken_for_an_agent() -> None:
     with answering(HTTPStatus.OK, b"<html>It works!</html>") as endpoint:
         assert asked(endpoint).state is AgentState.UNASKED

@@ -9,7 +9,6 @@ when the broker is gone, too.
 """
 
 import contextlib
-import http.client
 import http.server
 import json
 import os
@@ -19,12 +18,11 @@ import ssl
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agent.http.http_asking import open_directly, read_whole
+from agent.http.http_asking import ask_directly
 
 PROGRAM: Final = str(Path(sys.executable).with_name("remote-wal"))
 RIGHTS: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -85,10 +83,8 @@ def stateful_set_of(pod: Pod, rights: Path = RIGHTS) -> Mapping[str, Any]:
         headers = {"Authorization": f"Bearer {(rights / 'token').read_text().strip()}", "Accept": "application/json"}
         url = f"https://{f'[{host}]' if ':' in host else host}:{port}{where}"
         trust = ssl.create_default_context(cafile=str(rights / "ca.crt"))
-        request = urllib.request.Request(url, headers=headers)
-        with open_directly(request, _ASK_S, trust) as answer:
-            told = json.loads(read_whole(answer, _ASK_S))
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        told = json.loads(ask_directly(url, _ASK_S, headers, context=trust).body)
+    except (OSError, ValueError) as error:
         raise NotKnownError(f"the API server does not tell of {where}: {error}") from error
     if not isinstance(told, dict):
         raise NotKnownError("the answer is not a StatefulSet")
