@@ -1,9 +1,15 @@
-"""The agent as a process. `process` says what is made, started and stopped, in which order.
+"""The agent as a process.
 
-`settings` holds the settings, `settings_file` reads them from the broker's file and checks them; `tls` has keys and
-certificates. `wiring` puts the rooms together, with a builder for each; `defects` restarts what failed. The process
-itself: `identity`, `service_manager`, `watchdog`, `descriptors`. Knowledge of brokers: `leadership`, `found_peers`. The
-store: `storage_loading`, `lease_watch`. What the agent writes to the settings topic: `settings_keeping`.
+In the order in which a start meets them:
 
-The agent's state is in `agent_state`; `metrics` and the pages of `http` read it.
+- `process`: what is made, started and stopped, in which order; `configuration` is read once for all of it
+- `settings_file`, `settings`: the keys of the broker's file, and their checks
+- `identity`, `descriptors`, `service_manager`, `log_stream`: one process per broker, its limits, its watchdog and log
+- `tls`: keys and certificates
+- `wiring`: puts the rooms together, with a builder for each; `defects` restarts what failed
+- `leadership`, `found_peers`: which logs the broker leads, and where other agents are
+- `storage_loading`, `stores`, `lease_watch`: the object store, for the agent and for tools; whose bucket it is
+- `settings_keeping`, `link_pauses`, `pack_rules`: the settings topic: written, and applied
+- `agent_state`, `metrics`, `http`: the state, and who reads it; `release` says of which version
+- `orphan_check`, `own_metadata`: what commands beside the agent ask
 """

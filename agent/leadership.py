@@ -203,7 +203,7 @@ def followers_of(led: LedByTopic, directories: Iterable[PartitionDirectory]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What this broker leads: assignments, followers and topics."""
+    """The partitions to upload of those that this broker leads, and the topics whose partition 0 it leads."""
 
     assignments: list[Assignment]
     first: Mapping[str, TopicId]

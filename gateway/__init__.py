@@ -1,10 +1,17 @@
 """The zone gateway for Kafka's clients: they reach brokers of other zones through agents of their own zone.
 
-    zone_gateway    listens in the client's zone, and connects to the agent beside the broker
-    gateway_pipe    relays a client's frames there, in stages: serve, produce, and what replication.follower hydrates
-    client_handler  connects them to the broker, at the agent beside it
-    broker_pipe     relays them there, in stages: produce, consume, durable
-    byte_relay      relays bytes where no stage takes part
+In the order in which data meets them:
+
+- `planning`: the listeners that it needs
+- `zone_gateway`, `client_listeners`: listen in the client's zone, for brokers that `zone_proxies` gives to this agent
+- `gateway_pipe`: relays a client's frames to the agent beside the broker, in stages: `serve`, `produce`, and what
+  replication.follower hydrates; `client_protocol` is how the two agents begin
+- `router_uploads`: objects of what clients produce; `wanted_objects` says which of them logs need
+- `client_handler`: connects clients to the broker, at the agent beside it
+- `broker_pipe`: relays them there, in stages: `produce`, `consume`, `durable`; `adoption_offers` tells the write path
+- `client_port`, `bootstrap_port`, `client_zone`: single addresses, of one zone or all; `byte_relay` where no stage is
+- `standby`: in the place of a dead agent
+- `deadline_timer`, `metrics`, `client_traffic`: timers, and what is counted
 
 A connection's requests wait for their responses in one order, `replication.wire.request_order`.
 """

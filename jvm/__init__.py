@@ -1,1 +1,5 @@
-"""Java for what runs in it, Kafka and Spark: find one, and fetch jars with the Ivy that PySpark brings along."""
+"""Java for what runs in it, Kafka and Spark.
+
+- `java`: finds one
+- `ivy`: fetches jars, with the Ivy that PySpark brings along
+"""

@@ -115,7 +115,7 @@ class SegmentPosition:
         return max(0, self._files.status(file).st_size - self.position)
 
     def size_bytes(self, file: LogFile) -> int:
-        """Return the file's size; up to the position, if it was closed and just deleted. Raises OSError."""
+        """Return the file's size; the position, if the file was closed and then deleted. Raises OSError."""
         try:
             return self._files.status(file).st_size
         except (FileNotFoundError, FileReplacedError):

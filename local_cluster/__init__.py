@@ -1,5 +1,12 @@
-"""A real Kafka cluster on this machine:
+"""A real Kafka cluster on this machine.
 
-its layout, processes and faults, a ledger of acknowledged records, stand-ins for object stores, and Kafka's own tools
-as judges.
+In the order in which a start meets them:
+
+- `layout`: directories, ids and ports
+- `kafka_distribution`, `go_programs`: what is fetched or compiled once
+- `broker_config`, `security`, `object_store`, `zones`: its configuration
+- `processes`, `node_processes`: starts and ends what runs
+- `cluster`: all of it; `polling` waits for it
+- `cluster_admin`, `kafka_tools`, `agent_metrics`: change, judge and observe it
+- `workload`: numbered records, and what became of each
 """

@@ -7,4 +7,5 @@ In the order in which data meets them:
 - `logs`: plans logs, reads objects, writes files; `patience` waits for the store
 - `broker_recovery`: all logs of a broker; `verification` only reads what they need
 - `reassignment`: moves between living brokers
+- `errors`: what can go wrong
 """

@@ -39,7 +39,7 @@ def base_url(endpoint: str) -> str:
 
 
 class Page(NamedTuple):
-    """The response to a request for an agent's page: body and headers."""
+    """The response to a request for an agent's page, and its host's time."""
 
     body: bytes
     date: str | None

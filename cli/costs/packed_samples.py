@@ -15,7 +15,7 @@ _RECORDS: Final = 200
 _OVERHEAD_BYTES: Final = 12
 """Lengths, deltas and attributes of a record in a batch."""
 _PACKED_BY_PRODUCER: Final = 0.8
-"""Whoever stores less than this share of its records' bytes has compressed them. By judgement."""
+"""Whoever stores less than this share of its records' bytes has compressed them (guessed)."""
 
 
 def pack_ratio(records: Sequence[bytes], stored_record_bytes: float) -> float:

@@ -1,1 +1,9 @@
-"""Commands for agents: their files, what they do now, and which topics they care for."""
+"""Commands for agents: their files, what they do now, and their topics.
+
+- `config`, `deploy`: lines of settings, and files to install
+- `doctor`: what is wrong, and whether a restart is safe
+- `agent`: runs one
+- `status`, `describe`: ask all of them, by `agents`
+- `topics`, `pause`, `resume`: what is linked
+- `gateway`: listeners for clients
+"""

@@ -1,1 +1,6 @@
-"""Commands that start a cluster on this machine."""
+"""Commands that start a cluster on this machine.
+
+- `demo`: one that shows itself
+- `cluster`: one to keep
+- `kafka`: Kafka's own tools against it
+"""

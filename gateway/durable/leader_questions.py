@@ -32,16 +32,19 @@ from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 
 MAX_TOPICS: Final = 50
-"""Most topics in one question; the others come with the next one."""
+"""Most topics in one question; the others come with the next one (guessed)."""
 MAX_NAMES: Final = 2000
-"""Most partitions in one question, and most that wait to be asked about: a client may invent names."""
+"""Most partitions in one question, and most that wait to be asked about: a client may invent names
+(guessed)."""
 _MAX_NAME: Final = 249
 """Kafka's own bound on topics' names."""
 _ASK_AGAIN_S: Final = 5.0
-"""Pause after a partition could not be asked about."""
+"""Pause after a partition could not be asked about (guessed)."""
 _CHANGED_S: Final = 0.1
-"""Pause after a new leader could not say its high watermark yet, or while a topic is created again."""
+"""Pause after a new leader could not say its high watermark yet, or while a topic is created again
+(guessed)."""
 _NO_RIGHT_S: Final = 60.0
+"""Pause after the broker refused the right to describe a partition (guessed)."""
 
 NONE: Final = 0
 TOPIC_AUTHORIZATION_FAILED: Final = 29

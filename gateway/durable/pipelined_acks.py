@@ -45,17 +45,18 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
 
 SUSPECTED_S: Final = 1.0
-"""An answer that waited for so long may wait for an ISR that is too small."""
+"""A response that waited for so long may wait for an ISR that is too small (guessed)."""
 CONNECTION_BYTES: Final = 8 * 1024 * 1024
-"""Most bytes appended by one connection and not replicated. Kafka's producers send at most five requests of 1 MiB."""
+"""Most bytes appended by one connection and not replicated. Kafka's producers send at most five requests of 1 MiB
+(guessed)."""
 PARTITION_BYTES: Final = 16 * 1024 * 1024
-"""Most bytes appended to one partition by all connections and not replicated."""
+"""Most bytes appended to one partition by all connections and not replicated (guessed)."""
 _POLL_S, _POLL_MAX_S = 0.008, 0.064
-"""How soon to ask without a hint by a follower's fetch, which may bypass this agent."""
+"""How soon to ask without a hint by a follower's fetch, which may bypass this agent (guessed)."""
 _POLL_AGAIN_S: Final = 0.002
-"""How soon to ask again after such a hint: the broker may have answered before it handled the fetch."""
+"""How soon to ask again after such a hint: the broker may have responded before it handled the fetch (guessed)."""
 _THROTTLED_S: Final = 60.0
-"""A guess: a client whose quota is spent is throttled again soon."""
+"""How long requests pass unchanged after a throttled one (guessed): a client is soon throttled again."""
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _GONE: Final = frozenset({_UNKNOWN_TOPIC_OR_PARTITION, 6, 56, 75, 100})

@@ -9,4 +9,5 @@ In the order in which data meets them:
 - `route_core`: order and deadlines at the gateway; `route_request` goes to the other side
 - `splice_core`: order there
 - `router_sweep`: objects of gateways that died
+- `produce_metrics`: what is counted
 """

@@ -27,14 +27,17 @@ from kafka_log.topic_partition import TopicIdPartition
 from replication.wire.fetch_frame import FETCH_API_KEY, TOPIC_ID_VERSION
 
 HEARTBEAT_MS: Final = 250
+"""How long a request for what is visible waits at the broker (guessed)."""
 MAX_LOGS: Final = 2000
+"""Logs of one broker that are followed (guessed)."""
 _ANSWER_BYTES, _PARTITION_BYTES = 16 * 1024 * 1024, 4 * 1024 * 1024
+"""The most that one response may hold, and of one partition (guessed)."""
 _NOT_WANTED_S: Final = 10.0
-"""A log that no consumer asked for is not followed any more after so long."""
+"""A log that no consumer asked for is no longer followed after so long (guessed)."""
 _REFUSED_S: Final = 1.0
-"""After a log could not be followed."""
+"""Pause after a log could not be followed (guessed)."""
 _NEAR_BYTES: Final = 32 * 1024 * 1024
-"""If a consumer is nearer to the end than this, its log is followed."""
+"""If a consumer is nearer to the end than this, its log is followed (guessed)."""
 _CLIENT_ID: Final = b"remote-wal-gateway"
 _HEAD: Final = struct.Struct(">hhih")
 _NO_RACK: Final = b"\x01"

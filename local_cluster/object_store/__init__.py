@@ -1,1 +1,5 @@
-"""Object stores of this machine: a directory, a native S3 server, and the agents' settings for them."""
+"""Object stores of this machine.
+
+- `store_spec`: the agents' settings for one
+- `native`: an S3 server in Go
+"""

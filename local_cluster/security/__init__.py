@@ -1,1 +1,5 @@
-"""Certificates and logins: an authority, agents' and brokers' certificates, the protocols among brokers."""
+"""Certificates and logins.
+
+- `authority`: signs certificates
+- `listeners`: the protocols among agents and brokers
+"""

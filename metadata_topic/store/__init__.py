@@ -8,6 +8,6 @@ In the order in which data meets them:
 - `segment_table`, `segment_tally`: objects, in SQLite
 - `run_index`, `partition_lookups`: from an offset to the object that has it
 - `dead_tails`, `declared_ends`, `held_records`, `released_offsets`: what leaders said of offsets; `sequence_set`: sets
-- `archive`: the same of archive objects; `archive_recovery` makes it from the objects alone
+- `archive`: the same for archive objects
 - `store_image`, `snapshots`: all of it as values, and in object storage
 """

@@ -40,13 +40,17 @@ log = structlog.get_logger(__name__)
 
 
 _POLL_S = 0.05
+"""How long a wait for delivery reports may take (guessed)."""
 _IDLE_S = 5.0
+"""How long a wait for a record to publish may take (guessed)."""
 _ASK_TIMEOUT_S = 3.0
+"""How long a request for the topic's partitions may take (guessed)."""
 _ASK_AGAIN_S = 60.0
+"""How often the topic's partitions are asked for (guessed)."""
 _LONGEST_SILENCE_S = 300.0
-"""The limit while a cluster is away: a new producer does not help then, and asks all brokers again."""
+"""The limit while a cluster is away (guessed): a new producer does not help then, and asks all brokers again."""
 _BATCHING_MS = 5
-"""Time for librdkafka to take all records of a group into one batch."""
+"""Time for librdkafka to take all records of a group into one batch (guessed)."""
 
 
 class RemoteWalMetadataPublisher(PublicationQueue):

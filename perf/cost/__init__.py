@@ -1,1 +1,7 @@
-"""Dollars per GB on a virtual clock: the write path's own decisions, with models of everything else."""
+"""Dollars per GB on a virtual clock: the write path's own decisions, with models of everything else.
+
+- `load`: what is produced
+- `world`: producers, followers and a store around the write path's core
+- `counts`: its bytes and requests
+- `sweep`: all loads, priced
+"""

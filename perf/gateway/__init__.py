@@ -1,1 +1,6 @@
-"""Compares clients of the zone gateway with clients of the brokers, each zone a network namespace."""
+"""Compares clients of the zone gateway with clients of the brokers, each zone a network namespace.
+
+- `world`: the zones
+- `clients`: what runs in them
+- `command`: measures both ways
+"""

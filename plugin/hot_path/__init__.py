@@ -1,1 +1,5 @@
-"""Cheap deadlines, counters and histograms for what the event loop does for each object."""
+"""What is cheap enough for each object.
+
+- `deadline`: time-outs
+- `loop_metrics`: counters and histograms of the event loop
+"""

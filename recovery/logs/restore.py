@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RestoreJob:
-    """One log to restore: its plan, rules and target directory."""
+    """One log to restore: its runs and plan, its settings, and where it is written."""
 
     partition: TopicIdPartition
     name: str

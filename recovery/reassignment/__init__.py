@@ -6,4 +6,5 @@ In the order in which data meets them:
 - `tail_requests`: leaders' agents upload the rest
 - `moves`: step by step, without IO
 - `admin`, `run`: asks Kafka, and does it
+- `balance_turn`: which of several processes balances
 """

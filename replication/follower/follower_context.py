@@ -75,5 +75,5 @@ class FollowerContext(DiallingContext):
     """The local broker's user, if nobody else may connect in its place."""
 
     def channel(self, leader: FramedConnection, broker_id: int) -> PeerChannel:
-        """Connect to the agent of this broker, exchange hellos, and return the channel."""
+        """Return the channel on a connection to this broker's agent, after the hellos."""
         return PeerChannel(leader, self.packing, lambda: not self.is_own_zone(broker_id))

@@ -90,7 +90,7 @@ class Tiers:
         """Called with True when a place of combined segments is paused, with False when it answers again."""
 
     def of(self, object_id: StoredObjectId, custom_metadata: bytes) -> TierReader | None:
-        """Return the reader of the place that has the object; None if the place is unknown."""
+        """Return the reader of the place (store or bucket) that has the object; None if the place is unknown."""
         if isinstance(object_id, ArchiveObjectId):
             return self.archive
         place = self._storage.place_of(custom_metadata)

@@ -7,18 +7,23 @@ from typing import Final
 from kafka_log.topic_partition import TopicIdPartition
 
 BULK_BYTES: Final = 128 * 1024
-"""Bytes in an object for one follower, from which on its fetches gather. By judgement."""
+"""Bytes in an object for one follower, from which on its fetches gather (guessed)."""
 WHOLE: Final = 0.99
-"""Share of a round that counts as all of it, because batches differ a little in size. By judgement."""
+"""Share of a round that counts as all of it, because batches differ a little in size (guessed)."""
 GATHER_RECENT_S: Final = 0.25
-"""Seconds: an older upload says nothing about the load now. By judgement: ten default intervals."""
+"""Seconds: an older upload says nothing about the load now. Ten default intervals (guessed)."""
 GATHER_MOST: Final = 0.6
-"""Share of a round that a gathered fetch must bring. By judgement: with 128 KB batches, where rounds take longer than a
+"""Share of a round that a gathered fetch must bring (guessed). With 128 KB batches, where rounds take longer than a
 fetch may wait, gathering without such a limit delayed each fetch and saved nothing."""
 GATHER_PAUSE_MIN_S: Final = 0.1
-"""Seconds in which fetches are left alone after an unsuccessful gathering; doubled by each in a row. By judgement."""
+"""Seconds in which fetches are left alone after an unsuccessful gathering; doubled by each in a row (guessed)."""
 GATHER_PAUSE_MAX_S: Final = 0.8
-"""Seconds. By judgement: unsuccessful gathering delays followers during 3 % of the time (25 ms in 0.8 s)."""
+"""The longest of these pauses (guessed): gathering in vain delays followers for 3 % of the time, 25 ms in 0.8 s."""
+IN_VAIN: Final = 8
+"""Short waits in a row before they get longer (guessed): the slowest replica needs a round of its own."""
+READ_AGAIN_BYTES: Final = 64 * 1024
+"""The largest response that may be sent without its records while they wait for an upload (guessed): the broker reads
+them twice."""
 
 
 class FetchMinBytesTuner:
@@ -91,14 +96,6 @@ class FetchMinBytesTuner:
         else:
             self._paused_until_s = now_s + self._pause_s
             self._pause_s = min(2 * self._pause_s, GATHER_PAUSE_MAX_S)
-
-
-IN_VAIN: Final = 8
-"""So many short waits follow each other before they get longer: the slowest replica needs a round of its own."""
-READ_AGAIN_BYTES: Final = 64 * 1024
-"""The largest answer that may be sent without its records while they wait for an upload: the broker reads them
-twice.
-"""
 
 
 class PendingHighWatermarks:

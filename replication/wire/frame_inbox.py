@@ -167,7 +167,7 @@ class FrameInbox:
         self._budget.stall(self, lambda: self._held_bytes)
 
     def go_on(self) -> None:
-        """Note that frames are taken again."""
+        """Note that the owner takes frames again, after `stall`."""
         self._is_stalled = False
         self._budget.go_on(self)
 
@@ -217,7 +217,7 @@ class FrameInbox:
         self.assembler.grow(more)
 
     def take(self) -> Buffer:
-        """Remove and return the first of `frames`."""
+        """Remove and return the first queued frame."""
         frame = self.frames.popleft()
         self.last_bytes = len(frame)
         self._queued_bytes -= len(frame)

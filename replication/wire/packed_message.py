@@ -43,7 +43,7 @@ _STREAM_WINDOW_LOG: Final = 16
 """64 KiB: 260 KB for both directions of a connection at one end. Larger windows pack no better. Measured likewise."""
 _FRAME_WINDOW_LOG: Final = 19
 _MIN_BLOCK_BYTES: Final = 2 * 1024
-"""Smaller runs of one topic are packed together with others': a flush costs some bytes. By judgement."""
+"""Smaller runs of one topic are packed together with others': a flush costs some bytes (guessed)."""
 _STREAM_SIZE: Final = struct.Struct(">H")
 _SIZE: Final = struct.Struct(">I")
 _PIECE: Final = struct.Struct(">BII")

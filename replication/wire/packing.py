@@ -16,16 +16,17 @@ from replication.wire.metrics import PackingMetrics
 from replication.wire.packed_message import MAX_PIECES, PackedTopic, Piece, Topic, TopicRecords, cut
 
 MIN_RATIO: Final = 1.15
-"""A topic that packs less rests. By judgement: with acks=all a byte less is worth the CPU of packing eight."""
+"""A topic that packs less rests (guessed): with acks=all a byte less is worth the CPU of packing eight."""
 SAMPLE_BYTES: Final = 128 * 1024
-"""So much of a topic is packed before it is judged. By judgement."""
+"""So much of a topic is packed before it is judged (guessed)."""
 REST_S: Final = 60.0
-"""By judgement: a topic that rests costs 128 KiB of packing a minute."""
+"""For how long a topic rests (guessed): it costs 128 KiB of packing a minute then."""
 _RECENT_BYTES: Final = 4 * 1024 * 1024
-"""A topic's ratio is that of about so many of its last bytes."""
+"""A topic's ratio is that of about so many of its last bytes (guessed)."""
 _MAX_TOPICS: Final = 10_000
-"""Topics that are remembered; clients can name any number of topics that do not exist."""
+"""Topics that are remembered; clients can name any number of topics that do not exist (guessed)."""
 _THREADS: Final = 2
+"""Large messages that are packed at once (guessed)."""
 
 
 class TopicPacking:

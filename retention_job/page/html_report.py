@@ -78,7 +78,7 @@ def html_report(data: ReportData) -> str:
 
 
 def money(usd: float | None) -> str:
-    """Format dollars shortly, with two or three significant digits."""
+    """Format dollars shortly: without cents from $100 on, with two significant digits below a cent."""
     if not usd:
         return _UNKNOWN if usd is None else "$0"
     sign, usd = ("-" if usd < 0 else ""), abs(usd)

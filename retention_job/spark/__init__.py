@@ -1,1 +1,6 @@
-"""The job's use of Spark: a session, the Kafka connector's jars, small files, joins of few rows with many."""
+"""The job's use of Spark.
+
+- `session`: a session, and the jars of the Kafka connector
+- `file_system`: small files, wherever Spark can write
+- `joins`: few rows with many
+"""

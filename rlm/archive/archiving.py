@@ -139,7 +139,7 @@ class Archiving:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def care_of(self, storage: ObjectArchiveStorage) -> ArchiveCare:
-        """Return an `ArchiveCare` for the objects in this store."""
+        """Return what deletes and checks the objects in this store."""
         sources = self._sources
         return ArchiveCare(
             sources.archive, storage, sources.publisher, self._limits.care, self._metrics, sources.wal.knows_incarnation

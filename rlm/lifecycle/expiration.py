@@ -66,11 +66,22 @@ log = structlog.get_logger(__name__)
 
 NO_AGE_IS_HIGHER_MS = 2**63
 
-_SEGMENTS_PER_SCAN = 2000
-_ENTRIES_PER_SCAN = 500_000
-"""As many entries a scan as a busy agent uploads between two scans, so releases are found as they occur."""
-_OLDEST_PER_SCAN = 16
-"""The look at the oldest ends after so many that cannot go yet."""
+_SEGMENTS_PER_SCAN: Final = 2000
+"""Segments that a scan looks at (guessed)."""
+_ENTRIES_PER_SCAN: Final = 500_000
+"""As many entries a scan as a busy agent uploads between two scans, so releases are found as they occur (guessed)."""
+_OLDEST_PER_SCAN: Final = 16
+"""The look at the oldest ends after so many that cannot go yet (guessed)."""
+_STARTS_PER_RUN: Final = 1000
+"""Deletions that a run starts (guessed)."""
+DELETES_PER_S: Final = 200
+"""More than an agent uploads (guessed)."""
+DELETE_THREADS: Final = 4
+"""Deletions at once (guessed)."""
+AGE_MS: Final = NAMED_WITHIN_MS
+"""A younger object of a gateway may still be adopted."""
+_REMEMBERED: Final = 10_000
+"""Deleted segments that are remembered, for gateways' objects that they named (guessed)."""
 
 
 class LifecycleStore(Protocol):
@@ -320,10 +331,6 @@ class DeletionQuota:
         self._tokens -= deletions
 
 
-AGE_MS: Final = NAMED_WITHIN_MS
-_REMEMBERED: Final = 10_000
-
-
 class AdoptedObjects:
     """Deletes a gateway's object that segments have adopted, together with the last segment that names it.
 
@@ -361,12 +368,6 @@ class AdoptedObjects:
 
 
 T = TypeVar("T")
-
-
-_STARTS_PER_RUN = 1000
-DELETES_PER_S: Final = 200
-"""More than an agent uploads."""
-DELETE_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,4 +10,5 @@ In the order in which data meets them:
 - `remote_wal_log_manager`: does what the core wants, and tells others
 - `backlog_uploads`: stores what logs that were far behind passed over
 - `runtime`: clocks, threads and events of files, handed in
+- `link_costs`, `explanation`, `metrics`: what links save, why a topic travels as it does, and what is counted
 """

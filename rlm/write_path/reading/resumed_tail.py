@@ -47,7 +47,7 @@ class _KnownLog:
     """The epoch of the last batch that was read."""
 
     def is_same(self, epochs: LeaderEpochs, end: int) -> bool:
-        """Whether a log with these leader epochs is the known and read one up to `end`."""
+        """Whether a log with these leader epochs has the records that were known and read, up to `end`."""
         last = self.read_epoch
         if last is None or (self.end is not None and end <= self.end):
             return self.epochs.agrees_to(epochs, end) == end

@@ -6,5 +6,6 @@ In the order in which data meets them:
 - `adoptable_records`: what gateways have stored of it already
 - `combine_task`: RLMWalCombineTask: one object of many partitions' batches
 - `published_offsets`: how far logs are stored and published
-- `tail_uploads`: uploads a log's tail for who asks before a move
+- `object_spacing`: how far apart uploads are, so that all agents together make not too many
+- `tail_uploads`: uploads a log's tail when a move asks for it
 """

@@ -278,7 +278,7 @@ class RLMWalCombineTask:
 
 
 PRETENDED_UPLOAD_S: Final = 0.01
-"""Seconds that an upload takes in S3 Express. By judgement."""
+"""Seconds that an upload takes in S3 Express (guessed)."""
 
 
 class PretendedUploads(RLMWalCombineTask):
