@@ -24,13 +24,23 @@ def listener_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault |
     advertised, listening = broker.advertised_listeners[name], broker.listeners.get(name)
     port, host = settings.peers.replica_port_base + broker.node_id, settings.peers.replica_listen_host
     found = f"{name} is advertised as {advertised.host}:{advertised.port}"
-    change = f"advertised.listeners: {name}://{host}:{port}, and listeners alike"
+    change = _listener_change(broker, f"{host}:{port}")
     if advertised.port != port or (_is_address(advertised.host) and advertised.host != host) or not advertised.host:
         reason = f"; agents listen for broker {broker.node_id} at {host}:{port}, so followers pass them by"
         return Level.ERROR, found + reason, change
     if listening is None or (listening.port != port and not is_forwarded(broker, port)):
         return Level.ERROR, f"{found}, and the broker does not listen at port {port}", change
     return None
+
+
+def _listener_change(broker: BrokerProperties, address: str) -> str:
+    name = broker.inter_broker_listener_name
+    if broker.advertised_listeners.keys() - {*broker.controller_listener_names} == {name}:  # clients use it, too
+        return (
+            f"leave {name} to clients; beside it a listener WAL://{address} in listeners and advertised.listeners, and "
+            "inter.broker.listener.name=WAL (docs/getting-started.md, 7)"
+        )
+    return f"advertised.listeners: {name}://{address}, and listeners alike"
 
 
 def plaintext_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault | None:
@@ -60,7 +70,7 @@ def listeners(facts: Facts) -> Verdict:
     advertised, listening = broker.advertised_listeners[name], broker.listeners[name]
     port, host = settings.peers.replica_port_base + broker.node_id, settings.peers.replica_listen_host
     found = f"{name} is advertised as {advertised.host}:{advertised.port}"
-    change = f"advertised.listeners: {name}://{host}:{port}, and listeners alike"
+    change = _listener_change(broker, f"{host}:{port}")
     astray = [name for name, addresses in facts.replica_hosts.items() if addresses != (host,)]
     if astray and not _is_address(advertised.host):
         found += f"; here {some_of(tuple(astray))} must lead to {host}, and on every host to its own agent"

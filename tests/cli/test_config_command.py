@@ -86,6 +86,12 @@ STORE = {
     "rsm.wal.config.bucket": "a-bucket",
     "remote.wal.agent.bootstrap.servers": "kafka-1:9092",
 }
+ONLY_CLIENTS_LISTENER: dict[str, str | None] = {
+    "listeners": "PLAINTEXT://:9092",
+    "advertised.listeners": None,
+    "inter.broker.listener.name": None,
+    "listener.security.protocol.map": None,
+}
 FOUND_IN_FILE = [
     ({"rsm.wal.config.bucket": None}, "rsm.wal.config.bucket: Field required"),
     ({"rsm.wal.config.bucket": None, "rsm.wal.config.buckett": "x"}, "rsm.wal.config.buckett: no such setting"),
@@ -116,14 +122,10 @@ FOUND_IN_FILE = [
         "rsm.wal.archive.config.bukcet: no such setting",
     ),
     (
-        {
-            "listeners": "PLAINTEXT://:9092",
-            "advertised.listeners": None,
-            "inter.broker.listener.name": None,
-            "listener.security.protocol.map": None,
-        },
+        ONLY_CLIENTS_LISTENER,
         "PLAINTEXT is advertised as :9092; agents listen for broker 3 at 127.0.0.1:19903, so followers pass them by",
     ),
+    (ONLY_CLIENTS_LISTENER, "change: leave PLAINTEXT to clients; beside it a listener WAL://127.0.0.1:19903"),
 ]
 
 
