@@ -1,5 +1,6 @@
 """What stands in deploy/container: it names what is there, and agents take the settings."""
 
+import os
 import random
 import re
 import subprocess
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
+from agent.http.http_endpoint import HttpEndpoint
 from agent.settings_file import agent_settings
 from kafka_log.broker_files.server_properties import load_broker_properties
 from local_cluster.go_programs import GoProgramMissingError
@@ -21,6 +24,7 @@ from local_cluster.processes import ManagedProcess, ProcessSpec
 from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.store_loop import ask
+from replication.wire.peer_connection import Address
 from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
 from tests.plugin.storage_backends import segment
@@ -133,6 +137,25 @@ def test_the_store_keeps_what_each_agent_writes(tmp_path: Path, monkeypatch: pyt
     finally:
         server.terminate()
     assert any(path.is_file() for path in bucket.rglob("*"))
+
+
+def test_the_image_asks_its_agent_past_the_containers_proxy() -> None:
+    found = re.search(r"^HEALTHCHECK .*\\\n *CMD (\[.*\])$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert found is not None
+    _, *words = yaml.safe_load(found[1])
+    endpoint = HttpEndpoint(CollectorRegistry(), {})
+    where = endpoint.start(Address("127.0.0.1", 0))
+    proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:1")
+    environment = {"PATH": os.environ["PATH"], "HEALTH_URL": f"http://{where}/livez", **proxies}
+
+    def is_well() -> bool:
+        return (
+            subprocess.run([sys.executable, *words], env=environment, check=False, capture_output=True).returncode == 0
+        )
+
+    assert is_well()
+    endpoint.close()
+    assert not is_well()
 
 
 @pytest.mark.skipif(not HADOLINT.exists(), reason="hadolint is not here")
