@@ -136,5 +136,9 @@ def check_scope(
 
 
 def _operator() -> str:
-    user = os.environ.get("SUDO_USER") or getpass.getuser()
+    user = os.environ.get("SUDO_USER")
+    try:
+        user = user or getpass.getuser()
+    except (KeyError, OSError):  # in a container, a user may be a number without a name
+        user = f"uid {os.getuid()}"
     return f"{user}@{socket.gethostname()}"

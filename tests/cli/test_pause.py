@@ -75,6 +75,14 @@ def test_a_pause_says_who_and_why_and_resume_removes_it(recorded: Recorded, opti
     assert run("resume", *options).stdout == f"{scope}: was not paused\n"
 
 
+def test_a_user_without_a_name_pauses_as_well(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SUDO_USER", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4_123_456_789)
+    told = run("pause", "--all")
+    assert (told.exit_code, recorded.pauses["all"].by) == (0, "uid 4123456789@ops-1"), told.output
+
+
 def test_who_paused_first_is_kept_and_what_is_left_is_told(recorded: Recorded) -> None:
     recorded.pauses |= {"all": EARLIER, "topic:orders": EARLIER}
     assert "by ben@ops-2" in run("pause", "--all").stdout
