@@ -355,7 +355,7 @@ def _end_of(log: Path) -> tuple[int | None, str]:
     """Return the exit code that a command with --json has told, and its error; None and its last lines: none."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     documents = [line for line in lines if line.startswith('{"exit_code"')]
-    if not documents:
-        return None, " / ".join(lines[-_NAMED:])
-    told: dict[str, Any] = json.loads(documents[-1])
-    return int(told["exit_code"]), str(told.get("error", ""))
+    with suppress(IndexError, ValueError):  # none, or one that a full disk cut off
+        told: dict[str, Any] = json.loads(documents[-1])
+        return int(told["exit_code"]), str(told.get("error", ""))
+    return None, " / ".join(lines[-_NAMED:])

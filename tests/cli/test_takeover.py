@@ -218,6 +218,12 @@ def test_a_recovery_that_failed_or_was_refused_is_run_again(tmp_path: Path, code
     assert runs(tmp_path) == 3
 
 
+def test_a_recovery_whose_last_word_a_full_disk_cut_off_is_run_again(tmp_path: Path) -> None:
+    (tmp_path / "recover.log").write_text('recovering\n{"exit_code": 3, "error": "No sp')
+    recovered(tmp_path, 0).recover()
+    assert runs(tmp_path) == 1
+
+
 def test_logs_that_were_restored_before_the_broker_came_back_are_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
