@@ -92,6 +92,8 @@ class ReaderOptions:
                 if topic not in topics:
                     raise ValueError(f"{name}: {topic} is not read{_meant(topic, topics)}")
         _check_bounds(values, is_batch=is_batch)
+        if values.get("includeHeaders") and "headers" not in values.get("columns", COLUMNS):
+            raise ValueError("includeHeaders has no effect beside columns that do not name headers")
         source = {field: values[name] for name, field in _OF_SOURCE.items() if name in values}
         everything = [name for name in COLUMNS if name != "headers" or values.get("includeHeaders")]
         return cls(

@@ -60,7 +60,7 @@ class Source:
     cluster_metadata: str | Path | None = None
     """A metadata.log.dir, or a copy of its `__cluster_metadata-0`; None: that of `broker_config`, if it is there."""
     cluster_id: str | None = None
-    """Needed where nothing else says it."""
+    """Needed where nothing else says it; what else says it must agree."""
     from_objects: bool = False
     """Whether the footers of all objects are read, and of snapshots only what leaders declared."""
 
@@ -70,6 +70,8 @@ class Source:
             raise ValueError("a command config is for a living cluster: give its bootstrap servers")
         if self.from_objects and self.bootstrap_servers is not None:
             raise ValueError("either a living cluster is asked, or objects alone are read")
+        if self.cluster_metadata is not None and self.bootstrap_servers is not None:
+            raise ValueError("either a living cluster is asked, or a copy of the controllers' log is read")
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,9 @@ class StoredTopics:
             file = None if source.command_config is None else Path(source.command_config)
             client = read_command_config(source.bootstrap_servers, file)
             cluster_id, view = ask_cluster(client, names)
+            if source.cluster_id not in (None, cluster_id):
+                why = f"is cluster {cluster_id}, not {source.cluster_id}"
+                raise UnknownClusterError("read topics", source.bootstrap_servers, why)
             for topic, why in view.left_out.items():
                 raise UnknownClusterError(
                     "read topics", topic, why, "may this client describe it, and its configuration?"

@@ -20,6 +20,7 @@ from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from plugin.remote_wal_storage_manager import blobs_of
+from recovery.cluster_view import ClusterView
 from recovery.errors import UnknownClusterError
 from recovery.metadata.inventory import from_metadata
 from tests.kafka_log.batches import batch
@@ -27,7 +28,7 @@ from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
 from tests.recovery.stored_objects import records
 from tests.recovery.test_topic_rebuild import TopicInMemory
 from tests.topic_reader.written import BASE_MS, CONTROL, TRANSACTIONAL, Written, marker, written_batch
-from topic_reader import decompression, isolation
+from topic_reader import decompression, isolation, sources
 from topic_reader.read import IsolationLevel, Position
 from topic_reader.sources import StoredTopics
 from topic_reader.stored_log import DataLossError, StoredBatch
@@ -188,6 +189,13 @@ def test_a_topic_is_known_by_its_id_where_no_controllers_log_is_left(ruins: Ruin
     found = remote_wal.read(topic_id_to_text(ORDERS.topic_id), 0, where)
     assert [record.offset for record in found] == [0, 1, 2, 3, 4]
     with pytest.raises(UnknownClusterError, match="give the topic's id"):
+        list(remote_wal.read("orders", 0, where))
+
+
+def test_a_living_cluster_must_be_the_one_that_is_named(ruins: Ruins, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "ask_cluster", lambda *_: (CLUSTER, ClusterView({})))
+    where = remote_wal.Source(ruins.directory / "server.properties", "b:9092", cluster_id="another")
+    with pytest.raises(UnknownClusterError, match=f"b:9092: is cluster {CLUSTER}, not another"):
         list(remote_wal.read("orders", 0, where))
 
 

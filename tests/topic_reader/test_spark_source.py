@@ -12,7 +12,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_tex
 from recovery.errors import RecoveryError, UnknownClusterError
 from tests.kafka_log.batches import batch
 from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
-from tests.recovery.ruins import ORDERS, Ruins
+from tests.recovery.ruins import CLUSTER, ORDERS, Ruins
 from tests.topic_reader.test_read import COMMITTED, transactions
 from tests.topic_reader.written import BASE_MS, TRANSACTIONAL, Written, marker, written_batch
 from topic_reader import spark_source
@@ -448,6 +448,9 @@ def test_an_option_with_a_misspelt_name_or_value_is_refused_and_says_what_is_mea
         ({"assign": '{"orders": [3]}'}, "no partition 3"),
         ({"subscribe": "order"}, "no topic of this name"),
         ({"commandConfig": "client.properties"}, "bootstrap servers"),
+        ({"kafka.bootstrap.servers": "b:9092"}, "either a living cluster is asked, or a copy of the controllers' log"),
+        ({"clusterId": "another"}, f"is of cluster {CLUSTER}, not another"),
+        ({"columns": "key", "includeHeaders": "true"}, "includeHeaders has no effect"),
         ({"settledMs": "1"}, "no effect"),
         ({"assign": '{"orders": [0, 0]}'}, "has a partition twice"),
         ({"assign": '{"orders": [0], "orders": [1]}'}, "orders stands twice"),
