@@ -66,7 +66,7 @@ def release(out: Path, key_file: Path | None) -> None:
     version = wheel.name.split("-")[1]
     lock = _python(environment, str(ROOT / "deploy" / "packages" / "host_lock.py"))
     (out / "host.lock").write_text(lock)
-    shutil.copyfile(ROOT / "deploy" / "image" / "Dockerfile", out / "Dockerfile")
+    shutil.copytree(ROOT / "deploy" / "image", out, dirs_exist_ok=True)
     _tell("chart")
     (out / f"{NAME}-chart-{version}.tgz").write_bytes(chart(ROOT / "deploy" / "helm", epoch))
     (out / "sbom.cdx.json").write_text(bill_of_materials(version, lock))

@@ -1,4 +1,4 @@
-"""Pods of the chart, played on this machine: what the kubelet does with a rendered StatefulSet, and nothing more.
+"""Pods of the chart, played on this machine: what the kubelet does with a rendered manifest, and nothing more.
 
 A pod is a network namespace with a hosts file. Each container is a process there with mounts of its own, which starts
 by the manifest's command, arguments and variables. Images are played by directories: Kafka's scripts start this
@@ -116,7 +116,8 @@ class Node:
             f"{self.hosts.address(one)} {pod}.{domain} {pod}.{domain}.cluster.local"
             for pod, one in self.numbers.items()
         ]
-        text = "\n".join(["127.0.0.1 localhost", *pods]) + "\n"
+        bootstrap = f"{self.hosts.address(next(iter(self.numbers.values())))} {RELEASE}-bootstrap.{NAMESPACE}.svc"
+        text = "\n".join(["127.0.0.1 localhost", *pods, bootstrap]) + "\n"
         directories = [Path("/etc/netns") / self.hosts.namespace(one) for one in self.hosts.broker_ids]
         try:
             for directory in directories:
@@ -129,11 +130,12 @@ class Node:
 
 
 class Pod:
-    """One pod of a StatefulSet. Its volumes for claims outlive it."""
+    """One pod of a StatefulSet, or of another `kind` of the pod's name. Its volumes for claims outlive it."""
 
-    def __init__(self, node: Node, name: str) -> None:
+    def __init__(self, node: Node, name: str, kind: str = "StatefulSet") -> None:
         self.node = node
         self.name = name
+        self._kind = kind
         self.address = node.hosts.address(node.numbers[name])
         self.directory = node.directory / name
         self._processes: dict[str, ManagedProcess] = {}
@@ -142,15 +144,23 @@ class Pod:
 
     def start(self) -> None:
         """Start containers as the kubelet does: each when the sidecar before it has started."""
-        self._set = of_kind(self.node.manifests, "StatefulSet")[self.name.rpartition("-")[0]]
+        name = self.name.rpartition("-")[0] if self._kind == "StatefulSet" else self.name
+        self._set = of_kind(self.node.manifests, self._kind)[name]
         self._made = containers(self._set)
         self._make_volumes()
-        sidecars = {one["name"] for one in self._set["spec"]["template"]["spec"]["initContainers"]}
+        first = {one["name"] for one in self._set["spec"]["template"]["spec"].get("initContainers", [])}
         for name, container in self._made.items():
             process = self._processes[name] = self._process(container)
             process.start()
-            if name in sidecars and "startupProbe" in container:
+            if name in first and "restartPolicy" not in container:
+                assert self.exit_code(name) == 0, self.log(name)
+            elif name in first and "startupProbe" in container:
                 wait_until(partial(self._has_started, name), f"{self.name}: {name} has started", PATIENCE_S)
+
+    def exit_code(self, container: str, timeout_s: float = PATIENCE_S) -> int | None:
+        """Wait for a container's end."""
+        self._processes[container].wait_for_exit(timeout_s)
+        return self._processes[container].exit_code
 
     def _has_started(self, name: str) -> bool:
         assert self._processes[name].is_alive(), self.log(name)
@@ -206,8 +216,20 @@ class Pod:
                     os.kill(one, signal.SIGKILL)
             process.kill()  # which waits for it, too
 
+    def lose_claims(self) -> None:
+        """Lose what outlives a pod."""
+        for one in self._set["spec"]["volumeClaimTemplates"]:
+            shutil.rmtree(self.directory / one["metadata"]["name"])
+
     def log(self, container: str) -> str:
         return (self.directory / f"{container}.log").read_text(errors="replace")
+
+    def describe(self) -> dict[str, Any]:
+        """What the agent says of itself."""
+        code, text = self._ask_agent("/describe")
+        assert code == 200, text
+        found: dict[str, Any] = json.loads(text)
+        return found
 
     def metrics(self) -> str:
         """What Prometheus reads of the agent, at the port that the manifest names."""
@@ -245,9 +267,12 @@ class Pod:
 
     def _make_volumes(self) -> None:
         spec = self._set["spec"]
-        kept = [one["metadata"]["name"] for one in spec["volumeClaimTemplates"]]
+        kept = [one["metadata"]["name"] for one in spec.get("volumeClaimTemplates", [])]
         for one in spec["template"]["spec"]["volumes"]:
-            self._make_volume(one)
+            if "persistentVolumeClaim" in one:
+                kept.append(one["name"])
+            else:
+                self._make_volume(one)
         for name in kept:
             (self.directory / name).mkdir(parents=True, exist_ok=True)
 

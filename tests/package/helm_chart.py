@@ -65,7 +65,7 @@ def of_kind(manifests: list[dict[str, Any]], kind: str) -> dict[str, dict[str, A
 def containers(stateful_set: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """All containers of a pod in the order of their starts, by their names."""
     pod = stateful_set["spec"]["template"]["spec"]
-    return {one["name"]: one for one in (*pod["initContainers"], *pod["containers"])}
+    return {one["name"]: one for one in (*pod.get("initContainers", []), *pod["containers"])}
 
 
 def environment(container: Mapping[str, Any], pod: str, address: str) -> dict[str, str]:

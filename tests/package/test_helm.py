@@ -5,6 +5,8 @@ in `test_scaling`.
 """
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import yaml
 
 from agent.settings.http_listener import check_http_listener
 from agent.settings_file import agent_settings
-from kafka_log.broker_files.server_properties import load_broker_properties
+from cli.takeover.host_properties import faults, host_properties
+from kafka_log.broker_files.java_properties import parse_properties
+from kafka_log.broker_files.server_properties import load_broker_properties, parse_broker_properties
 from local_cluster.go_programs import GoProgramMissingError
 from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
@@ -23,6 +27,7 @@ from tests.package.helm_chart import (
     VALUES,
     ZONES,
     containers,
+    environment,
     helm,
     of_kind,
     rendered,
@@ -39,6 +44,7 @@ ALL = values(
     drainOnScaleIn=True,
     joinOnScaleOut=True,
     balance={"enabled": True},
+    takeover={"zone": "az1", "ordinal": 0, "inZone": "az2", "options": ["--heir=10"]},
     terminationGracePeriodSeconds=3600,
     certificates={"issuer": {"name": "agents", "kind": "ClusterIssuer"}},
     podMonitor={"enabled": True, "labels": {"release": "prometheus"}},
@@ -128,6 +134,8 @@ def test_the_oldest_kubernetes_is_one_that_has_native_sidecars() -> None:
         ({"drainOnScaleIn": True}, "drainOnScaleIn needs at least 180"),
         ({"images": {"agent": ""}}, "agent"),
         ({"scheduling": {"spread": "always"}}, "spread"),
+        ({"takeover": {"zone": "az4", "inZone": "az1"}}, 'takeover.zone: there is no zone "az4"'),
+        ({"takeover": {"zone": "az1"}}, 'takeover.inZone: there is no zone ""'),
     ],
 )
 def test_wrong_values_are_refused_by_their_name(more: dict[str, Any], told: str) -> None:
@@ -184,8 +192,11 @@ def test_every_command_exists_with_its_options() -> None:
     agent = containers(sets()["kafka-az1"])["agent"]
     assert agent["args"][0] == "agent"
     assert is_command("", agent["args"])
-    [balance] = of_kind(rendered(ALL), "Deployment")["kafka-balance"]["spec"]["template"]["spec"]["containers"]
-    assert is_command("", balance["args"])
+    made = rendered(ALL)
+    for one in (of_kind(made, "Deployment")["kafka-balance"], of_kind(made, "Job")["kafka-takeover-0"]):
+        [container] = one["spec"]["template"]["spec"]["containers"]
+        assert is_command("", container["args"])
+        assert "--bootstrap-server=kafka-bootstrap.streams.svc:9092" in container["args"], "as certificates name it"
 
 
 def test_a_pod_is_ready_when_its_broker_is() -> None:
@@ -296,6 +307,35 @@ def test_the_broker_is_asked_about_before_it_ends_and_has_time_left_then() -> No
     assert "DRAIN_SECONDS" not in names
 
 
+# A dead broker's place.
+
+
+def test_the_job_of_a_takeover_says_all_of_its_host_and_has_the_dead_pods_names(tmp_path: Path) -> None:
+    assert not of_kind(rendered(VALUES), "Job"), "off by default"
+    made = rendered(ALL)
+    [job] = of_kind(made, "Job").values()
+    pod, spec = job["spec"]["template"], job["spec"]["template"]["spec"]
+    headless, bootstrap = (of_kind(made, "Service")[name]["spec"]["selector"] for name in ("kafka", "kafka-bootstrap"))
+    assert headless == bootstrap == pod["metadata"]["labels"], "and it is no pod of the StatefulSet, or the budget"
+    assert (spec["hostname"], spec["subdomain"]) == ("kafka-az1-0", "kafka")
+    assert spec["nodeSelector"]["topology.kubernetes.io/zone"] == VALUES["zones"][1]["topologyZone"]
+    of_dead, of_job = containers(of_kind(made, "StatefulSet")["kafka-az1"]), containers(job)
+    told, words = environment(of_job["configure"], "no-field", "10.0.0.9"), of_job["configure"]["command"][2:]
+    assert told == environment(of_dead["configure"], "kafka-az1-0", "10.0.0.9")
+    assert words == of_dead["configure"]["command"][-4:]
+    assert mounts(of_job["configure"]) == mounts(of_dead["configure"])
+
+    file, own = write_configuration(made, "az1", 0, tmp_path), tmp_path / "host.properties"
+    shell, option, script, *_ = of_job["takeover"]["command"]
+    script = script.replace("/etc/kafka/server.properties", str(file)).replace("/tmp/host.properties", str(own))
+    told = environment(of_job["takeover"], "no-field", "10.0.0.9")
+    subprocess.run([shell, option, script, "sh", "true"], env={**os.environ, **told}, check=True)
+    dead, keys = load_broker_properties(file), parse_properties(own.read_bytes())
+    here = parse_broker_properties(host_properties(dead.raw, keys, tmp_path / "place"), file)
+    missing = [fault for fault in faults(dead, keys, here) if "/etc/remote-wal" not in fault]
+    assert (missing, here.rack) == ([], "az2")
+
+
 # Beside pods.
 
 
@@ -379,7 +419,9 @@ def test_services_and_the_budget_choose_the_pods_of_all_zones() -> None:
     assert budget["maxUnavailable"] == 1
     chosen = headless["selector"]
     assert chosen == bootstrap["selector"] == budget["selector"]["matchLabels"]
+    assert budget["selector"]["matchExpressions"] == [{"key": "zone", "operator": "Exists"}]
     for one in of_kind(made, "StatefulSet").values():
+        assert "zone" in one["spec"]["template"]["metadata"]["labels"]
         assert chosen.items() <= one["spec"]["template"]["metadata"]["labels"].items()
         assert one["spec"]["serviceName"] == "kafka"
     balancing = of_kind(rendered(ALL), "Deployment")["kafka-balance"]["spec"]["template"]["metadata"]["labels"]

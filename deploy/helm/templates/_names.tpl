@@ -30,6 +30,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ ternary "SSL" "PLAINTEXT" .Values.tls }}
 {{- end }}
 
+{{/* By the name in the brokers' certificates. */}}
+{{- define "bootstrap" -}}
+{{ .Release.Name }}-bootstrap.{{ .Release.Namespace }}.svc:9092
+{{- end }}
+
 {{/* How agents reach the brokers' client listener. */}}
 {{- define "clientConfig" -}}
 {{ ternary "/etc/remote-wal-client/client.properties" "/etc/kafka/client.properties" (ne .Values.clientSecret "") }}
@@ -137,6 +142,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- if and .Values.rollout (not (has .Values.rollout $names)) -}}
 {{- fail (printf "rollout: there is no zone %s" .Values.rollout) -}}
+{{- end -}}
+{{- if .Values.takeover.zone -}}
+{{- range $key := list "zone" "inZone" -}}
+{{- if not (has (get $.Values.takeover $key) $names) -}}
+{{- fail (printf "takeover.%s: there is no zone %q" $key (get $.Values.takeover $key)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- if and .Values.drainOnScaleIn (lt (int .Values.terminationGracePeriodSeconds) 180) -}}
 {{- fail "terminationGracePeriodSeconds: drainOnScaleIn needs at least 180, and hours where there is much to move" -}}
