@@ -18,7 +18,7 @@ from rlm.write_path.uploads.combine_task import PretendedUploads, RLMWalCombineT
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
-from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher, MemoryStorage
+from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 
 PARTITION = TopicIdPartition(TopicId(b"c" * 16), 3)
 STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -69,54 +69,6 @@ def item(first_offset: int, leader_epoch: int = 2) -> MetaQueueItem:
 
 async def begun(rig: Rig, sequence: int) -> None:
     assert await asyncio.to_thread(rig.storage.copy_begun[sequence].wait, 10)
-
-
-async def test_whichever_upload_ends_first_metadata_goes_out_in_the_order_of_the_sequence(rig: Rig) -> None:
-    rig.storage.hold_copies(0, 1, 2, 3)
-    held = rig.storage.copies_held
-    assert held is not None
-    uploads = []
-    for sequence in range(4):
-        uploads.append(asyncio.create_task(rig.task.combine([item(10 * sequence)])))
-        await begun(rig, sequence)
-    rig.storage.copy_faults = []
-    for sequence in (2, 3, 1):
-        held[sequence].set()
-        stored = await uploads[sequence]
-        assert stored is not None
-        assert stored.combined_segment_id.sequence == sequence
-    assert rig.publisher.sequences(STARTED) == [0, 1, 2, 3]
-    assert rig.publisher.sequences(FINISHED) == []
-    assert rig.task.unpublished == 3
-    held[0].set()
-    await uploads[0]
-    assert rig.publisher.sequences(FINISHED) == [0, 1, 2, 3]
-    assert rig.task.unpublished == 0
-
-
-async def test_a_failed_upload_holds_up_none_behind_it_and_its_number_is_never_used_again(rig: Rig) -> None:
-    rig.storage.copy_faults = [FAIL_BEFORE, FAIL_AFTER, None]
-    assert await rig.task.combine([item(0)]) is None
-    assert await rig.task.combine([item(0)]) is None
-    stored = await rig.task.combine([item(0)])
-    assert stored is not None
-    assert stored.combined_segment_id == CombinedSegmentId(1, 77, 2)
-    assert rig.publisher.sequences(FINISHED) == [2]
-    assert sorted(segment.sequence for segment in rig.storage.objects) == [1, 2]
-
-
-async def test_what_is_published_says_where_each_item_lies(rig: Rig) -> None:
-    items = [item(0), item(10, leader_epoch=3)]
-    stored = await rig.task.combine(items)
-    assert stored is not None
-    started, finished = rig.publisher.published
-    assert (started.entries, started.state, started.event_timestamp_ms) == ((), STARTED, 1_700_000_000_000)
-    assert finished.entries == stored.entries
-    assert finished.size_bytes == stored.size_bytes == len(rig.storage.objects[stored.combined_segment_id])
-    for queued, entry in zip(items, stored.entries, strict=True):
-        assert rig.storage.records_of(stored.combined_segment_id, entry) == bytes(queued.records)
-        assert (entry.first_offset, entry.last_offset) == (queued.first_offset, queued.last_offset)
-        assert entry.leader_epoch == queued.leader_epoch
 
 
 async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops_uploads(

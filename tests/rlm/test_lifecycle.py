@@ -224,21 +224,6 @@ async def test_the_records_of_an_object_that_somebody_else_deleted_are_uploaded_
     agent.close()
 
 
-async def test_an_object_that_appears_after_its_deletion_is_deleted_again() -> None:
-    world = World()
-    agent = AgentOfWorld(world)
-    await agent.upload(0)
-    objects = dict(world.storage.objects)
-    await agent.live_for(RETENTION_MS + 2 * GRACE_MS)
-    world.storage.objects.update(objects)
-    world.now_ms += TTL_MS
-    [found] = agent.orphans.compare([BROKER])[BROKER].disagreements
-    assert found.kind is Kind.DELETED
-    agent.heal()
-    agent.close()
-    assert_nothing_is_left(world)
-
-
 async def test_links_end_when_the_deletion_starts_and_the_object_is_there_for_the_grace_time() -> None:
     world = World()
     agent = AgentOfWorld(world)
@@ -280,19 +265,6 @@ async def test_a_deletion_that_failed_or_whose_outcome_is_unknown_is_made_again(
     assert metric_value(agent.metrics.deletion_failures.labels("timeout")) == 2
     agent.close()
     assert_nothing_is_left(world)
-
-
-async def test_what_is_wanted_again_is_not_deleted_at_the_last_moment() -> None:
-    world = World()
-    agent = AgentOfWorld(world)
-    await agent.upload(0)
-    world.now_ms += RETENTION_MS
-    await agent.expiration.run_once()
-    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
-    await agent.live_for(10 * GRACE_MS)
-    assert len(world.storage.objects) == 1
-    assert metric_value(agent.metrics.deletions_held_back) > 0
-    agent.close()
 
 
 def _wanted_again(agent: AgentOfWorld) -> None:

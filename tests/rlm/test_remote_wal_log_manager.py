@@ -62,22 +62,6 @@ def test_a_run_that_ends_where_the_log_was_rolled_says_that_there_is_more(tmp_pa
     task.close()
 
 
-async def test_the_object_and_its_metadata_hold_what_the_listener_was_told(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.assign(0)
-        rig.log().append(3, leader_epoch=4)
-        rig.log().append(2, leader_epoch=5)
-        await rig.all_stored()
-    for segment in rig.listener.uploaded:
-        for item, entry in zip(segment.items, segment.entries, strict=True):
-            assert rig.storage.records_of(segment.combined_segment_id, entry) == bytes(item.records)
-            assert {batch.leader_epoch for batch in item.batches} == {entry.leader_epoch}
-    published = [record for record in rig.publisher.published if record.state == FINISHED]
-    assert [record.combined_segment_id for record in published] == [
-        segment.combined_segment_id for segment in rig.listener.uploaded
-    ]
-
-
 async def test_the_backlog_is_bounded_while_the_store_is_down_and_nothing_is_lost(tmp_path: Path) -> None:
     async with running(tmp_path, queue_bytes=3000, queue_items=10) as rig:
         rig.storage.copies_fail = True
