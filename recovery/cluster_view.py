@@ -85,6 +85,8 @@ class ClusterView:
     """Known ids of the brokers' log directories, by broker."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Why topics are left out of which too little is told to plan their logs, by name. Some are among `topics`."""
+    names: Collection[str] = ()
+    """All that a living cluster lists, whatever of them was asked for."""
     settings_unknown: str = ""
     """Why the agents' settings are not known, and so not which topics Kafka hides from this client."""
 
@@ -216,7 +218,7 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
         listing = cluster.listing()
         wanted = sorted(listing.topics if names is None else listing.topics.keys() & set(names))
         if not wanted:
-            return listing.cluster_id, ClusterView({})
+            return listing.cluster_id, ClusterView({}, names=listing.topics.keys())
         described, left_out = [], dict[str, str]()
         for topic in cluster.topics(wanted):
             if not topic.error_code:
@@ -255,7 +257,7 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
         )
         for topic in described
     }
-    return listing.cluster_id, ClusterView(topics, left_out=left_out)
+    return listing.cluster_id, ClusterView(topics, left_out=left_out, names=listing.topics.keys())
 
 
 def with_hidden(view: ClusterView, client: KafkaClientConfig, known: Mapping[str, TopicSettings]) -> ClusterView:

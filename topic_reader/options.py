@@ -4,12 +4,12 @@ A name or a value that is not known is an error that says what was meant. Nothin
 because a misspelt option would change which records are read.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
+from plugin.errors import meant
 from topic_reader.read import IsolationLevel
 from topic_reader.sources import Source
 
@@ -120,10 +120,8 @@ def _value(key: str, text: str) -> tuple[str, Any]:
         raise ValueError(f"{name}: {error}") from error
 
 
-def _meant(word: str, known: Iterable[str]) -> str:
-    by_lower_case = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
-    return f"; is {by_lower_case[found[0]]} meant?" if found else f"; known are {', '.join(by_lower_case.values())}"
+def _meant(word: str, known: Collection[str]) -> str:
+    return meant(word, known) or f"; known are {', '.join(known)}"
 
 
 def _one_of(*words: str) -> Callable[[str], str]:

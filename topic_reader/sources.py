@@ -28,7 +28,7 @@ from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.topic_session import newest_snapshot, read_metadata
 from plugin.archive_storage import ArchiveStorage
-from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError, meant
 from plugin.format.entry_column_batches import LogFilter
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
@@ -107,7 +107,7 @@ class StoredTopics:
         else:
             cluster_id, view = _without_brokers(source, broker.metadata_log_dir)
         by_name = {topic.name: topic for topic in view.topics.values()}
-        topics = {name: by_name.get(name) or _by_id(name) for name in names}
+        topics = {name: by_name.get(name) or _by_id(name, view.names or by_name) for name in names}
         stores, state_directory = StoreSettings.of(broker, settings, cluster_id), settings.process.state_directory
         return cls(stores, topics, client, source.from_objects, state_directory)
 
@@ -318,9 +318,10 @@ def _without_brokers(source: Source, metadata_log_dir: Path) -> tuple[str, Clust
     return source.cluster_id, ClusterView({})
 
 
-def _by_id(text: str) -> TopicView:
+def _by_id(text: str, known: Collection[str]) -> TopicView:
     try:
         return TopicView(text, topic_id_from_text(text), {}, {})
     except ValueError as error:
-        hint = "without a cluster, or cluster_metadata, give the topic's id"
-        raise UnknownClusterError("read topics", text, "no topic of this name is known", hint) from error
+        hint = "" if known else "without a cluster, or cluster_metadata, give the topic's id"
+        what = f"no topic of this name is known{meant(text, known)}"
+        raise UnknownClusterError("read topics", text, what, hint) from error

@@ -37,7 +37,7 @@ _WINDOW_BYTES = 32 * 1024 * 1024
 
 _NOT_THERE = "are in no readable object"
 _INLINE = (GapReason.NOT_WANTED, GapReason.BEFORE_UPLOAD)
-_WENT_INLINE = "went inline and were never stored; from now on they are, with remote-wal topics set --wal-retention-ms"
+_WENT_INLINE = "went inline and were never stored; from now on they are, with remote-wal topics enable --wal-retention-ms -2"
 
 
 class DataLossError(RecoveryError):

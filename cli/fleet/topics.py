@@ -128,7 +128,8 @@ def set_(
     now = _settings_that_count(topics, known)
     for topic, settings in now.items():
         if not settings.enable:
-            raise typer.BadParameter(f"{topic} is not enabled{meant(topic, known.topics)}", param_hint="TOPIC...")
+            hint = meant(topic, known.topics) or f": first remote-wal topics enable {topic}"
+            raise typer.BadParameter(f"{topic} is not enabled{hint}", param_hint="TOPIC...")
     changed = _changed(now, changes)
     if wal_retention_ms is not None:
         _check_retention(changed, client)
@@ -350,8 +351,9 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
 
     from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.settings_table import TOPICS
+    from metadata_topic.settings.setting_keys import FIELDS, text_of
     from metadata_topic.settings.settings_topic import SettingsWriter
-    from metadata_topic.settings.topic_settings import ENABLE_KEY, check_topic
+    from metadata_topic.settings.topic_settings import ENABLE_KEY, TopicSettings, check_topic
 
     try:
         for topic in wanted:
@@ -367,8 +369,11 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
     if json:
         tell_json({"topics": [{"name": topic, ENABLE_KEY: is_on} for topic, is_on in enabled.items()]})
         return
-    for topic, is_on in enabled.items():
-        typer.echo(f"{topic}: {ENABLE_KEY}={str(is_on).lower()}")
+    default = TopicSettings()
+    for topic, settings in wanted.items():
+        told = ((key, text_of(settings or default, key)) for key in FIELDS)
+        shown = (f"{key}={text}" for key, text in told if key == ENABLE_KEY or text != text_of(default, key))
+        typer.echo(f"{topic}: {', '.join(shown)}")
     for policy in sorted({str(one.link_policy) for one in wanted.values() if one is not None and one.enable}):
         typer.echo(what_it_does(policy, _measured(client)))
 

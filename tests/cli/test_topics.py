@@ -45,6 +45,18 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     assert written == [{"orders": expected}]
 
 
+def test_the_answer_names_every_setting_that_is_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SimpleNamespace(put=lambda *_: None, close=lambda: None)
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: SettingsTable())
+    monkeypatch.setattr(settings_topic, "SettingsWriter", lambda _client: writer)
+    monkeypatch.setattr(topics_module, "_check_retention", lambda *_args, **_kinds: None)
+    monkeypatch.setattr(topics_module, "_existing", lambda wanted, _client: dict.fromkeys(wanted))
+    monkeypatch.setattr(topics_module, "_measured", lambda _client: [])
+    words = ["topics", "enable", "orders", "--wal-retention-ms", "-2", "--bootstrap-server", "nowhere:1"]
+    told = CliRunner().invoke(main_module.build_app(), words).stdout
+    assert told.startswith("orders: remote.wal.storage.enable=true, remote.wal.retention.ms=-2\ncost: ")
+
+
 KEPT = TopicSettings(True, LinkPolicy.COST, 40, archive=True, wal_retention_ms=-2)
 
 
@@ -135,6 +147,13 @@ def test_a_setting_is_changed_and_the_others_stay(
         main_module.build_app(), ["topics", "set", *arguments, "--bootstrap-server", "nowhere:1"]
     )
     assert (result.exit_code, written) == (0 if expected else 2, expected), result.output
+
+
+def test_who_sets_what_a_topic_without_settings_keeps_is_told_to_enable_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
+    words = ["topics", "set", "other", "--wal-retention-ms", "-2", "--bootstrap-server", "nowhere:1"]
+    result = CliRunner().invoke(main_module.build_app(), words)
+    assert (result.exit_code, "remote-wal topics enable other" in result.output) == (2, True), result.output
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,9 @@ def test_a_stream_that_starts_at_the_end_gives_what_comes_after_it(spark: SparkS
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"failOnDataLos": "false"}, "there is no option failOnDataLos; is failOnDataLoss meant?"),
+        ({"failOnDataLos": "false"}, "there is no option failOnDataLos (is failOnDataLoss meant?)"),
         ({"brokerConfig": "/nowhere/server.properties"}, "No such file or directory: '/nowhere/server.properties'"),
-        ({"subscribe": "order"}, "read topics order: no topic of this name is known"),
+        ({"subscribe": "order"}, "read topics order: no topic of this name is known (is orders meant?)"),
         ({"endingOffsets": '{"orders": {"0": 80}}'}, "read orders-0: offsets 40 to 79 are in no readable object"),
     ],
 )
