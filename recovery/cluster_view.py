@@ -22,7 +22,7 @@ from kafka_cluster.answers import (
     error_text,
 )
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import EARLIEST, KafkaCluster
+from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.broker_files.cluster_metadata import DIRECTORY_NAME, KRaftImage, read_cluster_metadata
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -258,6 +258,19 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
         for topic in described
     }
     return listing.cluster_id, ClusterView(topics, left_out=left_out, names=listing.topics.keys())
+
+
+def log_ends(client: KafkaClientConfig, topic: TopicView) -> dict[int, int]:
+    """Return where the leaders say that the topic's logs end, of partitions that have one. Raises UnknownClusterError.
+
+    Blocks.
+    """
+    asked = [(topic.name, number) for number in topic.partitions]
+    try:
+        ends, _refused = _told(KafkaCluster(client, _CLIENT_ID, _REQUEST_TIMEOUT_S).offsets(asked, LATEST))
+    except KafkaClusterError as error:
+        raise UnknownClusterError("ask cluster", client.bootstrap_servers, error.reason) from error
+    return {number: end for (_name, number), end in ends.items()}
 
 
 def with_hidden(view: ClusterView, client: KafkaClientConfig, known: Mapping[str, TopicSettings]) -> ClusterView:

@@ -33,7 +33,7 @@ from plugin.format.entry_column_batches import LogFilter
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from plugin.store_loop import ask_each
-from recovery.cluster_view import ClusterView, TopicView, ask_cluster, read_kraft_view
+from recovery.cluster_view import ClusterView, TopicView, ask_cluster, log_ends, read_kraft_view
 from recovery.errors import UnknownClusterError
 from recovery.logs.log_directory_target import identity_in
 from recovery.logs.log_plan import LogRuns
@@ -41,7 +41,7 @@ from recovery.logs.run_reader import RunReader
 from recovery.metadata.inventory import Inventory, from_metadata, from_objects, look_until_steady, take_in_told
 from recovery.metadata.topic_rebuild import read_snapshots
 from recovery.patience import Patience
-from topic_reader.stored_log import KnownLog, StoredLog, report
+from topic_reader.stored_log import WENT_INLINE, KnownLog, StoredLog, report
 
 _PATIENCE_S = 300.0
 _FOOTERS_KEPT = 100_000
@@ -189,12 +189,26 @@ class OpenTopics:
         return from_metadata(store, archived, storage, archive, patience=patience, wanted=wanted)
 
     def check_complete(self, *, fail_on_data_loss: bool) -> None:
-        """Raise UnknownClusterError if nothing is stored, and what `check_readable` does."""
+        """Raise UnknownClusterError if nothing is stored, DataLossError or log it if nothing of a topic is.
+
+        And what `check_readable` does.
+        """
         inventory = self._looked()
         if not inventory.objects and not inventory.lost_objects and not inventory.unanswered:
             cluster_id, hint = self.topics.stores.context.cluster_id, "are bucket, prefix and cluster id right?"
             raise UnknownClusterError("read topics", f"cluster {cluster_id}", "the store has no records of it", hint)
-        self.check_readable(fail_on_data_loss=fail_on_data_loss)
+        if self.check_readable(fail_on_data_loss=fail_on_data_loss):
+            stored = {one.topic_id for one in inventory.partitions()}
+            for topic, view in self.topics.topics.items():
+                if view.partitions and view.topic_id not in stored and not self._is_empty(view):
+                    report(topic, f"all its records {WENT_INLINE}", fail_on_data_loss=fail_on_data_loss)
+
+    def _is_empty(self, view: TopicView) -> bool:
+        """Return whether a living cluster says that the topic has no records. Raises UnknownClusterError."""
+        client = self.topics.client
+        return client is not None and all(
+            end == view.partitions[number].log_start for number, end in log_ends(client, view).items()
+        )
 
     def check_readable(self, *, fail_on_data_loss: bool) -> bool:
         """Raise DataLossError, or log it and return False, if buckets, objects or the metadata are not wholly known."""

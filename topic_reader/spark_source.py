@@ -104,8 +104,10 @@ class _Reader:
         self._fails = options.fails_on_data_loss
         self._topics = StoredTopics.find(options.source, options.topics)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the records of one split, in a task."""
+        if partition is None:  # Spark has one task without a split for what has none
+            return
         topic, number, start, end, topic_id, *planned = partition.value
         with _in_one_sentence(), self._topics.opened() as topics:
             batches = visible_batches(

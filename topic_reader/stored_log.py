@@ -37,7 +37,9 @@ _WINDOW_BYTES = 32 * 1024 * 1024
 
 _NOT_THERE = "are in no readable object"
 _INLINE = (GapReason.NOT_WANTED, GapReason.BEFORE_UPLOAD)
-_WENT_INLINE = "went inline and were never stored; from now on they are, with remote-wal topics enable --wal-retention-ms -2"
+WENT_INLINE = (
+    "went inline and were never stored; from now on they are, with remote-wal topics enable --wal-retention-ms -2"
+)
 
 
 class DataLossError(RecoveryError):
@@ -99,7 +101,7 @@ class KnownLog:
     def plan(self, start: int, end: int, *, fail_on_data_loss: bool) -> RangePlan:
         """Return what to read for offsets [start, end). Raises DataLossError."""
         plan, is_inline = self.find(start, end)
-        why = _WENT_INLINE if is_inline else _NOT_THERE
+        why = WENT_INLINE if is_inline else _NOT_THERE
         report_loss(self.name, plan.lost, why, fail_on_data_loss=fail_on_data_loss)
         return plan
 

@@ -350,8 +350,8 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
     from dataclasses import replace
 
     from metadata_topic.records.errors import TopicSettingsError
-    from metadata_topic.settings.settings_table import TOPICS
     from metadata_topic.settings.setting_keys import FIELDS, text_of
+    from metadata_topic.settings.settings_table import TOPICS
     from metadata_topic.settings.settings_topic import SettingsWriter
     from metadata_topic.settings.topic_settings import ENABLE_KEY, TopicSettings, check_topic
 

@@ -20,6 +20,7 @@ from recovery.metadata.footers import UnreadableObject, read_footers
 from tests.kafka_log.batches import batch
 from tests.metadata_topic.fake_topic import FakeTopic
 from tests.recovery.ruins import ORDERS, PAYMENTS, Ruins
+from topic_reader import sources
 from topic_reader.sources import OpenTopics, Source, StoredTopics
 from topic_reader.stored_log import DataLossError
 
@@ -120,6 +121,24 @@ def test_what_nobody_published_is_found_where_it_is_missed(world: World, opened:
         with pytest.raises(DataLossError, match="15 to 19"):
             opened.log("orders", 0).plan(0, 25)
     assert world.listings == listings + 1, "a second listing would tell no more"
+
+
+@pytest.mark.parametrize("log_end", [3, 7])
+def test_a_topic_of_which_nothing_is_stored_is_a_loss_unless_brokers_say_that_it_is_empty(
+    world: World, monkeypatch: pytest.MonkeyPatch, log_end: int
+) -> None:
+    world.finish(0)
+    config, controller = world.ruins.directory / "server.properties", world.ruins.directory / "controller"
+    [view] = StoredTopics.find(Source(config, cluster_metadata=controller), ["payments"]).topics.values()
+    view = replace(view, partitions={2: replace(view.partitions[2], log_start=3)})
+    monkeypatch.setattr(sources, "log_ends", lambda _client, _topic: {2: log_end})
+    with replace(world.topics, topics={"payments": view}).opened() as topics:
+        topics.check_complete(fail_on_data_loss=False)
+        if log_end == 3:
+            topics.check_complete(fail_on_data_loss=True)
+        else:
+            with pytest.raises(DataLossError, match=r"payments: all its records went inline .* topics enable"):
+                topics.check_complete(fail_on_data_loss=True)
 
 
 @pytest.mark.parametrize("seed", range(4))

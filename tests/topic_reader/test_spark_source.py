@@ -12,7 +12,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_tex
 from recovery.errors import RecoveryError, UnknownClusterError
 from tests.kafka_log.batches import batch
 from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
-from tests.recovery.ruins import CLUSTER, ORDERS, Ruins
+from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
 from tests.topic_reader.test_read import COMMITTED, transactions
 from tests.topic_reader.written import BASE_MS, TRANSACTIONAL, Written, marker, written_batch
 from topic_reader import spark_source
@@ -466,6 +466,15 @@ def test_an_option_that_cannot_be_meant_is_refused(ruins: Ruins, more: dict[str,
 def test_a_store_without_anything_of_the_cluster_is_not_taken_for_an_empty_topic(ruins: Ruins) -> None:
     with pytest.raises(UnknownClusterError, match="the store has no records of it"):
         planned(ruins)
+
+
+def test_a_topic_of_which_nothing_is_stored_is_no_empty_one_unless_losses_may_be(ruins: Ruins) -> None:
+    ruins.upload(1, (PAYMENTS, 0, 0, batch(0, 10)))
+    with pytest.raises(DataLossError, match=r"orders: all its records went inline .* topics enable"):
+        planned(ruins)
+    reader = made(ruins, failOnDataLoss="false").reader(StructType())
+    assert reader.partitions() == []
+    assert [*reader.read(None)] == [], "what Spark does where there are no splits"
 
 
 def test_a_stream_starts_at_offsets_of_all_partitions_that_there_are(ruins: Ruins) -> None:
