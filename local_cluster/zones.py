@@ -150,8 +150,7 @@ def with_front(properties: Mapping[str, str], layout: ClusterLayout, broker_id: 
     agents = {
         one: Endpoint(layout.host(one), layout.zone_port_base + layout.broker_count + one) for one in layout.broker_ids
     }
-    rules = FrontRules(CLIENTS, agents_port=agents[broker_id].port, loopback_port_base=layout.zone_port_base)
-    planned = front_plan(broker, agents, rules)
+    planned = front_plan(broker, agents, FrontRules(CLIENTS, loopback_port_base=layout.zone_port_base))
     return {**properties, **planned.first, **planned.then}
 
 

@@ -50,7 +50,10 @@ class Rules:
         str,
         typer.Option(help="The listener for agents: one that brokers have already, or by default a new one."),
     ] = _DEFAULTS.agents_listener
-    agents_port: Annotated[int, typer.Option(help="A broker's port for agents.")] = _DEFAULTS.agents_port
+    agents_port: Annotated[
+        int,
+        typer.Option(help="A broker's port for agents; with --front, of brokers that share a host, this plus its id."),
+    ] = _DEFAULTS.agents_port
     zone_port: Annotated[
         int,
         typer.Option(help="A broker's port for clients of its own zone, where a cluster has no plan yet."),
@@ -225,10 +228,10 @@ def _print_front(sites: Sites, rules: Rules, listener: str, *, as_json: bool) ->
         return
     rounds = [
         ("first round: brokers get a listener for agents", {key: one.first for key, one in planned.items()}),
-        ("clients come by agents", {key: one.then for key, one in planned.items()}),
+        ("second round: clients come by agents", {key: one.then for key, one in planned.items()}),
     ]
     if not any(rounds[0][1].values()):
-        del rounds[0]
+        rounds = [("clients come by agents", rounds[1][1])]
     for title, lines in rounds:
         typer.echo(f"# {title}. Replace these lines, then restart agent and broker, one host at a time\n")
         for broker_id, keys in lines.items():

@@ -5,6 +5,7 @@ in its place and holds the answers to acks=all. Agents and commands get a listen
 a round of restarts before: what they need of a broker must not depend on another agent.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +25,7 @@ class FrontRules:
     agents_listener: str = "AGENTS"
     """The listener for agents: an existing one, or a new one of this name."""
     agents_port: int = 19097
-    """A broker's port for agents, if the listener is new."""
+    """A broker's port for agents, if the listener is new; of brokers that share a host, this plus its id."""
     loopback_port_base: int = 19400
     """A broker's loopback port for clients is this plus its id."""
 
@@ -50,9 +51,11 @@ def front_plans(
     for broker in properties.values():
         _check(broker, name, agents)
     rules = replace(rules, listener=name, agents_listener=agents)
+    hosts = {broker_id: broker.advertised_listeners[name].host for broker_id, broker in properties.items()}
+    sharing = Counter(hosts.values())
     known = {
         broker_id: broker.advertised_listeners.get(agents)
-        or Endpoint(broker.advertised_listeners[name].host, rules.agents_port)
+        or Endpoint(hosts[broker_id], rules.agents_port + (broker_id if sharing[hosts[broker_id]] > 1 else 0))
         for broker_id, broker in properties.items()
     }
     return {
@@ -109,8 +112,8 @@ def front_plan(broker: BrokerProperties, known: Mapping[int, Endpoint], rules: F
     }
     first: dict[str, str] = {}
     if agents not in listeners:
-        listeners[agents] = Endpoint(own.host, rules.agents_port)
         advertised[agents] = known[broker.node_id]
+        listeners[agents] = Endpoint(own.host, advertised[agents].port)
         protocols[agents] = protocols[name]
         first = listener_lines(listeners, advertised, protocols)
     listeners[name] = Endpoint(LOOPBACK, rules.loopback_port_base + broker.node_id)

@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from agent.settings_file import agent_settings
+from cli.fleet import gateway
+from cli.main import build_app
 from gateway.planning.front import FrontPlan, FrontRules, front_plans
 from gateway.planning.planned_ports import PlanError
+from kafka_cluster.answers import DescribedBroker
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 
 
@@ -96,6 +100,24 @@ def test_a_broker_behind_its_agent_is_left_as_it_is_and_the_back_line_is_that_of
     }
 
 
+def test_brokers_that_share_a_host_get_a_port_for_agents_each() -> None:
+    at_one_host = [
+        keys_of(one, advertised_listeners=f"EXTERNAL://kafka:909{one},REPLICATION://127.0.0.1:919{one}")
+        | {"listeners": f"EXTERNAL://:909{one},REPLICATION://127.0.0.1:919{one}"}
+        for one in (1, 2)
+    ]
+    plans = plans_of(*at_one_host, keys_of(3))
+    found = {one: broker_of({**keys_of(one), **plan.first}) for one, plan in plans.items()}
+    advertised = {one: broker.advertised_listeners["AGENTS"] for one, broker in found.items()}
+    assert advertised == {
+        1: Endpoint("kafka", 19098),
+        2: Endpoint("kafka", 19099),
+        3: Endpoint("kafka-3.example.com", 19097),
+    }
+    assert {one: broker.listeners["AGENTS"].port for one, broker in found.items()} == {1: 19098, 2: 19099, 3: 19097}
+    assert plans[1].then["remote.wal.agent.bootstrap.servers"] == "kafka:19098,kafka:19099,kafka-3.example.com:19097"
+
+
 def test_agents_may_have_a_listener_already() -> None:
     keys = keys_of(
         1,
@@ -126,3 +148,13 @@ def test_what_no_plan_is_made_of_is_named(keys: dict[str, str], rules: FrontRule
 def test_a_listener_must_be_named_if_the_asked_address_is_none_of_the_brokers() -> None:
     with pytest.raises(PlanError, match="--listener"):
         front_plans({1: Endpoint("balancer", 9092)}, {1: broker_of(keys_of(1))}, FrontRules())
+
+
+def test_each_round_is_headed_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [DescribedBroker(1, "az1", "kafka-1.example.com", 9092)]
+    monkeypatch.setattr(gateway, "_asked", lambda _sites: (told, {1: broker_of(keys_of(1))}))
+    printed = CliRunner().invoke(
+        build_app(), ["gateway", "plan", "--front", "--bootstrap-server", "kafka-1.example.com:9092"]
+    )
+    heads = [line.split(":")[0] for line in printed.output.splitlines() if "round" in line]
+    assert heads == ["# first round", "# second round"]
