@@ -5,6 +5,7 @@ What standard error does not take is dropped: progress and log lines never end t
 
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +26,10 @@ class _Output(io.FileIO):
         if self.error:
             return memoryview(data).nbytes  # type: ignore[arg-type]
         try:
-            return super().write(data)  # type: ignore[arg-type]
+            # Whoever shares a pipe or a terminal may have made it non-blocking; None says that it is full.
+            while (written := super().write(data)) is None:  # type: ignore[arg-type]
+                select.select([], [self], [])
+            return written
         except OSError as error:
             self.error = error.strerror or str(error)
             raise StandardOutputError from None
@@ -35,10 +39,10 @@ class _Telling(io.FileIO):
     """Standard error: what it does not take is dropped."""
 
     def write(self, data: object, /) -> int:
-        try:
-            return super().write(data)  # type: ignore[arg-type]
-        except OSError:
-            return memoryview(data).nbytes  # type: ignore[arg-type]
+        written = None
+        with suppress(OSError):
+            written = super().write(data)  # type: ignore[arg-type]
+        return memoryview(data).nbytes if written is None else written  # type: ignore[arg-type]
 
 
 def fill_descriptors() -> None:

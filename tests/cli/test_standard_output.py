@@ -87,6 +87,36 @@ def test_a_command_whose_progress_cannot_be_written_does_its_work(redirection: s
     assert (answer.returncode, answer.stdout) == (0, b"{}\n")
 
 
+LONG = """
+from cli.standard_output import checked_output
+with checked_output():
+    import sys
+    for each in range(1000):
+        print(f"{each} {'x' * 999}", file=sys.{0})
+    print("{1}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_pipe_that_is_full_and_does_not_block_ends_no_command(stream: str) -> None:
+    """Any process that shares a pipe or a terminal may have made it non-blocking for all."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    code = LONG.replace("{0}", stream).replace("{1}", "all")
+    other = "stderr" if stream == "stdout" else "stdout"
+    pipes = {stream: writer, other: subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as command:  # type: ignore[call-overload]
+        os.close(writer)
+        if stream == "stderr":
+            assert command.communicate()[0] == b"all\n"
+        else:
+            with open(reader, closefd=False) as answer:
+                assert [line.split()[0] for line in answer] == [*map(str, range(1000)), "all"]
+            assert command.communicate()[1] == b""
+    os.close(reader)
+    assert command.returncode == 0
+
+
 def test_an_agent_without_standard_output_gets_no_socket_in_its_place() -> None:
     code = "import os; from cli.standard_output import fill_descriptors; fill_descriptors(); print(os.open('.', 0))"
     answer = subprocess.run(
