@@ -227,8 +227,9 @@ async def _end(agent: asyncio.subprocess.Process) -> None:
 
 def say(text: str) -> None:
     """Write a line to the container's log."""
-    sys.stderr.write(f"remote-wal: {text}.\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the broker does not end by its log
+        sys.stderr.write(f"remote-wal: {text}.\n")
+        sys.stderr.flush()
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,9 +1,13 @@
 """Scaling a zone's StatefulSet: who is drained before the end, who gets a share, and that a restart does neither."""
 
+import contextlib
+import errno
+import io
 import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -16,6 +20,7 @@ import pytest
 
 from local_cluster.polling import wait_until
 from tests.command_lines import is_command
+from tests.package import strimzi
 from tests.package.bare_environment import ROOT
 from tests.package.scaling import ApiServer, api_environment, api_server, program, stateful_set
 from tests.package.stand_in import FOR_EVER
@@ -52,15 +57,20 @@ class Beside:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
+            return self.ask_at(server, path)
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    @staticmethod
+    def ask_at(server: Any, path: str = "/before-stop") -> tuple[int, str]:
+        try:
             with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}{path}") as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
 
 
 @pytest.fixture(autouse=True)
@@ -178,6 +188,37 @@ def test_there_is_one_question(beside: Beside, api: ApiServer) -> None:
     api.tell("kafka-az1", 2)
     assert beside.ask("/")[0] == 404
     assert not api.asked
+
+
+def test_connections_of_strangers_take_a_bounded_number_of_threads_and_keep_the_kubelet_not_out(
+    beside: Beside, api: ApiServer
+) -> None:
+    api.tell("kafka-az1", 3)
+    server = beside.module.server_of(beside.scaling, 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    before, most = threading.active_count(), 0
+    try:
+        with contextlib.ExitStack() as held:
+            for _ in range(300):
+                held.enter_context(socket.create_connection(("127.0.0.1", server.server_address[1])))
+                most = max(most, threading.active_count())
+            assert beside.ask_at(server)[0] == 200
+        assert most - before < 200
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    beside.module.say("draining")
+    strimzi.program().say("starting")
 
 
 # Joining.

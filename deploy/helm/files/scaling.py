@@ -9,8 +9,8 @@ when the broker is gone, too.
 """
 
 import contextlib
-import http.server
 import json
+import math
 import os
 import signal
 import socket
@@ -18,11 +18,16 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry
+
 from agent.http.http_asking import ask_directly
+from agent.http.http_server import HttpLimits, HttpMetrics, HttpServer
+from replication.wire.peer_connection import Address
 
 PROGRAM: Final = str(Path(sys.executable).with_name("remote-wal"))
 RIGHTS: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -158,26 +163,24 @@ def _answers() -> bool:
 
 def say(text: str) -> None:
     """Write a line to the container's log."""
-    sys.stderr.write(f"scaling: {text}.\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a drain does not end by its log
+        sys.stderr.write(f"scaling: {text}.\n")
+        sys.stderr.flush()
 
 
-def server_of(scaling: Scaling, port: int = PORT) -> http.server.ThreadingHTTPServer:
-    """Return the server that the kubelet asks."""
+def server_of(scaling: Scaling, port: int = PORT) -> HttpServer:
+    """Return the server that the kubelet asks, whose threads and connections others cannot use up."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            code, text = scaling.before_stop() if self.path == "/before-stop" else (404, "there is only /before-stop")
+    def answer(environ: Mapping[str, str], start_response: Callable[..., object]) -> list[bytes]:
+        is_known = (environ["REQUEST_METHOD"], environ["PATH_INFO"]) == ("GET", "/before-stop")
+        code, text = scaling.before_stop() if is_known else (404, "there is only /before-stop")
+        if is_known:
             say(text)
-            self.send_response(code)
-            self.end_headers()
-            with contextlib.suppress(OSError):  # who asked has gone
-                self.wfile.write(text.encode())
+        start_response(f"{code} {HTTPStatus(code).phrase}", [("Content-Type", "text/plain")])
+        return [text.encode()]
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return http.server.ThreadingHTTPServer(("", port), Handler)
+    limits = HttpLimits(answer_s=math.inf)  # a drain has a limit of its own
+    return HttpServer(Address("", port), answer, limits, HttpMetrics(CollectorRegistry()))
 
 
 def main() -> None:
