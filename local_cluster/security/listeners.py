@@ -208,7 +208,7 @@ class InterBroker:
 
         names = [f"replica-{one}.{REPLICA_DOMAIN}" for one in layout.broker_ids]
         authority = self.authority or Authority.kept(self._directory(layout))
-        files = authority.tls_for(f"broker-{broker_id}", ["127.0.0.1"], also=names)
+        files = authority.tls_for(f"broker-{broker_id}", {"127.0.0.1", layout.host(broker_id)}, also=names)
         store = self._store(layout, broker_id)
         if store.suffix == ".p12":
             store.write_bytes(pkcs12_of(files, _STORE_PASSWORD))

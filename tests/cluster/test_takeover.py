@@ -1,7 +1,8 @@
 """A host is gone with its disk: the broker's place is taken on another one, by a command that is killed at each step.
 
 Each broker has a network namespace, and the new place a fifth one. Brokers 1 to 3 are the controllers, so that the dead
-one was a voter. Agents are in front of the brokers, so that topics can be durable.
+one was a voter. Agents are in front of the brokers, so that topics can be durable. Brokers log in at each other under
+TLS, and so do agents.
 """
 
 import shlex
@@ -28,6 +29,7 @@ from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.node_processes import broker_process
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess, ProcessSpec
+from local_cluster.security.listeners import InterBrokerProtocol
 from local_cluster.workload.replica_comparison import compare_replicas
 from local_cluster.zones import ZoneHosts, hosts_where_allowed
 from metadata_topic.settings.settings_topic import read_settings
@@ -52,7 +54,8 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     with hosts_where_allowed(HOSTS) as are_there:
         if not are_there:
             pytest.skip("network namespaces need root and iproute2")
-        settings = ClusterSettings(AGENTS, heap_mb=384, hosts=HOSTS)
+        settings = ClusterSettings(AGENTS, heap_mb=384, hosts=HOSTS).with_protocol(InterBrokerProtocol.SASL_SSL)
+        assert settings.agents is not None
         with LocalCluster.create(tmp_path / "cluster", brokers=4, settings=settings) as made:
             voters = ",".join(f"{one}@{made.layout.controller_address(one)}" for one in CONTROLLERS)
             listeners = server_properties(made.layout, BROKER_ALONE, settings)["listeners"].split(",")
@@ -61,7 +64,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
             made.settings = replace(
                 settings, overrides={"controller.quorum.voters": voters}, broker_overrides={BROKER_ALONE: alone}
             )
-            made.configure(AGENTS)
+            made.configure(settings.agents)
             made.start(300)
             yield made
 
