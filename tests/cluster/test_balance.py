@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +24,11 @@ from cli.costs.cluster_samples import Sampler, partition_loads
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from local_cluster.processes import ManagedProcess, ProcessSpec
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import broker_loads
-from tests.cluster.recovery_commands import CHECKOUT
+from tests.cluster.agent_views import read_metrics
+from tests.cluster.recovery_commands import CHECKOUT, remote_wal
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
 ASSIGNMENT = [[1, 2]] * 10 + [[2, 3]] * 2
@@ -38,7 +41,9 @@ RECORD_BYTES, EVERY_S = 10_000, 0.1
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_skewed_brokers_come_within_a_fifth_of_each_other_while_records_flow(agent_script: Script) -> None:
+def test_skewed_brokers_come_within_a_fifth_of_each_other_while_records_flow(
+    agent_script: Script, tmp_path: Path
+) -> None:
     script, cluster = agent_script, agent_script.cluster
     script.create_topic(assignment=ASSIGNMENT)
     cluster.admin.create_topic(LOAD, len(ASSIGNMENT), assignment=ASSIGNMENT)
@@ -47,6 +52,7 @@ def test_skewed_brokers_come_within_a_fifth_of_each_other_while_records_flow(age
     script.expect_records_to_flow()
     with steady_load(cluster):
         expect_to_be_balanced(script, cluster)
+        expect_another_to_take_over(cluster, tmp_path)
     script.expect_promises()
 
 
@@ -87,6 +93,34 @@ def expect_to_be_balanced(script: Script, cluster: LocalCluster) -> None:
     assert max(map(spread, after)) <= ALIKE, f"in {taken_in}, out {given_out}, stored {stored}"
     assert spread(files(cluster)) <= ALIKE, "what the brokers' disks have"
     assert balance(cluster) == [], "the next round has nothing to do"
+
+
+def expect_another_to_take_over(cluster: LocalCluster, directory: Path) -> None:
+    """Of two balancers that go on, as units and the chart's pods do, one works, until it is killed."""
+    where = ("--bootstrap-server", cluster.bootstrap_servers, "--seconds", "5", "--every", "1")
+    line = (sys.executable, "-m", "cli.main", "reassign", "balance", "--watch", *where)
+    logs = [directory / f"balance-{number}.log" for number in (1, 2)]
+    works, waits = (ManagedProcess(ProcessSpec(log.stem, line, log, log.with_suffix(".pid"), CHECKOUT)) for log in logs)
+    with ExitStack() as running:
+        for one in (works, waits):
+            running.callback(one.kill)
+
+        def rounds() -> list[int]:
+            assert waits.is_alive() or not waits.spec.log_path.exists(), waits.log_tail()
+            return [log.read_text().count("out a second") if log.exists() else 0 for log in logs]
+
+        works.start()
+        wait_until(lambda: rounds()[0] >= 1, "the first works", PATIENCE_S)
+        waits.start()
+        before = rounds()[0]
+        wait_until(lambda: rounds()[0] >= before + 4, "it goes on", PATIENCE_S)
+        assert rounds()[1] == 0, "the second waits"
+        told = json.loads(remote_wal(cluster, "status", "--bootstrap-server", cluster.bootstrap_servers, "--json"))
+        assert set(told["balance"]) == {"in", "out", "stored", "measured_ms"}
+        for broker_id in cluster.broker_ids:
+            assert {name for name, _ in read_metrics(cluster, broker_id)} >= {"remote_wal_imbalance_ratio"}
+        works.kill()
+        wait_until(lambda: rounds()[1] >= 1, "the second has taken over", 2 * PATIENCE_S)
 
 
 def balance(cluster: LocalCluster) -> list[dict[str, Any]]:

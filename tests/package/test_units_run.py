@@ -19,7 +19,8 @@ from tests.package.bare_environment import ROOT
 from tests.package.booted_systemd import PATIENCE_S, BootedSystemd, why_not
 from tests.package.test_systemd import FILES, PROGRAM, UNITS
 
-AGENT, TIMERS = "remote-wal.service", ("remote-wal-verify.timer", "remote-wal-drill.timer")
+AGENT, BALANCER = "remote-wal.service", "remote-wal-balance.service"
+TIMERS = ("remote-wal-verify.timer", "remote-wal-drill.timer")
 CONFIG, TRIED = "/etc/kafka/server.properties", "/var/lib/remote-wal/tried.json"
 TRIES_PROGRAM, ASKS_PROGRAM = "/opt/remote-wal/bin/tries", "/opt/remote-wal/bin/asks"
 LAID = "/opt/remote-wal/source/deploy/systemd"
@@ -201,7 +202,17 @@ def test_a_timer_runs_its_check_which_fails_where_it_cannot_find_out(host: Boote
     assert told == {"Result": "exit-code", "ExecMainStatus": "3"}
     said = "\n".join(str(line["MESSAGE"]) for line in host.journal(service))
     assert '"exit_code": 3' in said, said
-    assert '"error": "no broker answers' in said, said
+    assert '"error": "reach the cluster: no broker answers' in said, said
+
+
+def test_the_balancer_is_started_again_when_no_broker_answers(host: BootedSystemd) -> None:
+    host.run("systemctl", "start", BALANCER)
+    wait_until(lambda: host.show(BALANCER, "NRestarts")["NRestarts"] != "0", "it is not restarted", PATIENCE_S)
+    assert host.show(BALANCER, "User") == {"User": "remote-wal"}
+    host.run("systemctl", "stop", BALANCER)
+    said = "\n".join(str(line["MESSAGE"]) for line in host.journal(BALANCER))
+    assert "no broker answers" in said, said
+    assert "status=3" in said, said
 
 
 def test_who_connects_while_it_is_away_waits_where_systemd_holds_its_sockets(host: BootedSystemd) -> None:
