@@ -2,7 +2,8 @@
 
 Kafka's clients have no word for "there is no TLS at this port": they try again until their time is over. The questions
 here are those that a broker answers before any login: ApiVersions, and SaslHandshake, which tells whether a listener
-wants a login, and by which mechanisms (Kafka's protocol guide). What gives none of Kafka's answers, or none for a
+wants a login, and by which mechanisms (Kafka's protocol guide). Without a login Metadata tells where it leads clients:
+the listener of brokers, or of agents, leads to where only they come. What gives none of Kafka's answers, or none for a
 while, is asked without and with TLS, and by HTTP.
 """
 
@@ -11,10 +12,10 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from kafka_cluster.client_config import KafkaClientConfig
@@ -30,11 +31,14 @@ _OTHER_WAY_S: Final = 1.0
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:/@\[\]]+)):([0-9]{1,5})")
 _HTTP: Final = "HTTP"
+_METADATA: Final = 3
 _API_VERSIONS: Final = 18
 _SASL_HANDSHAKE: Final = 17
 _UNSUPPORTED_SASL_MECHANISM: Final = 33
 _ILLEGAL_SASL_STATE: Final = 34
 _MAX_ANSWER_BYTES: Final = 1 << 20
+_BROKERS_MAX: Final = 32
+"""So many of those that a listener leads to are tried."""
 
 
 class ClusterUnreachableError(KafkaClusterError):
@@ -55,6 +59,10 @@ class _Listener:
 
     wants_login: bool | None
     mechanisms: tuple[str, ...] = ()
+    brokers: tuple[tuple[str, int], ...] = ()
+    """Where it leads clients, if it tells without a login."""
+    refuses_clients: bool = False
+    """Whether it ends the connection when it is asked for brokers."""
 
 
 def reach(
@@ -121,6 +129,29 @@ def ask(address: tuple[str, int], client: KafkaClientConfig, where: str, timeout
             f"it takes logins by {', '.join(found.mechanisms)}, and the client's is {mechanism}: change sasl.mechanism "
             f"in {where}"
         )
+    if found.refuses_clients:
+        reason = "it tells clients of no brokers, as ports of agents for brokers do"
+        raise _MismatchError(f"{reason}: change the address to a listener for clients")
+    if found.brokers and (reason := _astray(found.brokers, where, min(timeout_s, CONNECT_TIMEOUT_S))):
+        raise _MismatchError(f"{reason}: change the address to a listener for clients")
+
+
+def _astray(brokers: Collection[tuple[str, int]], where: str, timeout_s: float) -> str:
+    """Return why a client reaches none of the brokers that it is led to; empty: it may reach one."""
+
+    def failure(broker: tuple[str, int]) -> OSError | None:
+        try:
+            with _dialled(broker, None, timeout_s):
+                return None
+        except OSError as error:
+            return error
+
+    with ThreadPoolExecutor(len(brokers)) as pool:
+        failures = list(pool.map(failure, brokers))
+    if any(not isinstance(one, ConnectionRefusedError | socket.gaierror) for one in failures):
+        return ""
+    (host, port), reason = next(iter(brokers)), _reason(next(filter(None, failures)), where)
+    return f"it leads to {host}:{port}{' and others' * (len(brokers) > 1)}, and none can be reached ({reason})"
 
 
 def _protocol(has_tls: bool, wants_login: bool | None) -> str:
@@ -211,8 +242,20 @@ def _converse(
             raise _NotKafkaError
         with suppress(OSError, EOFError, _NotKafkaError, struct.error, UnicodeDecodeError):
             connection.sendall(_request(_SASL_HANDSHAKE, struct.pack(">h", len(mechanism)) + mechanism.encode()))
-            return _listener(patiently(lambda: _answer(connection)))
+            found = _listener(patiently(lambda: _answer(connection)))
+            return _asked_where_it_leads(connection, found) if found.wants_login is False else found
         return _Listener(None)
+
+
+def _asked_where_it_leads(connection: socket.socket, found: _Listener) -> _Listener:
+    connection.settimeout(SILENCE_S)
+    try:
+        connection.sendall(_request(_METADATA, struct.pack(">i", 0), version=1))  # of no topics
+        return replace(found, brokers=_brokers(_answer(connection)))
+    except (EOFError, ConnectionError):
+        return replace(found, refuses_clients=True)
+    except (TimeoutError, _NotKafkaError, struct.error, UnicodeDecodeError):
+        return found
 
 
 @contextmanager
@@ -239,10 +282,9 @@ def _dialled(address: tuple[str, int], context: ssl.SSLContext | None, timeout_s
     raise failure
 
 
-def _request(api_key: int, body: bytes = b"") -> bytes:
-    """Return a request of version 0."""
+def _request(api_key: int, body: bytes = b"", version: int = 0) -> bytes:
     name = b"remote-wal"
-    header = struct.pack(">hhih", api_key, 0, 0, len(name)) + name
+    header = struct.pack(">hhih", api_key, version, 0, len(name)) + name
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
@@ -274,10 +316,27 @@ def _listener(answer: bytes) -> _Listener:
         return _Listener(None)
     mechanisms, at = [], 10
     for _ in range(count):
-        (length,) = struct.unpack_from(">h", answer, at)
-        mechanisms.append(answer[at + 2 : at + 2 + length].decode())
-        at += 2 + length
+        mechanism, at = _text(answer, at)
+        mechanisms.append(mechanism)
     return _Listener(True, tuple(sorted(mechanisms)))
+
+
+def _brokers(answer: bytes) -> tuple[tuple[str, int], ...]:
+    """Return the addresses in a Metadata response of version 1."""
+    (count,), brokers, at = struct.unpack_from(">i", answer, 4), [], 8
+    for _ in range(count):
+        host, at = _text(answer, at + 4)
+        (port,) = struct.unpack_from(">i", answer, at)
+        _, at = _text(answer, at + 4)  # the rack
+        brokers.append((host, port))
+    return tuple(brokers[:_BROKERS_MAX])
+
+
+def _text(answer: bytes, at: int) -> tuple[str, int]:
+    """Return the string there, empty for null, and where it ends."""
+    (length,) = struct.unpack_from(">h", answer, at)
+    end = at + 2 + max(length, 0)
+    return answer[at + 2 : end].decode(), end
 
 
 def _languages(address: tuple[str, int]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.sasl import SaslHandshakeRequest
 from prometheus_client import CollectorRegistry
 
@@ -31,6 +31,8 @@ class Listener:
     """Answers as a broker's listener does: without TLS or with it, with a login or without."""
 
     def __init__(self, context: ssl.SSLContext | None, mechanisms: tuple[str, ...], proxy: bool = False) -> None:
+        self.leads_to: list[tuple[str, int]] | None = []
+        """None: it ends the connection instead of telling it."""
         self.server = socket.create_server(("127.0.0.1", 0), backlog=64)
         self._context, self._mechanisms, self._proxy = context, mechanisms, proxy
         threading.Thread(target=self._run, daemon=True).start()
@@ -53,7 +55,17 @@ class Listener:
                 if int.from_bytes(size) > 1000:  # as Kafka closes where TLS comes to a plaintext port
                     return
                 key = connection.recv(int.from_bytes(size))[1]
-                connection.sendall(API_VERSIONS if key == 18 else self._handshake())
+                answers = {18: lambda: API_VERSIONS, 17: self._handshake, 3: self._metadata}
+                connection.sendall(answers[key]())
+
+    def _metadata(self) -> bytes:
+        if self.leads_to is None:
+            raise EOFError
+        told = [
+            struct.pack(f">ih{len(host)}sih", 1, len(host), host.encode(), port, -1) for host, port in self.leads_to
+        ]
+        answer = struct.pack(">ii", 0, len(told)) + b"".join(told) + struct.pack(">ii", 1, 0)
+        return struct.pack(">i", len(answer)) + answer
 
     def _handshake(self) -> bytes:
         if self._proxy:
@@ -204,6 +216,25 @@ def test_an_impossible_address_is_a_wrong_word_and_not_an_outage(address: str) -
 
 def test_the_questions_are_kafkas() -> None:
     versions, handshake = ApiVersionsRequest(version=0), SaslHandshakeRequest(mechanism="PLAIN", version=0)
-    for request, ours in ((versions, _request(18)), (handshake, _request(17, b"\0\5PLAIN"))):
+    metadata = MetadataRequest(topics=[], version=1)
+    asked = ((versions, 0, _request(18)), (handshake, 0, _request(17, b"\0\5PLAIN")))
+    for request, version, ours in (*asked, (metadata, 1, _request(3, bytes(4), version=1))):
         request.with_header(0, "remote-wal")
-        assert bytes(request.encode(version=0, header=True, framed=True)) == ours
+        assert bytes(request.encode(version=version, header=True, framed=True)) == ours
+
+
+def test_a_listener_that_leads_clients_nowhere_is_told(ports: dict[str, int]) -> None:
+    listener = Listener(None, ())
+    nowhere, nobody = ("replica-2.remote-wal.invalid", 19902), ("127.0.0.1", ports["closed"])
+    with listener.server:
+        listener.leads_to = [nowhere, nobody]
+        said = (
+            "it leads to replica-2.remote-wal.invalid:19902 and others, and none can be reached (there is no such host)"
+        )
+        assert said_of(listener.port, "PLAINTEXT") == f"{said}: change the address to a listener for clients"
+        listener.leads_to = [nobody]
+        assert "none can be reached (connection refused)" in said_of(listener.port, "PLAINTEXT")
+        listener.leads_to = None
+        assert said_of(listener.port, "PLAINTEXT").startswith("it tells clients of no brokers, as ports of agents")
+        listener.leads_to = [nobody, ("127.0.0.1", ports["mute"])]
+        assert said_of(listener.port, "PLAINTEXT") == ""
