@@ -36,8 +36,8 @@ class OrphanCheck:
         context = StorageContext(cluster_id, broker.node_id, can_wait=True)
         self._storage = load_storage(storage_spec(settings.storage, broker), context)
         blobs = blobs_of(self._storage, "read", "metadata snapshots")
-        load = newest_snapshot(blobs, cluster_id)
-        self._session = TopicSession(client, broker.node_id, time.monotonic, broker.rack, store, load)
+        newest = newest_snapshot(blobs, cluster_id)
+        self._session = TopicSession(client, broker.node_id, time.monotonic, broker.rack, store, newest)
         self._task = OrphanTask(
             self._storage,
             store,

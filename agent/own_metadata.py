@@ -14,10 +14,12 @@ import structlog
 
 from agent.identity import LOCK_FILE
 from metadata_topic.records.errors import SnapshotError
+from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.segment_table import StoreLostError
 from metadata_topic.store.snapshots.archive_snapshot import keep_archive, with_archive
 from metadata_topic.store.snapshots.snapshot import SpooledSnapshot, read_image, snapshot_chunks
+from metadata_topic.store.snapshots.snapshot_keeper import NewestSnapshot
 from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
 from metadata_topic.store.store_image import StoreImage
@@ -28,12 +30,13 @@ _LOCKS: Final = Path("/proc/locks")
 
 
 def own_metadata(
-    state_directory: Path, cluster_id: str, newest: Callable[[], StoreImage | None]
+    state_directory: Path, cluster_id: str, newest: Callable[[], NewestSnapshot]
 ) -> tuple[SparseStore, ArchiveStore] | None:
     """Return what the agent with this state directory has read of the metadata topic.
 
     None if no agent runs, if it doubts the topic, or if it has read less than the newest snapshot, which `newest`
     loads.
+    The store doubts the topic if that may not be the newest.
     """
     try:
         if not _is_locked(state_directory / LOCK_FILE):
@@ -46,12 +49,14 @@ def own_metadata(
             with known.streamed_image() as image:
                 chunks = snapshot_chunks(with_archive(image, archived), cluster_id)
                 spooled = SpooledSnapshot(chunks, None)
-        own, snapshot, store = read_image(spooled, cluster_id), newest(), SparseStore()
+        own, (snapshot, doubt), store = read_image(spooled, cluster_id), newest(), SparseStore()
         if snapshot is not None and _is_behind(own, snapshot):
             log.warning("own_metadata_behind", progress=own.progress, snapshot=snapshot.progress)
             return None
         store.restore(own)
         store.settle()
+        if doubt:
+            store.topic.doubted(TopicDoubt.UNREADABLE, doubt)
     except (OSError, SnapshotError, StoreLostError) as error:
         log.warning("own_metadata_not_read", error=str(error), consequence="objects are read in its place")
         return None

@@ -167,15 +167,15 @@ class OpenTopics:
         wanted = LogFilter(self._topic_ids)
         topics, storage, archive, patience = self.topics, self._storage, self._archive, self._patience
         store: RemoteWalMetadataStore
-        load = newest_snapshot(storage.blobs, topics.stores.context.cluster_id)
+        newest = newest_snapshot(storage.blobs, topics.stores.context.cluster_id)
         if topics.client is not None:
             store = told = _ToldStore(self._topic_ids)
             self._told = told, (archived := ArchiveStore())
-            read_metadata(topics.client, load, known=self._told)
+            read_metadata(topics.client, newest, known=self._told)
             told.told.clear()
         elif topics.from_objects:
-            return from_objects(storage, archive, patience=patience, wanted=wanted, snapshot=load())
-        elif (own := own_metadata(topics.state_directory, topics.stores.context.cluster_id, load)) is not None:
+            return from_objects(storage, archive, patience=patience, wanted=wanted, snapshot=newest())
+        elif (own := own_metadata(topics.state_directory, topics.stores.context.cluster_id, newest)) is not None:
             store, archived = own
         else:
             remembered = read_snapshots(storage, topics.stores.context.cluster_id)

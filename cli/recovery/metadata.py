@@ -65,8 +65,8 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
         storage, archive = stores.storage, stores.archive
         tell("reading snapshots")
         remembered = read_snapshots(storage, stores.cluster_id, progress_to(tell))
-        if remembered.refused:
-            tell(f"the snapshots of {remembered.refused} brokers cannot be read")
+        if remembered.doubt:
+            tell(remembered.doubt)
         tell("reading the metadata topic")
         broker = stores.broker
         with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, tell=tell) as session:
@@ -114,9 +114,7 @@ def _as_text(plan: "RebuildPlan", written: int | None) -> str:
     if plan.lost:
         lines.append("Find out who deleted them before --write; leaders' agents then store again what their logs have")
     if plan.unread_snapshots:
-        lines.append(
-            "unreadable: every snapshot (metadata-snapshots/): declared gaps and released records are not known"
-        )
+        lines.append(f"unreadable: {plan.unread_snapshots}: newer declared gaps and released records are not known")
     end = "is whole" if plan.is_whole else "stays in doubt: read what is unreadable by a newer release, or delete it"
     done = f"{written:,} records written; the topic {end}" if written is not None else "nothing written: --write does"
     return "\n".join([*lines, done])

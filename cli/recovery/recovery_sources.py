@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
     from kafka_log.broker_files.server_properties import BrokerProperties
     from metadata_topic.kip405.tiered_offsets import TieredOffsets
-    from metadata_topic.store.store_image import StoreImage
+    from metadata_topic.store.snapshots.snapshot_keeper import NewestSnapshot
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.archive_storage import ObjectArchiveStorage
     from plugin.format.entry_column_batches import LogFilter
@@ -129,19 +129,19 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
 
         def take_inventory() -> "Inventory":
             tell("listing objects")
-            load = newest_snapshot(storage.blobs, cluster_id)
+            newest = newest_snapshot(storage.blobs, cluster_id)
             if where.from_objects or where.cluster_metadata is not None:
                 progress, patience = progress_to(tell), patience_of(tell)
-                own = None if where.from_objects else own_metadata(settings.process.state_directory, cluster_id, load)
+                own = None if where.from_objects else own_metadata(settings.process.state_directory, cluster_id, newest)
                 if own is not None:
                     tell("taking what this host's agent knows")
                     return from_metadata(*own, storage, archive, progress, patience, wanted)
-                snapshot = load()
-                if snapshot is None:
+                snapshot = newest()
+                if snapshot.image is None:
                     tell("no snapshot of the metadata was read: what leaders declared is not known")
                 return look_until_steady(lambda: from_objects(storage, archive, progress, patience, wanted, snapshot))
             client = client_of(broker, settings, where)
-            return look_until_steady(lambda: _by_metadata(client, load, storage, archive, tell, wanted))
+            return look_until_steady(lambda: _by_metadata(client, newest, storage, archive, tell, wanted))
 
         def read_tiered() -> "TieredOffsets | None":
             tell("reading the tier's metadata")
@@ -255,7 +255,7 @@ def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: Brok
 
 def _by_metadata(
     client: "KafkaClientConfig",
-    load_snapshot: "Callable[[], StoreImage | None]",
+    newest: "Callable[[], NewestSnapshot]",
     storage: "RemoteWalStorageManager",
     archive: "ObjectArchiveStorage | None",
     tell: Tell,
@@ -264,7 +264,7 @@ def _by_metadata(
     from metadata_topic.topic.topic_session import read_metadata
     from recovery.metadata.inventory import from_metadata
 
-    store, archived = read_metadata(client, load_snapshot, tell)
+    store, archived = read_metadata(client, newest, tell)
     return from_metadata(store, archived, storage, archive, progress_to(tell), patience_of(tell), wanted)
 
 
@@ -324,8 +324,8 @@ def open_metadata(stores: OpenStores) -> Iterator["TopicSession"]:
     from plugin.remote_wal_storage_manager import blobs_of
 
     broker, blobs = stores.broker, blobs_of(stores.storage, "read", "metadata snapshots")
-    load = newest_snapshot(blobs, stores.cluster_id)
-    with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, load_snapshot=load) as session:
+    newest = newest_snapshot(blobs, stores.cluster_id)
+    with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, newest=newest) as session:
         if doubts := session.store.topic.doubts:
             found = "it may lack records (" + "; ".join(doubts.values()) + ")"
             raise MetadataTopicError("read", METADATA_TOPIC, found, "remote-wal metadata rebuild first")

@@ -12,10 +12,9 @@ from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.snapshots.snapshot_keeper import NewestSnapshot, SnapshotKeeper
 from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic.consumer import STALLED_S, RemoteWalMetadataConsumer
 from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
@@ -32,14 +31,14 @@ Tell = Callable[[str], None]
 """Gets the progress."""
 
 
-def newest_snapshot(blobs: BlobStorage | None, cluster_id: str) -> Callable[[], StoreImage | None]:
-    """Return a function that loads the newest snapshot from `blobs`; it returns None if `blobs` is None or has none."""
-    return SnapshotKeeper(blobs, cluster_id, -1, 0).load if blobs is not None else lambda: None
+def newest_snapshot(blobs: BlobStorage | None, cluster_id: str) -> Callable[[], NewestSnapshot]:
+    """Return a function that loads the newest snapshot from `blobs`, without an image if `blobs` is None."""
+    return SnapshotKeeper(blobs, cluster_id, -1, 0).newest if blobs is not None else NewestSnapshot
 
 
 def read_metadata(
     client: KafkaClientConfig,
-    load_snapshot: Callable[[], StoreImage | None] = lambda: None,
+    newest: Callable[[], NewestSnapshot] = NewestSnapshot,
     tell: Tell = lambda _text: None,
     known: tuple[SparseStore, ArchiveStore] | None = None,
 ) -> tuple[SparseStore, ArchiveStore]:
@@ -49,7 +48,7 @@ def read_metadata(
     brought up to date, or two empty ones.
     """
     store, archive = known or (SparseStore(), ArchiveStore())
-    consumer = RemoteWalMetadataConsumer(client, store, ONE_LOOK, load_snapshot=load_snapshot, archive=archive)
+    consumer = RemoteWalMetadataConsumer(client, store, ONE_LOOK, load_snapshot=lambda: newest().image, archive=archive)
     try:
         consumer.read_whole(tell)
     finally:
@@ -70,10 +69,10 @@ class TopicSession:
         clock: Callable[[], float],
         rack: str | None = None,
         store: RemoteWalMetadataStore | None = None,
-        load_snapshot: Callable[[], StoreImage | None] = lambda: None,
+        newest: Callable[[], NewestSnapshot] = NewestSnapshot,
         tell: Tell = lambda _text: None,
     ) -> None:
-        """`clock` is monotonic, in seconds. Without `load_snapshot`, only the topic itself is read.
+        """`clock` is monotonic, in seconds. Without `newest`, only the topic itself is read.
 
         Raises MetadataTopicError without a topic.
         """
@@ -84,7 +83,7 @@ class TopicSession:
         self.publisher = RemoteWalMetadataPublisher(client, broker_id, clock, _SETTINGS)
         self._tell = tell
         self._consumer = RemoteWalMetadataConsumer(
-            client, self.store, ONE_LOOK, rack, load_snapshot=load_snapshot, archive=self.archive
+            client, self.store, ONE_LOOK, rack, load_snapshot=lambda: newest().image, archive=self.archive
         )
 
     def __enter__(self) -> Self:

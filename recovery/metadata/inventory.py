@@ -39,6 +39,7 @@ from metadata_topic.store.held_records import HeldRecords, lost_from
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME, decode_archive
 from metadata_topic.store.snapshots.snapshot import SegmentPortion
+from metadata_topic.store.snapshots.snapshot_keeper import NO_SNAPSHOT, NewestSnapshot
 from metadata_topic.store.snapshots.sparse_store import SparseStore, UntoldSegments
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
@@ -167,15 +168,15 @@ def from_objects(
     progress: Progress = lambda _what, _done: None,
     patience: Patience = IMPATIENT,
     wanted: LogFilter | None = None,
-    snapshot: StoreImage | None = None,
+    snapshot: NewestSnapshot = NO_SNAPSHOT,
 ) -> Inventory:
     """Build the inventory from the objects themselves, without what leaders had declared dead by the snapshot.
 
     Raises RemoteStorageError when the store fails.
     """
-    image = snapshot or StoreImage({}, (), (), (), ())
+    image = snapshot.image or StoreImage({}, (), (), (), ())
     ends = EpochEnds(image.ends, image.released)
-    inventory = Inventory(wanted, known_starts=ends.starts())
+    inventory = Inventory(wanted, known_starts=ends.starts(), doubts=(snapshot.doubt,) if snapshot.doubt else ())
     _add_declared(inventory, image)
     held = HeldRecords()
     held.add(gap for gap in image.gaps if gap.reason is GapReason.LOST_LOCALLY)
@@ -192,15 +193,16 @@ def from_objects(
             stored = StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms)
             _add_entries(inventory, stored, record.runs)
     inventory.foreign_objects = storage.request_counts.foreign_objects
-    _end_epochs(inventory, ends, _archived_in(image) if image.ends else frozenset())
+    _end_epochs(inventory, ends, _archived_in(inventory, image) if image.ends else frozenset())
     return inventory
 
 
-def _archived_in(image: StoreImage) -> frozenset[StoredObjectId]:
+def _archived_in(inventory: Inventory, image: StoreImage) -> frozenset[StoredObjectId]:
     try:
-        known = decode_archive(image.extras.get(EXTRA_NAME, b""))
+        known = decode_archive(image.extras[EXTRA_NAME]) if EXTRA_NAME in image.extras else ()
         return frozenset(record.object_id for record in known if isinstance(record, ArchiveObjectCommitted))
-    except SnapshotError:
+    except SnapshotError as error:
+        inventory.doubts += (str(error),)
         return frozenset()
 
 

@@ -21,7 +21,8 @@ again or declare the gap.
 Dead entries are not published: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
 
 When everything was read back, and only then, a last record says that the topic is complete again. Not while an object
-cannot be read, as agents would delete it then as an orphan, nor while there are snapshots and none can be read.
+cannot be read, as agents would delete it then as an orphan, nor while a snapshot cannot be read and none that can is
+newer.
 """
 
 from bisect import bisect_right
@@ -53,7 +54,7 @@ from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.released_offsets import ReleasedOffsets
 from metadata_topic.store.sequence_set import SequenceSet
 from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME, decode_archive
-from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper, brokers_with_snapshots
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -90,8 +91,8 @@ class RememberedMetadata:
         self.rebuilt_ms = NEVER_REBUILT_MS
         """Time of the newest rebuild of any topic that an agent remembers."""
         self.snapshots = 0
-        self.refused = 0
-        """Brokers whose snapshots are all damaged, or foreign; a bucket that does not answer counts as one, too."""
+        self.doubt = ""
+        """Names what may tell more and cannot be read; empty: nothing."""
 
 
 @dataclass(slots=True)
@@ -120,8 +121,8 @@ class RebuildPlan:
     """The other absent ones: nothing says that their records are not wanted any more."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     """Objects without any metadata, not even their own."""
-    unread_snapshots: int = 0
-    """Brokers whose snapshots cannot be read, if no other's could: nothing tells of gaps and released records."""
+    unread_snapshots: str = ""
+    """Names what may tell of more gaps and released records than what was read, and cannot be read."""
 
     @property
     def is_whole(self) -> bool:
@@ -198,7 +199,7 @@ class Rebuild:
         If a bucket is left out, its objects would be deleted as orphans later. Also raises what the judges raise.
         """
         remembered = self._remembered
-        plan = RebuildPlan(unread_snapshots=0 if remembered.snapshots else remembered.refused)
+        plan = RebuildPlan(unread_snapshots=remembered.doubt)
         self._plan_registrations(plan, told)
         listed = self._plan_segments(plan, told)
         absent_runs = self._plan_archive(plan, told, self._archive) if self._archive is not None else []
@@ -209,7 +210,8 @@ class Rebuild:
         """Publish the plan, and what is missing then, until all is read back; then publish that the rebuild is
         complete.
 
-        Returns the number of records. The rebuild is not complete while an object, or every snapshot, is unreadable.
+        Returns the number of records. The rebuild is not complete while an object is unreadable, or a newer
+        snapshot may be.
         Raises MetadataTopicError, RemoteStorageError; it may then be run again.
         """
         written = 0
@@ -452,29 +454,25 @@ def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> li
 def read_snapshots(
     storage: RemoteWalStorageManager, cluster_id: str, progress: Progress = lambda _what, _done: None
 ) -> RememberedMetadata:
-    """Read the newest snapshot of each broker; nothing if `storage` keeps none. Raises RemoteStorageError."""
+    """Read the newest snapshot of each broker; nothing if `storage` keeps none."""
     remembered = RememberedMetadata()
     blobs = storage.blobs
-    if blobs is None:
-        return remembered
-    brokers, are_all = brokers_with_snapshots(blobs)
-    remembered.refused += not are_all
-    for broker_id in brokers:
-        image = SnapshotKeeper(blobs, cluster_id, broker_id, 0).load_own()
+    for image, doubt in SnapshotKeeper(blobs, cluster_id, -1, 0).newest_of_each() if blobs is not None else ():
+        if not remembered.snapshots:  # an older one tells no more than it
+            remembered.doubt = remembered.doubt or doubt
         if image is None:
-            remembered.refused += 1
             continue
         remembered.store.join(image)
         remembered.rebuilt_ms = max(remembered.rebuilt_ms, image.rebuilt_ms)
         try:
             archived = decode_archive(image.extras[EXTRA_NAME]) if EXTRA_NAME in image.extras else []
-        except SnapshotError:
-            remembered.refused += 1
+        except SnapshotError as error:
+            remembered.doubt = remembered.doubt or str(error)
             continue
         for record in archived:
             remembered.archive.apply(record)
         remembered.snapshots += 1
         progress("snapshots", remembered.snapshots)
-    if remembered.refused and not remembered.snapshots:
-        remembered.store.topic.doubted(TopicDoubt.UNREADABLE, "no snapshot of the metadata can be read")
+    if remembered.doubt:
+        remembered.store.topic.doubted(TopicDoubt.UNREADABLE, remembered.doubt)
     return remembered

@@ -13,6 +13,7 @@ from agent.own_metadata import own_metadata
 from metadata_topic.records.records import MetadataRecord, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import keep_archive
+from metadata_topic.store.snapshots.snapshot_keeper import NewestSnapshot
 from metadata_topic.store.store import FILE_NAME, RemoteWalMetadataStore, StoreFile
 from plugin.store_loop import ask_each
 from recovery.metadata.footers import UnreadableObject, read_footers
@@ -40,7 +41,7 @@ def agent(tmp_path: Path) -> Iterator[RemoteWalMetadataStore]:
 
 
 def test_what_a_living_agent_knows_is_read_while_it_goes_on(agent: RemoteWalMetadataStore, tmp_path: Path) -> None:
-    own = own_metadata(tmp_path, "c", lambda: None)
+    own = own_metadata(tmp_path, "c", NewestSnapshot)
     assert own is not None
     store, archive = own
     assert len(store.untold) == 19
@@ -56,12 +57,12 @@ def test_only_the_file_of_a_living_agent_of_this_cluster_counts_and_none_is_remo
 ) -> None:
     (tmp_path / "other").mkdir()
     with closing(RemoteWalMetadataStore(StoreFile(tmp_path / "other", "c"))):
-        assert own_metadata(tmp_path / "other", "c", lambda: None) is None, "no agent lives there"
-    assert own_metadata(tmp_path / "missing", "c", lambda: None) is None
-    assert own_metadata(tmp_path, "another", lambda: None) is None
+        assert own_metadata(tmp_path / "other", "c", NewestSnapshot) is None, "no agent lives there"
+    assert own_metadata(tmp_path / "missing", "c", NewestSnapshot) is None
+    assert own_metadata(tmp_path, "another", NewestSnapshot) is None
     assert agent.progress
     (tmp_path / FILE_NAME).write_bytes(b"no database" * 1000)
-    assert own_metadata(tmp_path, "c", lambda: None) is None
+    assert own_metadata(tmp_path, "c", NewestSnapshot) is None
     assert (tmp_path / FILE_NAME).exists()
 
 
@@ -69,9 +70,11 @@ def test_an_agent_that_has_read_less_than_the_newest_snapshot_does_not_count(
     agent: RemoteWalMetadataStore, tmp_path: Path
 ) -> None:
     snapshot = agent.image()
-    assert own_metadata(tmp_path, "c", lambda: snapshot) is not None
+    own = own_metadata(tmp_path, "c", lambda: NewestSnapshot(snapshot, "a newer one is damaged"))
+    assert own is not None
+    assert [*own[0].topic.doubts.values()] == ["a newer one is damaged"]
     [at] = agent.progress.values()
-    newer = [replace(snapshot, progress=progress) for progress in ({0: at + 1}, {0: at, 1: 1})]
+    newer = [NewestSnapshot(replace(snapshot, progress=progress)) for progress in ({0: at + 1}, {0: at, 1: 1})]
     assert [own_metadata(tmp_path, "c", iter(newer).__next__) for _ in newer] == [None, None]
 
 

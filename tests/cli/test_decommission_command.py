@@ -21,9 +21,8 @@ from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration
-from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.snapshots.snapshot_keeper import NewestSnapshot, SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic import topic_session
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
@@ -51,9 +50,9 @@ class Topic:
         offset = self.begins + sum(kept.broker_id == partition for kept, _ in self.kept)
         self.kept.append((registration, (partition, offset)))
 
-    def session(self, *_where: object, load_snapshot: Callable[[], StoreImage | None]) -> Any:
+    def session(self, *_where: object, newest: Callable[[], NewestSnapshot]) -> Any:
         store = RemoteWalMetadataStore()
-        if (image := load_snapshot()) is not None:
+        if (image := newest().image) is not None:
             store.restore(image)
         return Session(self, store)
 

@@ -48,7 +48,7 @@ def test_a_snapshot_from_a_host_whose_clock_was_ahead_is_not_the_newest_for_ever
     for n in (3, 4, 5):
         blobs.now_ms = n
         keeper(blobs).save(image_up_to(n), now_ms=n)
-        assert progress_of(keeper(blobs).load()) == progress_of(keeper(blobs).load_own()) == n
+        assert progress_of(keeper(blobs).load()) == n
 
 
 def test_a_save_that_dies_half_way_counts_for_nothing_and_is_removed_later() -> None:
@@ -57,7 +57,7 @@ def test_a_save_that_dies_half_way_counts_for_nothing_and_is_removed_later() -> 
     blobs.puts_before_it_fails = 2
     with pytest.raises(RemoteStorageError):
         keeper(blobs).save(image_up_to(4), now_ms=2)
-    assert progress_of(keeper(blobs).load()) == 3
+    assert (progress_of(keeper(blobs).load()), keeper(blobs).newest().doubt) == (3, "")
     blobs.puts_before_it_fails = None
     keeper(blobs).save(image_up_to(5), now_ms=3)
     assert {int(name.split("/")[2][:15]) for name in blobs.blobs} == {1, 3}
@@ -97,8 +97,12 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(damage: str) -> None:
     else:
         blobs.blobs[newest] = bytes([blobs.blobs[newest][0] ^ 1]) + blobs.blobs[newest][1:]
     loading = keeper(blobs)
-    assert progress_of(loading.load()) == 6
+    found = loading.newest()
+    assert progress_of(found.image) == 6
+    assert found.doubt == f"snapshots that may tell more cannot be read ({newest.rpartition('/')[0]})"
     assert loading.counters == {"refused": 1, "loaded": 1}
+    keeper(blobs, broker_id=2).save(image_up_to(8), now_ms=3)
+    assert [(progress_of(one.image), not one.doubt) for one in loading.newest_of_each()] == [(8, True), (6, False)]
 
 
 def test_without_a_snapshot_or_a_store_there_is_none() -> None:
@@ -107,7 +111,9 @@ def test_without_a_snapshot_or_a_store_there_is_none() -> None:
     keeper(blobs).save(image_up_to(1), now_ms=1)
     blobs.is_down = True
     loading = keeper(blobs)
-    assert loading.load() is None
+    found = loading.newest()
+    assert found.image is None
+    assert found.doubt
     assert loading.counters == {"load_failures": 1}
 
 
@@ -123,7 +129,9 @@ def test_a_bucket_that_goes_away_while_it_is_read_from_leaves_those_of_other_zon
     keeper(blobs, broker_id=1).save(image_up_to(4), now_ms=3)
     keeper(blobs, broker_id=2).save(image_up_to(2), now_ms=2)
     loading = keeper(blobs, broker_id=1)
-    assert progress_of(loading.load()) == 2
+    found = loading.newest()
+    assert progress_of(found.image) == 2
+    assert "metadata-snapshots/1/" in found.doubt
     assert loading.counters == {"load_failures": 1, "loaded": 1}
 
 
@@ -132,7 +140,7 @@ def test_the_newest_of_all_brokers_is_loaded_and_none_of_another_cluster() -> No
     keeper(blobs, broker_id=1).save(image_up_to(1), now_ms=1)
     keeper(blobs, broker_id=11).save(image_up_to(2), now_ms=2)
     assert progress_of(keeper(blobs, broker_id=1).load()) == 2
-    assert progress_of(keeper(blobs, broker_id=1).load_own()) == 1
+    assert [progress_of(one.image) for one in keeper(blobs, broker_id=1).newest_of_each()] == [2, 1]
     assert keeper(blobs, broker_id=1, cluster_id="other").load() is None
 
 
@@ -144,7 +152,9 @@ def test_with_a_bucket_for_each_zone_what_is_in_those_that_answer_is_loaded(tmp_
     keeper(first, broker_id=1).save(image_up_to(3), now_ms=1)
     keeper(second, broker_id=2).save(image_up_to(5), now_ms=2)
     assert progress_of(keeper(second, broker_id=1).load()) == 5
-    assert progress_of(keeper(without, broker_id=1).load()) == 3
+    found = keeper(without, broker_id=1).newest()
+    assert progress_of(found.image) == 3
+    assert "buckets that do not answer" in found.doubt
     for n in range(3, 6):  # a broker that moved to the other zone
         keeper(second, broker_id=1).save(image_up_to(n + 3), now_ms=n)
     assert progress_of(keeper(first, broker_id=1).load()) == 8

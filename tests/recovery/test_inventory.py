@@ -16,6 +16,7 @@ from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.snapshots.snapshot_keeper import NewestSnapshot
 from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object import OpenArchiveObject
@@ -260,7 +261,7 @@ def test_objects_alone_do_not_bring_back_what_a_snapshot_knows_as_dead(
     gaps = (DeclaredGap(ORDERS, 20, 30, 4, GapReason.RETENTION), *([loss] if loss else []))
     store.apply(RemoteWalGapDeclaration(1, 1, 0, gaps, 30))
 
-    inventory = from_objects(storage, None, snapshot=store.image())
+    inventory = from_objects(storage, None, snapshot=NewestSnapshot(store.image()))
 
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap) == (4 if loss else 8, None)
@@ -342,7 +343,10 @@ def test_an_archive_object_does_not_bring_back_what_follows_a_restored_logs_end_
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 8
     snapshot = _told(*restored_to_8).image()
     for image, end in ((with_archive(snapshot, archived), 8), (with_archive(snapshot, ArchiveStore()), 15)):
-        assert from_objects(storage, archive, snapshot=image).log_runs(ORDERS).plan(PlanRules()).end_offset == end
+        assert (
+            from_objects(storage, archive, snapshot=NewestSnapshot(image)).log_runs(ORDERS).plan(PlanRules()).end_offset
+            == end
+        )
 
 
 def test_damaged_and_foreign_objects_are_told_and_passed_over(storage: RemoteWalStorageManager, tmp_path: Path) -> None:

@@ -220,16 +220,18 @@ def test_an_object_that_does_not_tell_what_is_in_it_is_named_and_the_others_are_
     assert topic.store.topic.rebuilt_ms == NOW_MS
 
 
-@pytest.mark.parametrize("readable", [True, False])
-def test_a_topic_of_which_no_snapshot_can_be_read_stays_in_doubt(
-    storage: RemoteWalStorageManager, tmp_path: Path, readable: bool
+@pytest.mark.parametrize(("other", "readable"), [("newer", True), ("none", False), ("older", False)])
+def test_a_topic_of_which_the_newest_snapshot_cannot_be_read_stays_in_doubt(
+    storage: RemoteWalStorageManager, tmp_path: Path, other: str, readable: bool
 ) -> None:
     lost = Lost(storage)
     lost.upload()
+    if other == "older":
+        lost.save_snapshot(broker_id=2)
     lost.save_snapshot()
     for path in (tmp_path / CLUSTER / "metadata-snapshots" / "1").rglob("*-of-*"):
         path.write_bytes(b"?" + path.read_bytes()[1:])
-    if readable:
+    if other == "newer":
         lost.save_snapshot(broker_id=2)
     topic = TopicInMemory()
     rebuild = lost.rebuild()

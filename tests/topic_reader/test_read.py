@@ -1,5 +1,6 @@
 """Topics are read from a store in a directory, where nothing else is left than the controllers' log."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -176,11 +177,33 @@ def test_a_snapshot_tells_what_objects_do_not(ruins: Ruins) -> None:
         DataLossError, match=r"offsets 13 to 14 went inline and were never stored; .*--wal-retention-ms"
     ):
         offsets(ruins)
-    for part in ruins.directory.rglob("*-of-*"):
+
+
+@pytest.mark.parametrize("is_other_older", [False, True])
+@pytest.mark.parametrize("from_objects", [False, True])
+def test_a_snapshot_that_cannot_be_read_and_may_tell_more_is_a_loss(
+    ruins: Ruins, from_objects: bool, is_other_older: bool
+) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    where = remote_wal.Source(
+        ruins.directory / "server.properties",
+        cluster_metadata=ruins.directory / "controller",
+        from_objects=from_objects,
+    )
+    with StoredTopics.find(where, ["orders"]).stores.opened() as (storage, _):
+        image = TopicInMemory().store.image()
+        for broker in (2, 1) if is_other_older else (1,):
+            SnapshotKeeper(blobs_of(storage, "put", "-"), CLUSTER, broker, 5).save(image, BASE_MS)
+    read = partial(remote_wal.read, "orders", 0, where)
+    assert [one.offset for one in read()] == [0, 1, 2, 3, 4]
+    assert json.loads(ruins.run("recover", "--dry-run", "--json").stdout)["metadata_doubts"] == []
+    for part in ruins.directory.rglob("metadata-snapshots/1/*/*-of-*"):
         part.write_bytes(b"?")
-    with pytest.raises(DataLossError, match="no snapshot of the metadata can be read"):
-        offsets(ruins, end=5)
-    assert offsets(ruins, end=5, fail_on_data_loss=False) == [0, 1, 2, 3, 4]
+    with pytest.raises(DataLossError, match=r"snapshots that may tell more cannot be read \(metadata-snapshots/1/"):
+        list(read())
+    assert [one.offset for one in read(fail_on_data_loss=False)] == [0, 1, 2, 3, 4]
+    recovered = json.loads(ruins.run("recover", "--dry-run", "--json").stdout)
+    assert (recovered["complete"], len(recovered["metadata_doubts"])) == (False, 1)
 
 
 def test_a_topic_is_known_by_its_id_where_no_controllers_log_is_left(ruins: Ruins) -> None:

@@ -5,10 +5,11 @@
 Theory. A snapshot is cut into parts of some megabytes, as one request must stay within its deadline, and each
 part is written once and never altered. It is whole when all its parts are there and its checksums are right,
 so a writer that dies half-way leaves nothing that counts. The newest whole one of any broker wins, as each tells of the
-whole topic; instead of a damaged one the one before it is used. After a save the newest two
-stay and the others of this broker are deleted, parts of unfinished ones included. Each broker's agent keeps its
-own, so no two write in one place. Which is the newest the store's clock says: a host's, by which they are named, may
-have been ahead once, and an old snapshot would then be the newest for as long.
+whole topic; instead of a damaged one the one before it is used, and `NewestSnapshot.doubt` says so: what it does not
+tell may have been told. After a save the newest two stay and the others of this broker are deleted, parts of unfinished
+ones included. Each broker's agent keeps its own, so no two write in one place. Which is the newest the store's clock
+says: a host's, by which they are named, may have been ahead once, and an old snapshot would then be the newest for as
+long.
 
 Blocks; `load` is for the thread that reads the topic, `save` for one that may wait.
 """
@@ -16,9 +17,9 @@ Blocks; `load` is for the thread that reads the topic, `save` for one that may w
 import re
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -42,15 +43,14 @@ _Listed = Mapping[tuple[str, str], list[StoredBlob]]
 """Snapshots by name and broker, each with its parts in their order."""
 
 
-def brokers_with_snapshots(storage: BlobStorage) -> tuple[list[int], bool]:
-    """Return the brokers whose agents have saved snapshots, and whether every bucket could be listed.
+class NewestSnapshot(NamedTuple):
+    image: StoreImage | None = None
+    """The newest that can be read; None: none can."""
+    doubt: str = ""
+    """Names what may be newer and cannot be read; empty: nothing."""
 
-    Raises RemoteStorageError.
-    """
-    unanswered: list[object] = []
-    listed = _of_those_that_answer(ask_each(storage.list_blobs(_KIND)), unanswered.append)
-    found = {blob.name.split("/")[1] for blob in listed}
-    return sorted(int(broker_id) for broker_id in found if broker_id.isascii() and broker_id.isdigit()), not unanswered
+
+NO_SNAPSHOT: Final = NewestSnapshot()
 
 
 class SnapshotKeeper:
@@ -73,6 +73,7 @@ class SnapshotKeeper:
         self._incarnation = incarnation
         self._part_bytes = part_bytes
         self._counters: Counter[str] = Counter()
+        self._unread: list[str] = []
 
     def save(self, image: StoreImage, now_ms: int) -> int:
         """Write a snapshot and remove old ones; returns its size in bytes. `now_ms` must differ from call to call.
@@ -100,59 +101,78 @@ class SnapshotKeeper:
     def load(self) -> StoreImage | None:
         """Load the newest complete snapshot of any broker; None when there is none, or the object store does not
         respond."""
-        failed: set[str] = set()
+        return self.newest().image
+
+    def newest(self) -> NewestSnapshot:
+        """Load the newest complete snapshot of any broker, and say whether there may be a newer one."""
+        return next(self.newest_of_each(), NO_SNAPSHOT)
+
+    def newest_of_each(self) -> Iterator[NewestSnapshot]:
+        """Yield each broker's newest complete snapshot, the newest first; if none can be read, one without an image."""
+        done: set[str] = set()
+        failures, is_any_read, self._unread = 0, False, []
+        snapshots: _Listed = {}
         try:
             snapshots = self._list(_KIND)
-            for name, broker_id in _newest_first(snapshots):
-                if broker_id in failed or len(failed) == _FAILURES_MAX:
-                    continue
-                try:
-                    if (image := self._read(name, snapshots[name, broker_id])) is not None:
-                        return image
-                except RemoteStorageError as error:
-                    failed.add(broker_id)
-                    self._not_loaded(name, error)
         except RemoteStorageError as error:
-            self._not_loaded("-", error)
-        return None
+            self._not_loaded("all", error)
+        for key in _newest_first(snapshots):
+            if key[1] in done or failures == _FAILURES_MAX:
+                continue
+            try:
+                if (image := self._read(snapshots[key])) is None:
+                    continue
+            except RemoteStorageError as error:
+                failures += 1
+                self._not_loaded(_place_of(snapshots[key]), error)
+            else:
+                is_any_read = True
+                yield NewestSnapshot(image, self._doubt)
+            done.add(key[1])
+        if self._unread and not is_any_read:
+            yield NewestSnapshot(None, self._doubt)
 
-    def load_own(self) -> StoreImage | None:
-        """Load this broker's newest complete snapshot; None when there is none. Raises RemoteStorageError."""
-        snapshots = self._list(self._directory)
-        images = (self._read(name, snapshots[name, broker_id]) for name, broker_id in _newest_first(snapshots))
-        return next((image for image in images if image is not None), None)
+    @property
+    def _doubt(self) -> str:
+        return f"snapshots that may tell more cannot be read ({', '.join(self._unread)})" if self._unread else ""
 
-    def _not_loaded(self, name: str, error: Exception) -> None:
+    def _not_loaded(self, place: str, error: Exception) -> None:
         self._counters["load_failures"] += 1
-        log.warning("metadata_snapshot_not_loaded", snapshot=name, error=str(error))
+        self._unread.append(place)
+        log.warning("metadata_snapshot_not_loaded", snapshot=place, error=str(error))
 
     @property
     def counters(self) -> dict[str, int]:
         """Counts of snapshots: `saved`, `loaded`, `refused` (damaged or foreign ones), `load_failures`, `removed`."""
         return dict(self._counters)
 
-    def _read(self, name: str, parts: list[StoredBlob]) -> StoreImage | None:
+    def _read(self, parts: list[StoredBlob]) -> StoreImage | None:
+        place = _place_of(parts)
         try:
             if not _is_whole(parts):
-                raise SnapshotError("read metadata snapshot", name, f"only {len(parts)} of its parts are there")
+                raise SnapshotError("read metadata snapshot", place, f"only {len(parts)} of its parts are there")
             content = SpooledSnapshot((ask(self._storage.get_blob(part)) for part in parts), self._spool_directory)
             image = read_image(content, self._cluster_id)
         except SnapshotError as error:
             self._counters["refused"] += 1
-            log.warning("metadata_snapshot_refused", snapshot=name, reason=error.reason, hint=error.hint)
+            if not _is_unfinished(parts):
+                self._unread.append(place)
+            log.warning("metadata_snapshot_refused", snapshot=place, reason=error.reason, hint=error.hint)
             return None
         except OSError as error:
-            self._not_loaded(name, error)
+            self._not_loaded(place, error)
             return None
         self._counters["loaded"] += 1
         return image
 
     def _list(self, directory: str) -> _Listed:
         found = defaultdict(list)
-        listed = ask_each(self._storage.list_blobs(directory))
-        for blob in _of_those_that_answer(listed, lambda error: self._not_loaded("-", error)):
-            if (match := _PART.fullmatch(blob.name)) is not None:
-                found[match[2], match[1]].append(blob)
+        try:
+            for blob in ask_each(self._storage.list_blobs(directory)):
+                if (match := _PART.fullmatch(blob.name)) is not None:
+                    found[match[2], match[1]].append(blob)
+        except IncompleteListingError as error:
+            self._not_loaded("those in buckets that do not answer", error)
         return {key: sorted(parts, key=lambda part: part.name) for key, parts in found.items()}
 
     def _remove_old(self) -> None:
@@ -164,14 +184,8 @@ class SnapshotKeeper:
             self._counters["removed"] += 1
 
 
-def _of_those_that_answer(
-    listed: Iterator[StoredBlob], missed: Callable[[IncompleteListingError], object]
-) -> Iterator[StoredBlob]:
-    """Yield the blobs of the buckets that answer; `missed` gets to know which did not."""
-    try:
-        yield from listed
-    except IncompleteListingError as error:
-        missed(error)
+def _place_of(parts: list[StoredBlob]) -> str:
+    return parts[0].name.rpartition("/")[0]
 
 
 def _newest_first(snapshots: _Listed) -> list[tuple[str, str]]:
@@ -181,6 +195,17 @@ def _newest_first(snapshots: _Listed) -> list[tuple[str, str]]:
     )
 
 
+def _numbers(parts: Iterable[StoredBlob]) -> list[tuple[int, int]]:
+    return [(int(name[-14:-9]), int(name[-5:])) for name in (part.name for part in parts)]
+
+
 def _is_whole(parts: Iterable[StoredBlob]) -> bool:
-    numbers = [(int(name[-14:-9]), int(name[-5:])) for name in (part.name for part in parts)]
+    numbers = _numbers(parts)
     return numbers == [(part, len(numbers)) for part in range(len(numbers))]
+
+
+def _is_unfinished(parts: Iterable[StoredBlob]) -> bool:
+    """Whether only the last parts lack, as of a writer that died half-way, or is not done yet."""
+    numbers = _numbers(parts)
+    of = numbers[0][1]
+    return len(numbers) < of and numbers == [(part, of) for part in range(len(numbers))]
