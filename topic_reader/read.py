@@ -88,7 +88,7 @@ def visible_batches(
 
     def and_behind() -> Iterator[StoredBatch | LostRange]:
         yield from pieces
-        log_end = log.bounds()[1] if behind is None else max((end, *(one.last_offset + 1 for one in behind.extents)))
+        log_end = log.bounds()[1] if behind is None else max(end, behind.end)
         for piece in log.pieces(end, log_end, behind, fail_on_data_loss=False):
             if isinstance(piece, LostRange) or piece.header.base_offset >= end:
                 yield piece

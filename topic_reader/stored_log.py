@@ -71,6 +71,11 @@ class RangePlan(NamedTuple):
     extents: Sequence[Extent]
     lost: Sequence[OffsetRange]
 
+    @property
+    def end(self) -> int:
+        """The offset behind the last that is read or lost: what is lost may have held a marker."""
+        return max((*(one.last_offset + 1 for one in self.extents), *(end for _, end in self.lost)), default=0)
+
     def lost_between(self, begin: int, end: int) -> Iterator[LostRange]:
         """Yield the lost offsets in [begin, end)."""
         return (

@@ -1,7 +1,7 @@
 """What Spark is told of stored topics, without a session."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +9,21 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceStreamReader
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.records.states import FINISHED
+from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+from plugin.remote_wal_storage_manager import blobs_of
+from plugin.store_loop import ask, ask_each
 from recovery.errors import RecoveryError, UnknownClusterError
 from tests.kafka_log.batches import batch
 from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
 from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
+from tests.recovery.test_topic_rebuild import TopicInMemory
 from tests.topic_reader.test_read import COMMITTED, transactions
 from tests.topic_reader.written import BASE_MS, TRANSACTIONAL, Written, marker, written_batch
 from topic_reader import spark_source
 from topic_reader.options import _PARSERS
-from topic_reader.read import UndecidedTransactionError
+from topic_reader.read import UndecidedTransactionError, read
+from topic_reader.sources import Source, StoredTopics
 from topic_reader.stored_log import DataLossError
 from topic_reader.stream_offsets import Json, LogName, ReadTo, to_json
 
@@ -387,6 +393,56 @@ def test_a_checkpoint_of_another_format_is_refused(ruins: Ruins) -> None:
     for checkpoint in ({"orders": {"0": 100}}, {**at(100), "format": 2}):
         with pytest.raises(ValueError, match=r"checkpoint is of another format.*new checkpointLocation"):
             stream(ruins).partitions(checkpoint, checkpoint)
+
+
+@pytest.mark.parametrize("gone", range(len(transactions())))
+@pytest.mark.parametrize("fails", [True, False])
+def test_whichever_object_is_lost_a_batch_reads_what_the_reader_without_spark_reads(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch, gone: int, fails: bool
+) -> None:
+    monkeypatch.setattr(spark_source, "_SPLIT_BYTES", 1)
+    raws = transactions()
+    starts = [int.from_bytes(raw[:8], "big") for raw in raws]
+    files = [
+        ruins.upload(at, (ORDERS, 0, start, raw)) for at, (start, raw) in enumerate(zip(starts, raws, strict=True))
+    ]
+    save_snapshot(ruins)
+    files[gone].unlink()
+
+    def outcome(reading: Callable[..., list[int]], end: int) -> list[int] | None:
+        try:
+            return reading(ruins, end, fails=fails)
+        except DataLossError:
+            return None
+
+    for end in (4, 12, 15, 16):
+        assert outcome(read_by_spark, end) == outcome(read_without_spark, end), end
+
+
+def save_snapshot(ruins: Ruins) -> None:
+    """A snapshot that knows all objects."""
+    leader = TopicInMemory()
+    with StoredTopics.find(without_brokers(ruins), ["orders"]).stores.opened() as (storage, _):
+        for stored in ask_each(storage.list_log_segments()):
+            leader.publish(replace(ask(storage.fetch_segment_metadata(stored)), state=FINISHED))
+        SnapshotKeeper(blobs_of(storage, "put", "-"), CLUSTER, 1, 5).save(leader.store.image(), BASE_MS)
+
+
+def without_brokers(ruins: Ruins) -> Source:
+    return Source(ruins.directory / "server.properties", cluster_metadata=ruins.directory / "controller")
+
+
+def read_by_spark(ruins: Ruins, end: int, *, fails: bool) -> list[int]:
+    more = {"assign": '{"orders": [0]}', "endingOffsets": f'{{"orders": {{"0": {end}}}}}', **READ_COMMITTED}
+    source = made(ruins, **more, failOnDataLoss=str(fails).lower())
+    reader = source.reader(OFFSET)
+    return [at for split in reader.partitions() for rows in reader.read(split) for at in rows["offset"].to_pylist()]
+
+
+def read_without_spark(ruins: Ruins, end: int, *, fails: bool) -> list[int]:
+    where = without_brokers(ruins)
+    found = read("orders", 0, where, end=end, isolation_level="read_committed", fail_on_data_loss=fails)
+    return [record.offset for record in found]
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
