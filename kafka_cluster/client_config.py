@@ -90,6 +90,10 @@ _OWN_CLASSES: Final[Mapping[str, frozenset[str]]] = {
 }
 """The classes that do what librdkafka does by itself."""
 
+_TOKEN_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - its name
+_PROXIES: Final = ("http_proxy", "all_proxy", "ALL_PROXY")
+"""The variables in which libcurl, which librdkafka asks with, finds a proxy for plain http."""
+
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
@@ -175,6 +179,7 @@ def from_java_properties(bootstrap_servers: str, given: Mapping[str, str]) -> Ka
     _translate_keystore(java, translated)
     _translate_hostname_check(java, translated)
     _translate_jaas(java, translated)
+    _check_token_endpoint(translated)
     return KafkaClientConfig(bootstrap_servers, MappingProxyType(translated))
 
 
@@ -364,14 +369,9 @@ def _extension(option: str, value: str) -> str:
 
 def _finish_oauth(translated: dict[str, ConfluentValue], by_assertion: bool) -> None:
     """Complete a login by client credentials or an assertion (KIP-1139). Raises ClientPropertyError if it cannot be."""
-    endpoint = "sasl.oauthbearer.token.endpoint.url"
-    if not str(translated.get(endpoint, "")).startswith(("https://", "http://")):
-        raise _untranslatable(endpoint, "is missing, or no http address", "librdkafka gets tokens from there alone")
-    if str(translated[endpoint]).startswith("http://") and (
-        os.environ.get("http_proxy") or os.environ.get("ALL_PROXY")
-    ):
+    if not str(translated.get(_TOKEN_ENDPOINT, "")).startswith(("https://", "http://")):
         raise _untranslatable(
-            endpoint, "is plain http, and a proxy of the environment would see the secret", "use https"
+            _TOKEN_ENDPOINT, "is missing, or no http address", "librdkafka gets tokens from there alone"
         )
     translated["sasl.oauthbearer.method"] = "oidc"
     if by_assertion:
@@ -380,6 +380,15 @@ def _finish_oauth(translated: dict[str, ConfluentValue], by_assertion: bool) -> 
     for java in ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.credentials.client.secret"):
         if not translated.get(_CARRIED[java]):
             raise _untranslatable(java, "is missing", "")
+
+
+def _check_token_endpoint(translated: Mapping[str, ConfluentValue]) -> None:
+    """Refuse one to which a secret would go in plain text through a proxy, whichever names the login has."""
+    endpoint = str(translated.get(_TOKEN_ENDPOINT, "https://"))
+    if not endpoint.lower().startswith("https://") and any(map(os.environ.get, _PROXIES)):
+        raise _untranslatable(
+            _TOKEN_ENDPOINT, "is plain http, and a proxy of the environment would see the secret", "use https"
+        )
 
 
 def _of_jaas(reason: str, hint: str) -> ClientPropertyError:

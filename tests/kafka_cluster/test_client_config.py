@@ -91,15 +91,35 @@ def test_what_cannot_be_translated_is_named(key: str, java: dict[str, str]) -> N
     assert error.value.key == key
 
 
-def test_no_login_secret_goes_through_a_proxy_in_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("proxy", ["http_proxy", "all_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize(
+    "endpoint", ["http://idp.example.com/token", "HTTP://idp.example.com/", "idp.example.com/token"]
+)
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"sasl.jaas.config": OAUTH % ""},
+        {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "a",
+            "sasl.oauthbearer.client.secret": "b",
+        },
+    ],
+)
+def test_no_login_secret_goes_through_a_proxy_in_plain_text(
+    monkeypatch: pytest.MonkeyPatch, login: dict[str, str], endpoint: str, proxy: str
+) -> None:
     (key,) = OAUTH_ENDPOINT
-    plain = {"sasl.jaas.config": OAUTH % "", key: "http://idp.example.com/token"}
-    for name in ("http_proxy", "ALL_PROXY"):
+    for name in ("http_proxy", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    assert from_java_properties("b:1", plain).properties[key] == plain[key]
-    monkeypatch.setenv("http_proxy", "http://proxy.example.com:3128")
-    with pytest.raises(ClientPropertyError, match="a proxy of the environment would see the secret"):
+    plain = {**login, key: endpoint}
+    is_read = "sasl.jaas.config" not in login or endpoint.startswith("http:")
+    if is_read:
+        assert from_java_properties("b:1", plain).properties[key] == endpoint
+    monkeypatch.setenv(proxy, "http://proxy.example.com:3128")
+    with pytest.raises(ClientPropertyError, match="a proxy of the environment" if is_read else "no http address"):
         from_java_properties("b:1", plain)
+    assert from_java_properties("b:1", {**login, key: "https://idp.example.com/token"})
 
 
 @pytest.mark.parametrize(
