@@ -277,6 +277,11 @@ class SettingsMemory:
             rows = self._now.rows.items()
             return sorted(kind.key(name).decode() for (kind, name), row in rows if row.place.is_unread)
 
+    @property
+    def has_remembered(self) -> bool:
+        """Whether it has values of an earlier topic, or an earlier time."""
+        return bool(self._before.rows)
+
     def may_lack(self) -> str | None:
         """Return why the topic may lack values of an earlier one that this agent does not remember; None if it lacks
         none."""

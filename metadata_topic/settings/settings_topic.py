@@ -88,8 +88,9 @@ def read_settings(
 ) -> SettingsTable:
     """Read the topic to its end and return its content. Blocks.
 
-    Unless `memory` has what an earlier topic held, it waits until agents have put that back. Raises MetadataTopicError
-    when there is no such topic, when its end was not reached in time, or when it may still lack something.
+    Unless `memory` has what an earlier topic held, it waits until agents have put that back, and raises
+    TopicAbsentError when there is no such topic. Raises MetadataTopicError when its end was not reached in time, or
+    when it may still lack something.
     """
     changed = threading.Event()
     reader = SettingsReader(
@@ -105,6 +106,9 @@ def read_settings(
                 changed.clear()
             return reader.table
         if reader.is_there is False:
+            if reader.memory.has_remembered:
+                log.warning("settings_topic_absent", consequence="what this host's agent remembers of it counts")
+                return reader.table
             raise TopicAbsentError(
                 "read settings", SETTINGS_TOPIC, "the topic does not exist", "an agent makes it when it starts"
             )

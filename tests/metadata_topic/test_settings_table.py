@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -313,13 +314,17 @@ def test_commands_are_not_told_settings_while_the_topic_may_lack_what_it_held_be
             read_settings(NOWHERE, timeout_s=1.0, consumer_factory=topic.consumer, memory=memory)
 
 
-def test_who_remembers_what_a_lost_topic_held_need_not_wait_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_made_again", [True, False])
+def test_who_remembers_what_a_lost_topic_held_need_not_wait_for_it(tmp_path: Path, is_made_again: bool) -> None:
     topic, memory = FakeTopic(), SettingsMemory(tmp_path)
     topic.partitions[0] += [(AGENTS.key(3), AGENTS.encode(AGENT)), (TOPICS.key("orders"), TOPICS.encode(DURABLE))]
     assert read_settings(NOWHERE, consumer_factory=topic.consumer, memory=memory).is_any_durable
     memory.save()
-    topic.topic_id, topic.partitions = TopicId(b"n" * 16), [[]]
-    assert read_settings(NOWHERE, consumer_factory=topic.consumer, memory=SettingsMemory(tmp_path)).is_any_durable
+    topic.topic_id, topic.partitions = TopicId(b"n" * 16), [[]] if is_made_again else []
+    remembered = partial(
+        read_settings, NOWHERE, timeout_s=1.0, consumer_factory=topic.consumer, memory=SettingsMemory(tmp_path)
+    )
+    assert (remembered().is_any_durable, remembered().agents) == (True, {3: AGENT})
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
