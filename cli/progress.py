@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from cli.tables import plain_console
+
 if TYPE_CHECKING:
     from rich.status import Status
 
@@ -34,7 +36,9 @@ class ShownProgress:
     def update(self, text: str) -> None:
         """Show `step` or `step: progress`; a new step is shown at once."""
         if self._status is not None:
-            self._status.update(text)
+            from rich.text import Text
+
+            self._status.update(Text(text))
             return
         step, now_s = text.partition(":")[0], self._clock()
         if step != self._step or now_s >= self._next_line_s:
@@ -50,11 +54,11 @@ class ShownProgress:
 @contextmanager
 def shown_progress(first: str) -> Iterator[ShownProgress]:
     """Show the progress of this process inside the block; it begins with the step `first`."""
-    from rich.console import Console
+    from rich.text import Text
 
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     if console.is_terminal:
-        with console.status(first) as status:
+        with console.status(Text(first)) as status:
             yield ShownProgress(status, sys.stderr.write, time.monotonic)
         return
     shown = ShownProgress(None, sys.stderr.write, time.monotonic)

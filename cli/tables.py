@@ -8,6 +8,7 @@ import typer
 from cli.exit_code import ExitCode
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -36,12 +37,11 @@ def fitted(*columns: str, rows: Iterable[Iterable[Any]], drop: Iterable[str], ti
     """Return a table without lines that fits the terminal: columns in `drop` are left out, in that order, until it
     does."""
     from rich.cells import cell_len
-    from rich.console import Console
 
     cells = [list(row) for row in rows]
     names = [column.removeprefix(">") for column in columns]
     widths = [max(map(cell_len, (names[at], *(str(row[at]) for row in cells)))) + 2 for at in range(len(names))]
-    kept, width = list(range(len(names))), Console().width
+    kept, width = list(range(len(names))), plain_console().width
     for name in (one for one in drop if one in names):
         if sum(widths[at] for at in kept) - 2 <= width:
             break
@@ -52,11 +52,16 @@ def fitted(*columns: str, rows: Iterable[Iterable[Any]], drop: Iterable[str], ti
 
 def show(*shown: "Table | Text | str") -> None:
     """Print tables and lines on standard output."""
-    from rich.console import Console
-
-    console = Console()
+    console = plain_console()
     for one in shown:
         console.print(one)
+
+
+def plain_console(*, stderr: bool = False) -> "Console":
+    """Return a console that shows text as it is: brackets, as in patterns and addresses, are no markup."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, emoji=False)
 
 
 def fail(told: object, code: ExitCode, *, json: bool) -> NoReturn:

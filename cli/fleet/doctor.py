@@ -9,7 +9,7 @@ import typer
 from cli.connection import BrokerConfig, Json
 from cli.exit_code import ExitCode
 from cli.progress import shown_progress
-from cli.tables import tell_json
+from cli.tables import plain_console, tell_json
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
@@ -108,7 +108,6 @@ def _before_restart(
 
 
 def _print(findings: "list[Finding]") -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -117,10 +116,9 @@ def _print(findings: "list[Finding]") -> None:
         table.add_column(column, no_wrap=True)
     table.add_column("found, and what to change", overflow="fold")
     for item in findings:
-        # As Text, because brackets in an error must not be taken for markup.
         colour = _COLOURS[item.level.value]
         told = Text(item.found)
         if item.change:
             told = told.append(f"\n→ {item.change}", style=colour)
         table.add_row(Text(item.check), Text(item.level.value, style=colour), told)
-    Console().print(table)
+    plain_console().print(table)

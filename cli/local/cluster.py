@@ -10,7 +10,7 @@ from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
-from cli.tables import show, table, tell_json
+from cli.tables import plain_console, show, table, tell_json
 from local_cluster.object_store.store_spec import StoreKind
 from local_cluster.security.listeners import InterBrokerProtocol
 
@@ -67,8 +67,6 @@ def up(
     Lines that you change in a broker's server.properties stay at the next start, and are named.
     """
     need_extra("demo")
-    from rich.console import Console
-
     from local_cluster.broker_config import ClusterSettings
     from local_cluster.cluster import LocalCluster, status_of
     from local_cluster.layout import LAYOUT_FILE
@@ -77,7 +75,7 @@ def up(
     needs_address = agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS)
     if needs_address != bool(endpoint_url):
         raise StoreOptionError(f"--store {store} {'needs' if needs_address else 'takes no'} --endpoint-url")
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
         if not (directory / LAYOUT_FILE).exists():
             LocalCluster.create(directory, brokers=brokers or 3)
@@ -104,13 +102,11 @@ def down(
     """End the cluster's processes. The data stay, unless --remove is given."""
     import shutil
 
-    from rich.console import Console
-
     from local_cluster.cluster import LocalCluster
     from local_cluster.object_store.native import end_native_store
 
     cluster = LocalCluster.open(directory)
-    with Console(stderr=True).status("ending brokers and agents"):
+    with plain_console(stderr=True).status("ending brokers and agents"):
         if remove:
             cluster.kill_all()
             end_native_store(_native_directory(directory))
@@ -155,9 +151,7 @@ def _show(status: "ClusterStatus", as_json: bool) -> None:
         code = ExitCode.GOOD if status.healthy else ExitCode.FINDINGS
         tell_json({**asdict(status), "healthy": status.healthy}, code)
         return
-    from rich.console import Console
-
-    console = Console()
+    console = plain_console()
     show(_table(status))
     console.print(f"bootstrap servers  {status.bootstrap_servers}", highlight=False, soft_wrap=True)
     console.print(f"directory          {status.directory}", highlight=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from cli.command_group import command_group
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
-from cli.tables import fail, fitted, show, tell_json
+from cli.tables import fail, fitted, plain_console, show, tell_json
 
 if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
@@ -326,15 +326,14 @@ class _MovesShown:
     """Shows a bar of moves, and a line for each that ended, on standard error: standard output is for the report."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=plain_console(stderr=True),
         )
         self._task = self._bar.add_task("preparing", total=None)
 

@@ -16,7 +16,7 @@ from cli.progress import ShownProgress, shown_progress
 from cli.recovery.log_rows import LogRow, left_row, planned_row, restored_row
 from cli.recovery.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
 from cli.recovery.recovery_table import print_recovery
-from cli.tables import fail, tell_json
+from cli.tables import fail, plain_console, tell_json
 
 if TYPE_CHECKING:
     from recovery.broker_recovery import LostBroker, PlannedLog, Selection
@@ -223,7 +223,6 @@ def _recover(
     selection: "Selection",
     threads: int,
 ) -> list[LogRow]:
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -238,7 +237,9 @@ def _recover(
 
     columns = (TextColumn("restoring"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     status.stop()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not status.is_on_terminal) as bar:
+    with Progress(
+        *columns, console=plain_console(stderr=True), transient=True, disable=not status.is_on_terminal
+    ) as bar:
         task = bar.add_task("restoring", total=None)
 
         def show(progress: RestoreProgress) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cli.recovery.log_rows import LogRow
-from cli.tables import table
+from cli.tables import plain_console, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 def print_recovery(document: dict[str, Any], rows: list[LogRow]) -> None:
     """Print the table; `document` is the content of `--json`."""
-    from rich.console import Console
-
-    console = Console()
+    console = plain_console()
     rows_told = [
         (
             row.name,
@@ -86,9 +84,9 @@ def _print_about_topics(console: "Console", document: dict[str, Any]) -> None:
 
 def _print_about_objects(console: "Console", document: dict[str, Any]) -> None:
     for refusal in document["would_be_refused"]:
-        console.print(f"would be refused: {refusal}", soft_wrap=True, markup=False)
+        console.print(f"would be refused: {refusal}", soft_wrap=True)
     for item in document["unreadable_objects"][:10]:
-        console.print(f"cannot be read: {item['key']}: {item['reason']}", soft_wrap=True, markup=False)
+        console.print(f"cannot be read: {item['key']}: {item['reason']}", soft_wrap=True)
     if document["lost_objects"]:
         console.print(
             f"objects that the metadata tells of and the store does not have: {len(document['lost_objects'])}"

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import cli as cli_package
 import doctor.diagnosis
 import doctor.gathering
 from agent import settings_file
 from agent.http import http_asking
 from cli.main import build_app
+from cli.progress import shown_progress
+from cli.tables import fitted, show, table
 from doctor.findings import Finding, Level
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_table import SettingsTable
@@ -104,3 +107,37 @@ def test_findings_are_told_whole(columns: str, monkeypatch: pytest.MonkeyPatch, 
     assert shown.count(key) == 2
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= int(columns)
+
+
+ODD = ("orders-[a-z]{2}-[0-9]+", "logs[/.-]prod", "[fe80::1]:19095", "[bold]", "a:warning:b")
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_text_in_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str], odd: str) -> None:
+    show(
+        odd,
+        table(odd, rows=[[odd]], title=odd),
+        fitted(odd, rows=[[odd]], drop=(), title=odd),
+        table("", rows=[[odd]], without_lines=True),
+    )
+    assert capsys.readouterr().out.count(odd) == 8
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_progress_on_a_terminal_shows_text_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], odd: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with shown_progress(odd) as shown:
+        shown.update(f"{odd}!")
+    told = capsys.readouterr().err
+    assert odd in told
+    assert f"{odd}!" in told
+
+
+def test_each_console_of_a_command_is_a_plain_one() -> None:
+    """The demo's page alone is laid out with markup, of its own words."""
+    cli = Path(cli_package.__file__).parent
+    made = {file.relative_to(cli).as_posix() for file in cli.rglob("*.py") if "Console(" in file.read_text()}
+    assert made == {"tables.py", "local/demo.py"}
