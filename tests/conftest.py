@@ -44,10 +44,7 @@ zones listen at addresses that the machine has once.
 SHARE_A_CLUSTER = (
     "tests/cluster/test_agent_killed.py",
     "tests/cluster/test_agent_paused.py",
-    "tests/cluster/test_catch_up.py",
-    "tests/cluster/test_hostile_frames.py",
-    "tests/cluster/test_topic_recreated.py",
-    "tests/cluster/test_transactions_and_codecs.py",
+    "tests/cluster/test_followers.py",
 )
 """In one process, or each process would start the cluster that they share."""
 

@@ -4,8 +4,11 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import ElectionType, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from kafka_cluster.client_config import KafkaClientConfig
+from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import REQUEST_TIMEOUT_S, ClusterAdmin, ClusterAdminError, settle
 from local_cluster.polling import wait_until
 from recovery.errors import ReassignmentError
@@ -99,3 +102,33 @@ def _reassignments(admin: ClusterAdmin) -> Iterator[ReassignmentAdmin]:
             yield mover
     except ReassignmentError as error:
         raise ClusterAdminError(str(error)) from error
+
+
+def set_topic_setting(cluster: LocalCluster, topic: str, key: str, value: str) -> None:
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    [future] = cluster.admin.client.incremental_alter_configs([resource]).values()
+    future.result(30)
+
+
+TIERED_TOPIC = {
+    "remote.storage.enable": "true",
+    # A segment may go from the local log as soon as it is on the tier. (By age, Kafka would roll and tier the active
+    # segment too.)
+    "local.retention.bytes": "1",
+    # The smallest that Kafka takes.
+    "segment.bytes": "1048576",
+}
+"""Settings that make a topic of a cluster with `tiered_storage` go to the tier within seconds."""
+
+
+def elect_uncleanly(admin: ClusterAdmin, topic: str, partition: int, broker_id: int) -> None:
+    """Wait until this replica leads, which is not in sync, and the only one that lives. Raises WaitTimeoutError."""
+
+    def leads() -> bool:
+        with contextlib.suppress(KafkaException, TimeoutError):
+            wanted = [KafkaPartition(topic, partition)]
+            admin.client.elect_leaders(ElectionType.UNCLEAN, wanted).result(15.0)
+        return leader_of(admin, topic, partition) == broker_id
+
+    wait_until(leads, f"broker {broker_id} leads {topic}-{partition}", interval_s=0.5)

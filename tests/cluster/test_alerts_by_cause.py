@@ -24,10 +24,10 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.topic import METADATA_TOPIC
 from tests.cluster.agent_views import readiness
 from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
-from tests.cluster.kafka_settings import set_topic_setting
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, ROOT, Prometheus, Times
 from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import run_command
+from tests.cluster.replica_moves import set_topic_setting
 from tests.cluster.script import Script
 from tests.cluster.test_alerts import Certificates
 

@@ -15,7 +15,7 @@ from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import remote_wal
 from tests.cluster.replica_moves import leader_of
 from tests.cluster.script import PATIENCE_S
-from tests.cluster.test_local_loss import produce, values
+from tests.cluster.test_stored_offsets import produce, values
 
 TOPIC = "orders"
 HASTY = {

@@ -33,7 +33,7 @@ from tests.cluster.quick_agent import quick
 from tests.cluster.recovery_commands import drilled_recovery
 from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
-from tests.cluster.test_catch_up import expect_caught_up_by_objects, expect_identical
+from tests.cluster.test_followers import expect_caught_up_by_objects, expect_identical
 from tests.cluster.test_report_job import kinds, now_ms, sources, uploaded
 from tests.spark import spark
 

@@ -12,9 +12,8 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from tests.cluster.agent_views import describe, readiness
-from tests.cluster.kafka_settings import set_topic_setting
 from tests.cluster.quick_agent import QuickAgents, quick
-from tests.cluster.replica_moves import delete_topic
+from tests.cluster.replica_moves import delete_topic, set_topic_setting
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
 STALLED = "metadata_publication_stalled"

@@ -28,10 +28,9 @@ from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
 from tests.cluster.quick_agent import quick
-from tests.cluster.replica_moves import move_leader, wait_for_isr
+from tests.cluster.replica_moves import elect_uncleanly, move_leader, wait_for_isr
 from tests.cluster.script import PATIENCE_S
 from tests.cluster.test_gateway_durable import NumberedProducer, read
-from tests.cluster.unclean_election import elect_uncleanly
 from tests.soak.transactional_copier import TransactionalCopier
 from tests.soak.verifiable_clients import VerifiableClients
 

@@ -22,9 +22,8 @@ from local_cluster.polling import wait_until
 from recovery.reassignment.admin import BEGIN_AT_TIER, ReassignmentAdmin
 from recovery.reassignment.plan import TopicPartition
 from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore
-from tests.cluster.kafka_settings import TIERED_TOPIC
 from tests.cluster.recovery_commands import CHECKOUT, ask_cluster
-from tests.cluster.replica_moves import leader_of
+from tests.cluster.replica_moves import TIERED_TOPIC, leader_of
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 from tests.cluster.stored_log import followed_metadata
 

@@ -29,10 +29,8 @@ from metadata_topic.records.states import FINISHED
 from metadata_topic.topic.topic_follower import FollowSettings
 from plugin.segment_metadata import RemoteLogSegmentState
 from tests.cluster.conftest import IMPATIENT, cluster_of
-from tests.cluster.kafka_settings import TIERED_TOPIC
-from tests.cluster.replica_moves import delete_topic, move_leader, wait_for_isr
+from tests.cluster.replica_moves import TIERED_TOPIC, delete_topic, elect_uncleanly, move_leader, wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
-from tests.cluster.unclean_election import elect_uncleanly
 
 EAGER = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100, absence_check_ms=500)
 RECORD = b"\xa5" * 10_000

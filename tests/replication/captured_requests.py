@@ -1,7 +1,7 @@
 """Requests as brokers of some releases sent them to agents, at either listener: `captured/<release>.hex`, one a line.
 
 Of each API and version the smallest, a middle one and the largest. Brokers and clients were those of
-tests/cluster/test_transactions_and_codecs.py, without logins, so there is nothing of a secret in them.
+tests/cluster/test_followers.py, without logins, so there is nothing of a secret in them.
 """
 
 from pathlib import Path

@@ -17,7 +17,7 @@ from rlm.lifecycle.orphans import MetadataBehindError
 from tests.kafka_log.batches import batch
 from tests.kafka_log.forgery import forged
 from tests.metric_values import metric_value
-from tests.rlm.archive_rig import GRACE_MS, ORDERS, TTL_MS, Agent, Outside, plain_log
+from tests.rlm.archive_rig import ORDERS, TTL_MS, Agent, Outside, plain_log
 from tests.rlm.segment_lookup import Tier
 
 Batch = tuple[int, int, bytes]
@@ -250,27 +250,6 @@ async def test_an_object_is_taken_for_one_given_up_only_while_the_metadata_is_wh
         agent.care.run_once(outside.wall_ms(), {1: agent.incarnation}, KnownLogs({}, ()), (), partial(bool, whole))
         agent.read_topic()
         assert len(agent.archive.objects(DELETING)) == len(whole)
-    agent.task.close()
-
-
-async def test_what_retention_or_a_topics_deletion_leaves_behind_is_deleted_after_the_grace() -> None:
-    outside = Outside(plain_log(8), ((0, 0),))
-    outside.upload(outside.log)
-    agent = Agent(outside, 5, max_bytes=1, run_bytes=1)
-    await agent.archive_all()
-    outside.upload(plain_log(2, first=16))
-    await agent.archive_all()
-    assert len(outside.archive_storage.objects) == 2
-    agent.take_care(KnownLogs({ORDERS: 15}, ()))
-    assert len(outside.archive_storage.objects) == 2
-    agent.take_care(KnownLogs({ORDERS: 16}, ()), rounds=1)
-    assert agent.lookup(16) is not None
-    assert len(outside.archive_storage.objects) == 2  # within the grace
-    outside.now_s += GRACE_MS / 1000
-    agent.take_care(KnownLogs({}, ()))
-    assert [named.first_offset for named in outside.archive_storage.objects] == [16]
-    agent.take_care(KnownLogs({}, {ORDERS.topic_id}))
-    assert outside.archive_storage.objects == {}
     agent.task.close()
 
 

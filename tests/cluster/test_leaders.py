@@ -1,15 +1,38 @@
-"""Who leads no more: a leader that was cut off uploads on, and one that died had what its successor never had."""
+"""Leaders die while uploads are under way, are cut off, or are succeeded by who lacks what they had."""
 
 from pathlib import Path
+
+import pytest
 
 from local_cluster.polling import wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from tests.cluster.agent_views import FAULTS, RECORD_BYTES, AgentCounters
 from tests.cluster.kernel_views import is_stopped
 from tests.cluster.recovery_commands import drilled_recovery, planned_recovery
-from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.replica_moves import elect_uncleanly, leader_of
+from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
 from tests.cluster.stored_log import StoredLog, stored_log
-from tests.cluster.unclean_election import elect_uncleanly
+
+
+@pytest.mark.kafka_core
+def test_leaders_killed_while_uploads_are_slow(script: Script) -> None:
+    # a slow store: each upload is still under way when its leader dies; what it held is dead or doubled, never wrong
+    script.create_topic(partitions=3)
+    script.produce(PLAIN, ZSTD, TRANSACTIONS)
+    script.switch_all("put-latency-ms", "200")
+    script.expect_records_to_flow()
+    for _ in range(2):
+        victim = leader_of(script.cluster.admin, script.topic)
+        assert victim is not None
+        script.cluster.broker(victim).kill()
+        script.cluster.admin.wait_for_leader(script.topic, other_than=victim)
+        script.expect_records_to_flow()
+        script.cluster.start_broker(victim)
+        script.cluster.admin.wait_for_full_isr(script.topic)
+        script.expect_records_to_flow()
+    script.clear_switches()
+    script.expect_promises()
+
 
 OLD, FOLLOWER, OTHERS = 1, 2, (2, 3)
 UPLOADED = "remote_wal_uploaded_segments_total"

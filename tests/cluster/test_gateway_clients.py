@@ -1,16 +1,18 @@
-"""Consumers reach a leader of another zone by their gateway, and get most of their bytes in their own zone.
+"""Clients of all zones are led to the brokers as their zone reaches them, and their records go by object storage.
 
-Zones az1 to az3 with a broker each; topics are led in az2. Consumers of az1 know its gateway alone, and say no rack.
+Zones az1 to az3 with a broker each; topics are led in az2. Clients of az1 know its gateway alone, and say no rack.
 """
 
 import random
 import threading
 from itertools import count
+from pathlib import Path
 from typing import Self
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kafka import KafkaConsumer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
 from local_cluster.cluster import LocalCluster
@@ -19,12 +21,13 @@ from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
 from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.test_gateway_durable import read
 
-GATEWAYS = ZoneGateways(THREE_ZONES)
+GATEWAYS = ZoneGateways(THREE_ZONES, bootstrap=True)
 GATEWAY, LEADER = 1, 2
 CROSSED_BYTES = "remote_wal_gateway_bytes_total"
 FETCHED_BYTES = "remote_wal_gateway_fetch_record_bytes_total"
-RECORDS, RECORD_BYTES = 3000, 1000
+SENT, RECORDS, RECORD_BYTES = 1000, 3000, 1000
 RECORDS_BYTES = RECORDS * RECORD_BYTES
 TIMEOUT_S = 60.0
 
@@ -32,8 +35,11 @@ pytestmark = pytest.mark.timeout(600)
 
 
 FETCHES = {"remote.wal.gateway.fetch.rack.enable": "true", "remote.wal.gateway.fetch.links.enable": "true"}
-BY_RACK = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-cluster = with_gateways(GATEWAYS, BY_OBJECTS | FETCHES, BY_RACK)
+BROKERS = {
+    "transaction.state.log.num.partitions": "3",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
+cluster = with_gateways(GATEWAYS, BY_OBJECTS | FETCHES, BROKERS)
 
 
 class Topic:
@@ -207,3 +213,128 @@ def test_a_consumer_at_the_end_of_the_log_reads_from_objects_while_the_store_ans
             assert to_consumers(counters) > RECORDS_BYTES * 0.9
             script.clear_switches()
             wait_until(links_are_used, "most is read from objects again", PATIENCE_S)
+
+
+LINKED_BYTES = "remote_wal_gateway_produce_linked_bytes_total"
+
+
+class Clients:
+    """Of zone az1, one after the other, and what they have produced."""
+
+    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+        self.cluster, self.topic = cluster, topic
+        self.bootstrap = GATEWAYS.bootstrap_servers(cluster.layout, "az1")
+        self.produced: list[bytes] = []
+        cluster.admin.create_topic(topic, assignment=[[LEADER, 1, 3]])
+
+    def values(self, name: str) -> list[bytes]:
+        made = [f"{name}-{number}-".encode().ljust(RECORD_BYTES, b"x") for number in range(SENT)]
+        self.produced += made
+        return made
+
+    def librdkafka(self, name: str, **settings: object) -> None:
+        told = {"bootstrap.servers": self.bootstrap, "linger.ms": 5, **settings}
+        producer = Producer({key.replace("_", "."): value for key, value in told.items()})
+        failed: list[object] = []
+
+        def delivered(error: object, _message: object) -> None:
+            failed.extend([error] if error is not None else [])
+
+        is_transactional = "transactional_id" in settings
+        if is_transactional:
+            producer.init_transactions(TIMEOUT_S)
+            producer.begin_transaction()
+        for number, value in enumerate(self.values(name)):
+            producer.produce(self.topic, value, on_delivery=delivered)
+            if number % 100 == 99:
+                producer.poll(0.01)
+        if is_transactional:
+            producer.commit_transaction(TIMEOUT_S)
+        assert producer.flush(TIMEOUT_S) == 0
+        assert not failed
+        self.wait_until_read()
+
+    def kafka_python(self, name: str, acks: int | str) -> None:
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap.split(","), acks=acks, linger_ms=5)
+        sent = [producer.send(self.topic, value) for value in self.values(name)]
+        producer.flush(TIMEOUT_S)
+        assert all(one.succeeded() for one in sent)
+        self.wait_until_read()
+        producer.close()
+
+    def java(self, acks: str) -> None:
+        """Its values are its own, so only their number is known."""
+        tools = self.cluster.runtime.tools(self.bootstrap)
+        produced = tools.produce(self.topic, records=SENT, record_bytes=RECORD_BYTES, config={"acks": acks})
+        assert produced.records == SENT
+        self.produced += self.read()[len(self.produced) :]
+        assert len(self.produced) % SENT == 0
+
+    def read(self) -> list[bytes]:
+        return [value.encode() for value in read(self.cluster, self.topic)]
+
+    def wait_until_read(self) -> None:
+        """With acks=0 nobody says when it is there."""
+        wait_until(lambda: len(self.read()) >= len(self.produced), "all is in the log", PATIENCE_S)
+        assert self.read() == self.produced
+
+
+@pytest.mark.gate
+def test_what_clients_produce_goes_by_object_storage_and_is_in_the_log_as_they_sent_it(
+    cluster: LocalCluster, topic: str
+) -> None:
+    clients, counters = Clients(cluster, topic), AgentCounters(cluster)
+    clients.librdkafka("idempotent", enable_idempotence=True)
+    clients.librdkafka("leader", acks=1)
+    clients.librdkafka("transactional", transactional_id=f"{topic}-1")
+    clients.kafka_python("python", "all")
+    clients.kafka_python("python-leader", 1)
+    clients.java("all")
+    clients.java("1")
+    record_bytes = 7 * SENT * RECORD_BYTES
+    assert counters.growth(LINKED_BYTES) > record_bytes * 0.9
+    assert counters.growth(CROSSED_BYTES, side="gateway", direction="to_broker", broker=str(LEADER)) < record_bytes / 5
+    before = counters.growth(LINKED_BYTES)
+    clients.librdkafka("none", acks=0)
+    clients.kafka_python("python-none", 0)
+    assert counters.growth(LINKED_BYTES) == before
+    stored = cluster.layout.directory.rglob("router/**/*")
+    wait_until(lambda: not any(one.is_file() for one in stored), "the channel is empty", PATIENCE_S)
+    log = cluster.layout.partition_directory(LEADER, topic, 0)
+    assert log is not None
+    assert cluster.runtime.tools(clients.bootstrap).dump_log(*sorted(log.glob("*.log")), deep=True)
+
+
+@pytest.mark.parametrize("zone", ["az1", "az2", "az3"])
+@pytest.mark.parametrize("asked", [1, 2, 3])
+def test_librdkafka_is_told_of_brokers_as_its_zone_reaches_them(cluster: LocalCluster, zone: str, asked: int) -> None:
+    address = GATEWAYS.bootstrap_address(cluster.layout, asked)
+    admin = AdminClient({"bootstrap.servers": address, "client.id": f"app,zone={zone}"})
+    brokers = admin.list_topics(timeout=TIMEOUT_S).brokers
+    told = {one.id: one.host for one in brokers.values()}
+    gateway = GATEWAYS.gateway_name(zone)
+    assert told == {one: GATEWAYS.broker_host(one) if its == zone else gateway for one, its in THREE_ZONES.items()}
+
+
+@pytest.mark.parametrize("client_id", ["app", "app,zone=az3"])
+def test_java_clients_go_on_from_one_address(cluster: LocalCluster, topic: str, tmp_path: Path, client_id: str) -> None:
+    cluster.admin.create_topic(topic, assignment=[[1, 2], [2, 3], [3, 1]])
+    address = GATEWAYS.bootstrap_address(cluster.layout, 2)
+    config = tmp_path / "client.properties"
+    config.write_text(f"client.id={client_id}\nauto.offset.reset=earliest\n")
+    tools, counters = cluster.runtime.tools(address), AgentCounters(cluster)
+    common = ["--bootstrap-server", address, "--topic", topic, "--command-config", str(config)]
+    tools.run(
+        "org.apache.kafka.tools.ProducerPerformance",
+        [*common, "--num-records", str(500), "--record-size", "1000", "--throughput", "-1"],
+    )
+    told = tools.run(
+        "org.apache.kafka.tools.ConsumerPerformance",
+        [*common, "--num-records", str(500), "--timeout", "30000", "--group", topic],
+    )
+    assert str(500) in told
+    # The agent that it asked stands in az2; the brokers that it goes on at are those of its own zone.
+    zone = "az3" if "az3" in client_id else "az2"
+    assert counters.growth(CROSSED_BYTES, side="gateway", zone=zone, direction="to_client") > 0
+    others = {"az1", "az2", "az3"} - {zone}
+    assert sum(counters.growth(CROSSED_BYTES, side="gateway", zone=one, direction="to_client") for one in others) == 0
