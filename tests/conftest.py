@@ -41,11 +41,7 @@ ONE_PROCESS = (
 zones listen at addresses that the machine has once.
 """
 
-SHARE_A_CLUSTER = (
-    "tests/cluster/test_agent_killed.py",
-    "tests/cluster/test_agent_paused.py",
-    "tests/cluster/test_followers.py",
-)
+SHARE_A_CLUSTER = ("tests/cluster/test_agents_stopped.py", "tests/cluster/test_followers.py")
 """In one process, or each process would start the cluster that they share."""
 
 LEFT_TO_ALL = (

@@ -4,8 +4,10 @@ import re
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,55 @@ import pytest
 from local_cluster.cluster import agent_is_ready
 from local_cluster.kafka_distribution import KAFKA_VERSION
 from local_cluster.polling import wait_until
-from tests.cluster.agent_programs import telling_fetch_versions, with_another_version
+from local_cluster.processes import ManagedProcess, ProcessSpec
 from tests.cluster.agent_views import answer_of, describe, moved_bytes, read_metrics
 from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
+
+_ANOTHER_VERSION = """
+import replication.wire.peer_protocol as protocol
+
+protocol.Hello.__init__.__defaults__ = (protocol.CAPABILITIES, protocol.PROTOCOL_VERSION + 1, ())
+from cli.main import main
+
+main()
+"""
+
+_TELLS_FETCH_VERSIONS = """
+import replication.leader.relay_core as core
+
+read = core.parse_request_header
+seen = set()
+
+def told(frame):
+    header = read(frame)
+    if header.api_key == core.FETCH_API_KEY and header.api_version not in seen:
+        seen.add(header.api_version)
+        print("asked by Fetch", header.api_version, flush=True)
+    return header
+
+core.parse_request_header = told
+from cli.main import main
+
+main()
+"""
+
+
+def with_another_version(agent: ProcessSpec) -> ManagedProcess:
+    """The agent in the place of the one that has this specification, this tree's, which says that it has another
+    protocol version.
+    """
+    return _running(agent, _ANOTHER_VERSION)
+
+
+def telling_fetch_versions(agent: ProcessSpec) -> ManagedProcess:
+    """The same, which says in its log by which version of Fetch followers ask."""
+    return _running(agent, _TELLS_FETCH_VERSIONS)
+
+
+def _running(agent: ProcessSpec, program: str) -> ManagedProcess:
+    return ManagedProcess(replace(agent, command=(sys.executable, "-c", program, *agent.command[3:])))
+
 
 PAIRS = ((1, 2), (2, 1), (2, 3), (3, 2), (1, 3), (3, 1))
 """Leader and follower of each partition."""

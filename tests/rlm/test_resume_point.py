@@ -204,18 +204,6 @@ def archived(sequence: int, *runs: tuple[int, int, int]) -> ArchiveObjectCommitt
     return ArchiveObjectCommitted(named, 1, entries, 300, (), 0)
 
 
-def test_the_upload_goes_on_behind_what_archive_objects_alone_still_hold(tmp_path: Path) -> None:
-    log = log_of(tmp_path, (1, 10), (3, 10))
-    store, archive = RemoteWalMetadataStore(), ArchiveStore()
-    archive.apply(archived(0, (1, 0, 4)))
-    assert next_offset(store, archive, log) == 5
-    archive.apply(archived(1, (1, 7, 9), (3, 10, 11)))
-    assert resumed(store, archive, log) == ResumePoint(12, ((5, 7),), LeaderEpochs([(1, 0), (3, 10)]))
-    uploaded(store, 0, epoch=3, first=10, last=14)  # not archived yet
-    uploaded(store, 1, epoch=1, first=5, last=6)
-    assert next_offset(store, archive, log) == 15
-
-
 def test_what_was_declared_dead_and_is_the_logs_again_is_uploaded_anew_though_it_is_archived(tmp_path: Path) -> None:
     log = log_of(tmp_path, (1, 10), (4, 5))
     store, archive = RemoteWalMetadataStore(), ArchiveStore()
