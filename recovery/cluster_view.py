@@ -266,8 +266,9 @@ def log_ends(client: KafkaClientConfig, topic: TopicView) -> dict[int, int]:
     Blocks.
     """
     asked = [(topic.name, number) for number in topic.partitions]
+    cluster = KafkaCluster(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)  # it answers for as long as it is held
     try:
-        ends, _refused = _told(KafkaCluster(client, _CLIENT_ID, _REQUEST_TIMEOUT_S).offsets(asked, LATEST))
+        ends, _refused = _told(cluster.offsets(asked, LATEST))
     except KafkaClusterError as error:
         raise UnknownClusterError("ask cluster", client.bootstrap_servers, error.reason) from error
     return {number: end for (_name, number), end in ends.items()}

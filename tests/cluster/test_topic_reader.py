@@ -21,6 +21,7 @@ from tests.cluster.script import PATIENCE_S, Script
 from tests.spark import spark
 from topic_reader.read import IsolationLevel
 from topic_reader.sources import StoredTopics
+from topic_reader.stored_log import DataLossError
 
 __all__ = ["spark"]
 
@@ -149,6 +150,14 @@ def test_every_codec_and_transactions_are_read_from_objects_while_brokers_run(ag
     assert 0 < len(committed) < len(records)
     asked = replace(source, bootstrap_servers=cluster.bootstrap_servers)
     assert stored(asked, topic, 1, "read_committed") == committed
+
+    # Nothing is stored of a topic that is not enabled: brokers say whether that is all of it.
+    other = f"{topic}-inline"
+    cluster.admin.create_topic(other, 1, config={"retention.ms": "-1"})
+    assert stored(asked, other, 1, "read_uncommitted") == []
+    produce(cluster, other, "none", 1)
+    with pytest.raises(DataLossError, match="all its records went inline"):
+        stored(asked, other, 1, "read_uncommitted")
 
 
 @pytest.fixture
