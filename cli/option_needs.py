@@ -65,7 +65,7 @@ class CheckedCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raise BadParameter for an option that is given again, as only the last one would count, and for no number."""
-        given = self.make_parser(ctx).parse_args(args=[*args])[2]
+        texts, _, given = self.make_parser(ctx).parse_args(args=[*args])
         for one in given:
             takes_one = not getattr(one, "multiple", False) and (
                 not getattr(one, "is_flag", False) or one.secondary_opts
@@ -76,7 +76,10 @@ class CheckedCommand(TyperCommand):
                 )
         left = super().parse_args(ctx, args)
         for one in self.params:
-            value = ctx.params.get(one.name)
+            value, text = ctx.params.get(one.name), str(texts.get(one.name))
+            is_number = {int, float} & {*map(type, value if isinstance(value, list | tuple) else (value,))}
+            if is_number and "_" in text:  # Python alone takes 1_0 for a number
+                raise typer.BadParameter(f"{text} is no number", param_hint=one.opts[0])
             if isinstance(value, float) and not math.isfinite(value):
                 raise typer.BadParameter(f"{value} is no number to go by", param_hint=one.opts[0])
         return left

@@ -11,5 +11,6 @@ In the order in which data meets them:
 - `zones`, `wrappers`: a bucket for each zone; guards around a backend
 - `store_loop`: the event loop of all requests; `hot_path` has what is cheap there
 - `prices`: what requests and bytes cost; `inline_reason`: why bytes have no link
+- `text_settings`: settings as properties files have them
 - `durable_files`, `wall_clock`: the disk and the time of this host
 """

@@ -49,7 +49,9 @@ def parse_networks(value: object) -> object:
         network, equals, zone = (part.strip() for part in item.rpartition("="))
         if not equals or not zone:
             raise ValueError(f"{item!r} is not <network>=<zone>")
-        networks[ipaddress.ip_network(network)] = zone
+        if (parsed := ipaddress.ip_network(network)) in networks:
+            raise ValueError(f"network {parsed} is named twice")
+        networks[parsed] = zone
     return networks
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from agent.settings.setting_types import (
     MAX_PORT,
@@ -135,6 +135,13 @@ class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         description="An agent whose event loop hangs for longer ends, with its threads' stacks in the log. Far below "
         "replica.lag.time.max.ms; 0: never.",
     )
+
+    @field_validator("state_directory")
+    @classmethod
+    def _is_absolute(cls, path: Path) -> Path:
+        if not path.is_absolute():  # commands run elsewhere than the agent
+            raise ValueError(f"{path} is no absolute path")
+        return path
 
 
 class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):

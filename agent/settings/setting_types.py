@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
 from metadata_topic.settings.patterns import fault_in
+from plugin.text_settings import TextSettings
 from plugin.zones.buckets import parse_buckets
 from replication.wire.broker_requests import parse_request_names
 from replication.wire.peer_connection import Address
@@ -36,7 +37,7 @@ def parse_address(value: object) -> object:
     if not isinstance(value, str):
         return value
     host, colon, port = value.strip().rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= MAX_PORT:
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > MAX_PORT:
         raise ValueError(f"{value!r} is not host:port")
     host = host.strip("[]")
     try:
@@ -53,7 +54,7 @@ def parse_peers(value: object) -> object:
     peers: dict[int, object] = {}
     for item in filter(None, (part.strip() for part in value.split(","))):
         broker_id, at, address = item.partition("@")
-        if not at or not broker_id.isdecimal():
+        if not at or not re.fullmatch(r"[0-9]+", broker_id):
             raise ValueError(f"{item!r} is not <broker id>@<host>:<port>")
         if int(broker_id) in peers:
             raise ValueError(f"broker {int(broker_id)} is named twice")
@@ -115,7 +116,7 @@ def keyed(prefix: str) -> Callable[[str], str]:
     return key_of
 
 
-class Section(BaseModel):
+class Section(TextSettings):
     """One section of the settings. `keyed` makes its keys, unless a field has an alias of its own."""
 
     model_config = ConfigDict(

@@ -39,5 +39,7 @@ def overrides_of(given: list[str]) -> dict[str, str]:
                 "broker would not hear of it",
                 param_hint="--set",
             )
+        if key in overrides:
+            raise typer.BadParameter(f"{key} is given more than once", param_hint="--set")
         overrides[key] = value
     return overrides

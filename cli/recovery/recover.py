@@ -111,7 +111,9 @@ def recover(
     if step.if_empty:
         what = replace(what, log_dir=_emptied(logs, what, step, json=json))
     selection = _selection(logs, what)
-    ids = dict(_directory_id(text) for text in what.directory_id or ())
+    ids = dict(pairs := [_directory_id(text) for text in what.directory_id or ()])
+    if len(ids) < len(pairs):
+        raise typer.BadParameter("a directory is given more than once", param_hint="--directory-id")
     with shown_progress("reading settings") as status, open_sources(logs, status.update) as sources:
         broker = _lost_broker(sources, what.log_dir, ids)
         is_all_shown = not sources.view.left_out and not sources.view.settings_unknown

@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from plugin.errors import RemoteStorageConfigError
+from plugin.text_settings import TextSettings
 
 
 def _kafka_style(field_name: str) -> str:
     return field_name.replace("_", ".")
 
 
-class ObjectBackendSettings(BaseModel):
+class ObjectBackendSettings(TextSettings):
     """The settings that all object backends have. Each backend adds its own; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_kafka_style, hide_input_in_errors=True)

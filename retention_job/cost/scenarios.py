@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, network_of
+from plugin.text_settings import is_pythons_number
 from retention_job.cost.cost_model import PARTS, Amounts, Leader, LedLog, Rules, Tariff, Where, gateway_ratio
 
 _FILE: Final = "scenarios.toml"
@@ -372,6 +373,8 @@ def _split(override: str) -> tuple[str, str]:
     parameter = parameter.strip().replace("-", "_")
     if not equals or (parameter not in _PARAMETERS and parameter != "prices"):
         raise ScenarioError(f"{override!r}: not parameter=value; the parameters are: prices, {', '.join(_PARAMETERS)}")
+    if parameter != "prices" and is_pythons_number(value):
+        raise ScenarioError(f"{override!r}: {value.strip()} is no number")
     return parameter, value.strip()
 
 

@@ -313,7 +313,14 @@ async def test_what_is_set_on_the_command_line_counts_in_the_place_of_the_file(
     assert json.loads(told)["settings"]["remote.wal.agent.shutdown.timeout.ms"] == 1234
 
 
-@pytest.mark.parametrize("given", ["remote.wal.agent.shutdown.timeout.ms", "broker.rack=az2"])
-def test_on_the_command_line_only_the_agents_own_keys_can_be_set(given: str) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["remote.wal.agent.shutdown.timeout.ms"],
+        ["broker.rack=az2"],
+        ["remote.wal.archive.enable=false", "remote.wal.archive.enable=true"],
+    ],
+)
+def test_on_the_command_line_only_the_agents_own_keys_can_be_set_and_each_once(given: list[str]) -> None:
     with pytest.raises(typer.BadParameter):
-        overrides_of([given])
+        overrides_of(given)

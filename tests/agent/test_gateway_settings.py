@@ -80,6 +80,7 @@ def test_what_is_planned_is_taken() -> None:
         ),
         ({"bootstrap_zones": "10.0.0.0/8"}, "'10.0.0.0/8' is not <network>=<zone>"),
         ({"bootstrap_zones": "10.0.0.1/8=az2"}, "has host bits set"),
+        ({"bootstrap_zones": "10.0.0.0/8=az2,10.0.0.0/255.0.0.0=az3"}, "network 10.0.0.0/8 is named twice"),
         ({"durable_listener": "WAL"}, "durable.listener: WAL is none"),
         ({"durable_listener": "CLIENT_AZ2"}, "durable.listener: CLIENT_AZ2 is not for clients of this broker's zone"),
         (

@@ -1,10 +1,12 @@
 """The agent's keys in server.properties: what is wrong is named, what belongs together is held together."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic.fields import FieldInfo
 
 from agent.configuration import Configuration
 from agent.settings.agent_settings import AgentSettings
@@ -237,6 +239,26 @@ def test_ports_for_all_peers_must_exist() -> None:
     assert "remote.wal.agent.replica.port.base" in reason
 
 
+@pytest.mark.parametrize(("key", "field"), AgentSettings.documented().items())
+def test_an_empty_value_is_taken_only_where_nothing_is_the_default(key: str, field: FieldInfo) -> None:
+    """An empty path would be the current directory."""
+    default = field.get_default(call_default_factory=True)
+    if isinstance(default, str | dict | tuple | frozenset) and not default:
+        parsed(**{key: " "})
+    else:
+        assert f"{key}: " in refused(**{key: " "})
+
+
+@pytest.mark.parametrize(("key", "field"), AgentSettings.documented().items())
+def test_what_python_alone_takes_for_a_number_is_refused(key: str, field: FieldInfo) -> None:
+    if {int, float} & {field.annotation, *get_args(field.annotation)}:
+        assert f"{key}: Value error, '1_000'" in refused(**{key: "1_000"})
+
+
+def test_the_state_directory_is_the_same_wherever_a_command_runs() -> None:
+    assert "state is no absolute path" in refused(remote_wal_agent_state_directory="state")
+
+
 @pytest.mark.parametrize("inside", ["", "/state", "/../kafka/state"])
 def test_the_state_directory_may_not_lie_in_a_log_directory(inside: str) -> None:
     assert "remote.wal.agent.state.directory" in refused(remote_wal_agent_state_directory=LOG_DIR + inside)
@@ -259,6 +281,12 @@ def test_an_address_comes_out_as_it_is_written(host: str, port: int) -> None:
 
 def test_addresses_of_ipv6_stand_in_brackets() -> None:
     assert parse_address("[fe80::1]:9092") == Address("fe80::1", 9092)
+
+
+def test_a_number_in_an_address_has_digits_that_all_read() -> None:
+    for parse, text in ((parse_address, "a:\uff19"), (parse_peers, "\uff11@a:9")):
+        with pytest.raises(ValueError, match="is not "):
+            parse(text)
 
 
 @pytest.mark.parametrize("host", ["x" * 64, "a..b", ".a"])

@@ -85,7 +85,7 @@ def test_an_option_that_another_one_leaves_without_effect_is_refused(name: str, 
 
 
 @pytest.mark.parametrize(("name", "command"), [one for one in COMMANDS.items() if one[0] != "kafka"])
-def test_no_option_is_given_twice_and_no_number_is_nan(name: str, command: Any) -> None:
+def test_no_option_is_given_twice_and_no_number_is_nan_or_pythons_own(name: str, command: Any) -> None:
     """The last one would count in silence: `--dry-run --heal` heals; and any comparison with NaN is false."""
     for option, parameter in _options(command).items():
         is_plain_flag = parameter.is_flag and not parameter.secondary_opts
@@ -98,6 +98,10 @@ def test_no_option_is_given_twice_and_no_number_is_nan(name: str, command: Any) 
             for odd in ("nan", "inf"):
                 done = CliRunner().invoke(build_app(), _line(name, f"{option}={odd}", *needed[:1]))
                 assert done.exit_code == 2, (option, done.output)
+        if {int, float} & {(kind := parameter.type_descriptor.annotation), *get_args(kind)}:
+            done = CliRunner().invoke(build_app(), _line(name, f"{option}=1_0"))
+            is_told = re.search(r"is no number|Input should be", done.output)
+            assert (done.exit_code, bool(is_told)) == (2, True), (option, done.output)
 
 
 def test_an_option_whose_help_names_another_one_needs_it() -> None:

@@ -86,6 +86,11 @@ def test_an_unfinished_recovery_counts_as_erased(ruins: Ruins) -> None:
     assert ruins.run("recover", "--if-empty").exit_code == 4, "a broker ran on it: it is refused as it is not empty"
 
 
+def test_a_directory_has_one_id(ruins: Ruins) -> None:
+    refused = ruins.run("recover", "--directory-id", "/a=1", "--directory-id", "/a=2")
+    assert (refused.exit_code, "is given more than once" in refused.stderr) == (2, True), refused.output
+
+
 def test_what_is_not_there_is_no_erased_log_directory(ruins: Ruins) -> None:
     refused = ruins.run("recover", "--if-empty")
     assert refused.exit_code == 4

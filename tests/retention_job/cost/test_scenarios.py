@@ -179,6 +179,7 @@ def test_every_scenario_has_whole_figures_at_any_load(name: str, rate: float, in
         ("interval_ms", "interval_ms"),
         ("interval_ms=soon", "interval_ms"),
         ("interval_ms=0", "interval_ms"),
+        ("interval_ms=1_0", "1_0 is no number"),
         ("rate_mb_s=nan", "rate_mb_s"),
         ("remote_followers=3", "remote_followers"),
         ("zones=1", "zones"),
