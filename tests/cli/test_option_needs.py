@@ -16,7 +16,7 @@ from tests.cli.test_misspelt_words import commands
 TOLD_ELSEWHERE = {
     "estimate --prometheus", "gateway plan --front", "gateway plan --security-protocol", "recover --if-empty",
     "reassign drain --dry-run", "reassign join --dry-run", "reassign balance --dry-run", "reassign execute --dry-run",
-    "reassign execute --plan", "pause --local", "resume --local", "report --full",
+    "gateway plan --agents-port", "reassign execute --plan", "pause --local", "resume --local", "report --full",
 }  # fmt: skip
 """Options whose help names another one that they do not need."""
 COMMANDS: dict[str, Any] = {" ".join(words): command for words, command in commands(get_command(build_app()))}
