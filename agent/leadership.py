@@ -14,10 +14,10 @@ from pathlib import Path
 
 import structlog
 
-from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import DescribedBroker
 from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory

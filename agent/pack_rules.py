@@ -12,7 +12,7 @@ from metadata_topic.settings.patterns import is_match
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import settings_of
 
-_MAX_ANSWERS: Final = 10_000
+_MAX_RESPONSES: Final = 10_000
 """Answers that are kept; clients can name any number of topics that do not exist."""
 
 
@@ -31,7 +31,7 @@ class PackRules:
         """Whether the records of this topic, given by id or name, may be packed."""
         answers, known = self._answers, self._known
         if (found := answers.get(topic)) is None:
-            if len(answers) >= _MAX_ANSWERS:
+            if len(answers) >= _MAX_RESPONSES:
                 answers.clear()
             found = answers[topic] = known is not None and _allows(*known, topic)
         return found

@@ -2,7 +2,7 @@
 
 from agent.configuration import Configuration, delete_grace_ms
 from agent.settings.setting_types import milliseconds
-from doctor.facts import AgentAnswer, ClockReading, Facts, StoredObjects, Unknown, UnknownFactError, known
+from doctor.facts import AgentResponse, ClockReading, Facts, StoredObjects, Unknown, UnknownFactError, known
 from doctor.findings import Level, Verdict, some_of
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from metadata_topic.topic.topic_requirements import (
@@ -209,7 +209,7 @@ def link_policy(facts: Facts) -> Verdict:
     always = sorted(name for name, topic in known(facts.topics).items() if topic.is_always_linked)
     if not always:
         return Verdict(Level.OK, "links are given where they pay")
-    agents = [answer for answer in known(facts.agents).values() if isinstance(answer, AgentAnswer)]
+    agents = [answer for answer in known(facts.agents).values() if isinstance(answer, AgentResponse)]
     stored = {
         name: sum((answer.stored.get(name, StoredObjects()) for answer in agents), StoredObjects()) for name in always
     }

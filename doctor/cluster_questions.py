@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
-from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedTopic
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings

@@ -142,7 +142,7 @@ class StoredObjects:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentAnswer:
+class AgentResponse:
     """A registered agent's response over HTTP."""
 
     broker_id: int
@@ -187,7 +187,7 @@ class Facts:
     store: Store | Unknown
     peers: Mapping[int, str | None]
     """By broker id, why its agent's peer listener does not answer; None: it does."""
-    agents: Mapping[int, AgentAnswer | Unknown] | Unknown
+    agents: Mapping[int, AgentResponse | Unknown] | Unknown
     host: Host
     bypass: Mapping[int, str | None]
     """By broker id, why its own bypass listener does not answer; None: it does."""

@@ -18,7 +18,7 @@ from agent.tls.broker_tls import broker_tls_plan
 from agent.tls.certificates import certificate_stores, days_left
 from agent.wiring.peering import broker_listener, peer_addresses, peer_tls
 from doctor.cluster_questions import ask_cluster, ask_topics, ask_way, ask_zones
-from doctor.facts import AgentAnswer, BrokerTlsFacts, Cluster, EnabledTopic, Facts, Host, Store, Unknown, get_fact
+from doctor.facts import AgentResponse, BrokerTlsFacts, Cluster, EnabledTopic, Facts, Host, Store, Unknown, get_fact
 from doctor.host_questions import (
     addresses_of,
     ask_agent,
@@ -185,7 +185,7 @@ def _settings_topic(
     client: KafkaClientConfig | Unknown, cluster: Cluster | Unknown, wall_ms: Callable[[], int], settings: HttpSettings
 ) -> tuple[
     Mapping[str, EnabledTopic] | Unknown,
-    Mapping[int, AgentAnswer | Unknown] | Unknown,
+    Mapping[int, AgentResponse | Unknown] | Unknown,
     Mapping[int, AgentRegistration],
 ]:
     if isinstance(cluster, Unknown) or isinstance(client, Unknown):
@@ -202,7 +202,7 @@ def _settings_topic(
 
 def _ask_agents(
     agents: Mapping[int, AgentRegistration], wall_ms: Callable[[], int], settings: HttpSettings
-) -> dict[int, AgentAnswer | Unknown]:
+) -> dict[int, AgentResponse | Unknown]:
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
         endpoints = [agent.http_endpoint for agent in agents.values()]
         answers = pool.map(lambda endpoint: ask_agent(endpoint, _PEER_TIMEOUT_S, wall_ms, settings), endpoints)

@@ -16,7 +16,7 @@ from agent.http.http_asking import ask_agent_page, why_silent
 from agent.identity import LOCK_FILE
 from agent.settings.process_settings import HttpSettings
 from agent.settings.setting_types import AgentSettingsError
-from doctor.facts import AgentAnswer, ClockReading, StoredObjects, Unknown
+from doctor.facts import AgentResponse, ClockReading, StoredObjects, Unknown
 from kafka_log.log_directory import LogDirectory
 from replication.wire.peer_connection import Address, PeerTls
 
@@ -156,7 +156,7 @@ def is_broker_there(
 
 def ask_agent(
     endpoint: str, timeout_s: float, wall_ms: Callable[[], int], settings: HttpSettings | None = None
-) -> AgentAnswer | Unknown:
+) -> AgentResponse | Unknown:
     """Request the state of the agent at that HTTP endpoint, and read its host's time."""
     before_ms = wall_ms()
     try:
@@ -168,7 +168,7 @@ def ask_agent(
             for gap in described.get("gaps", ())
         )
         clock = _clock(page.date, before_ms, after_ms)
-        return AgentAnswer(
+        return AgentResponse(
             int(described["broker_id"]),
             str(described["cluster_id"]),
             clock,

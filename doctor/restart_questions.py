@@ -15,9 +15,9 @@ from agent.settings.setting_types import AgentSettingsError
 from doctor.before_restart import AgentReadiness, AgentState, RestartFacts, RunningCluster, uses_agent
 from doctor.cluster_questions import ask_properties, cluster_of
 from doctor.facts import Unknown, get_fact
-from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedPartition, error_text
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.preflight import reach
+from kafka_cluster.responses import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedPartition, error_text
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
@@ -25,7 +25,7 @@ from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from recovery.reassignment.admin import ReassignmentAdmin
 
 TIMEOUT_S = 10.0
-_ANSWER_BYTES = 2000
+_RESPONSE_BYTES = 2000
 _ASKED_AT_ONCE = 16
 
 
@@ -131,13 +131,13 @@ def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeou
         return AgentState.UNASKED, reason
     try:
         page = ask_agent_page(endpoint, "/readyz", timeout_s, asking)
-        lines = page.body[:_ANSWER_BYTES].decode(errors="replace").splitlines()
+        lines = page.body[:_RESPONSE_BYTES].decode(errors="replace").splitlines()
         if lines[:1] != ["ready"]:
             return AgentState.UNASKED, f"no agent answers at {endpoint}"
         return AgentState.READY, "; ".join(lines[1:])
     except urllib.error.HTTPError as error:
         with error:
-            told = "; ".join(error.read(_ANSWER_BYTES).decode(errors="replace").splitlines())
+            told = "; ".join(error.read(_RESPONSE_BYTES).decode(errors="replace").splitlines())
         return AgentState.NOT_READY, told or str(error)
     except (OSError, AgentSettingsError) as error:
         # Only a refused connection proves that the agent is away.

@@ -52,7 +52,7 @@ class BootstrapPort(ClientPort):
         """`listeners` are by zone, for all zones of `rules.zones`. `frames_bytes` bounds the memory of requests, and
         that of responses."""
         super().__init__(client_tls, limits, metrics)
-        self._requests_budget, self._answers_budget = MemoryBudget(frames_bytes), MemoryBudget(frames_bytes)
+        self._requests_budget, self._responses_budget = MemoryBudget(frames_bytes), MemoryBudget(frames_bytes)
         self._broker_id = broker_id
         self._rules = rules
         self._listeners = listeners
@@ -61,7 +61,7 @@ class BootstrapPort(ClientPort):
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
         budget = self._requests_budget.share_of(holder_at(address))
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=budget)
-        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=self._answers_budget)
+        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=self._responses_budget)
         try:
             await self._clients.shake_hands(accepted, client)
             client_id = await self._client_id(client)

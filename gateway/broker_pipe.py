@@ -2,10 +2,10 @@
 
 | stage, from the near side to the broker | of requests | of responses |
 | --- | --- | --- |
-| link (`ConsumerAnswers`) | notes Fetch requests | replaces records by links |
+| link (`ConsumerResponses`) | notes Fetch requests | replaces records by links |
 | splice (`SpliceCore`) | puts routed Produce requests together again | |
 | adopt (`AdoptionOffers`) | offers what was spliced to the write path | ends the offer |
-| hold (`HeldAnswers`) | sends acks=all as acks=1; asks the agent's questions | waits: stored, replicated |
+| hold (`HeldResponses`) | sends acks=all as acks=1; asks the agent's questions | waits: stored, replicated |
 
 | who connects | stages |
 | --- | --- |
@@ -31,12 +31,12 @@ import structlog
 
 from gateway.adoption_offers import AdoptionOffers
 from gateway.client_protocol import THROTTLED_MAX_S, ClientSide
-from gateway.consume.consumer_answers import CONTROL_KINDS, ConsumerAnswers
 from gateway.consume.consumer_links import Asked
+from gateway.consume.consumer_responses import CONTROL_KINDS, ConsumerResponses
 from gateway.deadline_timer import DeadlineTimer
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.durable_metrics import DurableMetrics
-from gateway.durable.held_answers import HeldAnswers, ProduceRefusedError
+from gateway.durable.held_responses import HeldResponses, ProduceRefusedError
 from gateway.durable.pipelined_acks import ReplicationLimits
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_request import encode_number, split_original
@@ -89,7 +89,7 @@ class SplicingContext:
     limits: SpliceLimits
     reads: RouterReads
     metrics: ProduceMetrics
-    answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
+    responses_budget: MemoryBudget = field(default_factory=MemoryBudget)
     """Limits the broker's answers."""
     adoptable: AdoptableRecords | None = None
     """If set, ADOPTED_RECORDS may be agreed."""
@@ -105,7 +105,7 @@ class HoldingContext:
     metrics: DurableMetrics
     requests_budget: MemoryBudget
     """For clients' frames."""
-    answers_budget: MemoryBudget
+    responses_budget: MemoryBudget
     """For brokers' answers as they pass."""
     held_budget: MemoryBudget
     """For held answers. It is separate, because a large answer that waits for memory would wait for them in vain."""
@@ -205,7 +205,7 @@ class HoldStage:
         self._broker = broker
         self._clock = asyncio.get_running_loop().time
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
-        self._core: HeldAnswers[_Note] = HeldAnswers(
+        self._core: HeldResponses[_Note] = HeldResponses(
             context.logs, self._changed.set, context.metrics, context.replication
         )
         self._in_turn: deque[tuple[Buffer, _Note]] = deque()
@@ -323,7 +323,7 @@ class BrokerPipe:
         passed: Callable[[], object] = lambda: None,
         *,
         splicing: tuple[SplicingContext, ClientSide] | None = None,
-        links: ConsumerAnswers | None = None,
+        links: ConsumerResponses | None = None,
         holding: HoldingContext | None = None,
         edit: Callable[[Buffer], Buffer] | None = None,
     ) -> None:

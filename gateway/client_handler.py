@@ -11,8 +11,8 @@ from typing import Final
 import structlog
 
 from gateway.broker_pipe import BrokerPipe, HoldingContext, SplicingContext
-from gateway.client_protocol import ClientSide, decode_zone, encode_answer
-from gateway.consume.consumer_answers import ConsumerAnswers, ConsumerContext
+from gateway.client_protocol import ClientSide, decode_zone, encode_response
+from gateway.consume.consumer_responses import ConsumerContext, ConsumerResponses
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.peer_channel import PeerChannel, PlainFrames
@@ -87,7 +87,7 @@ class ClientHandler:
 
     async def _relay(self, peer: FramedConnection, side: ClientSide) -> None:
         where, splicing = self._listeners[side.zone], self._splicing
-        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=splicing.answers_budget)
+        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=splicing.responses_budget)
         try:
             await connect_framed(where, broker, timeout_s=self._limits.connect_timeout_s)
         except OSError as error:
@@ -97,14 +97,14 @@ class ClientHandler:
         labels = (BROKER_SIDE, side.zone, str(self._broker_id))
         count = self._metrics.bytes
         try:
-            peer.write_frame(encode_answer())
+            peer.write_frame(encode_response())
             passed = PassedBytes(peer, count.labels(*labels, "to_broker").inc, count.labels(*labels, "to_client").inc)
             near: PeerChannel = PlainFrames(peer)
             routed = links = None
             if side.capabilities & MESSAGES:
                 near, routed = splicing.channel(peer, side.gateway.broker_id), (splicing, side)
                 if self._consumers is not None and side.capabilities & _LINKING:
-                    links = ConsumerAnswers(self._consumers, side, near)
+                    links = ConsumerResponses(self._consumers, side, near)
             pipe = BrokerPipe(near, broker, passed.update, splicing=routed, links=links, holding=self._holding)
             with self._metrics.connections.labels(*labels).track_inprogress():
                 await pipe.run()
@@ -113,4 +113,4 @@ class ClientHandler:
 
     def _refuse(self, peer: FramedConnection, reason: str, told: str) -> None:
         self._metrics.refused.labels(BROKER_SIDE, reason).inc()
-        peer.write_frame(encode_answer(told))
+        peer.write_frame(encode_response(told))

@@ -40,12 +40,12 @@ def decode_zone(payload: Buffer) -> str:
         raise MalformedFrameError(error.start, "a zone's name that is no UTF-8") from error
 
 
-def encode_answer(refused_because: str = "") -> bytes:
+def encode_response(refused_because: str = "") -> bytes:
     """Encode the payload of the second message, to the gateway: why the client is refused; empty: it is connected."""
     return (_REFUSED if refused_because else _CONNECTED) + refused_because.encode()[: MAX_MESSAGE_BYTES - 1]
 
 
-def decode_answer(payload: Buffer) -> str:
+def decode_response(payload: Buffer) -> str:
     """Return why the client was refused, by the second message; empty if it is connected. Raises
     MalformedFrameError."""
     kind, reason = bytes(payload[:1]), bytes(payload[1:]).decode("utf-8", "replace")

@@ -79,9 +79,9 @@ class RoutingContext:
     metrics: ProduceMetrics
     requests_budget: MemoryBudget = field(default_factory=MemoryBudget)
     """Limits clients' frames, kept ones included."""
-    answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
+    responses_budget: MemoryBudget = field(default_factory=MemoryBudget)
     links: LinkReading | None = None
-    """Within `answers_budget`. If set, LINKED_FETCH may be agreed."""
+    """Within `responses_budget`. If set, LINKED_FETCH may be agreed."""
     channel: Callable[[FramedConnection, int], PeerChannel] = lambda connection, _broker_id: PeerChannel(connection)
     """Makes the channel to the agent beside this broker, after the hellos."""
 
@@ -148,7 +148,7 @@ class GatewayPipe:
             self._channel = context.channel(agent.connection, agent.broker_id)
         if links is not None and PeerCapabilities.LINKED_FETCH in agent.capabilities:
             defects = links.defects(agent.broker_id)
-            self._responses = HydratedResponses(links.context, self._channel, self, defects, self, is_told_ahead=False)
+            self._responses = HydratedResponses(links.context, self._channel, self, defects, self, is_announced=False)
         adopts = PeerCapabilities.ADOPTED_RECORDS in agent.capabilities
         self._core = RouteCore(context.limits, self._is_linked, adopts=adopts)
         self._owner = agent.broker_id if adopts else None
@@ -161,7 +161,7 @@ class GatewayPipe:
         allowed."""
         try:
             if self._responses is None:
-                await run_until_one_ends(self._relay_requests(), self._relay_answers())
+                await run_until_one_ends(self._relay_requests(), self._relay_responses())
             else:
                 with self._responses.watch_breakers():
                     await run_until_one_ends(self._relay_requests(), self._responses.receive(), self._responses.relay())
@@ -204,7 +204,7 @@ class GatewayPipe:
             self._passed()
             await self._channel.drain(THROTTLED_MAX_S, self._client)
 
-    async def _relay_answers(self) -> None:
+    async def _relay_responses(self) -> None:
         while (message := await self._channel.receive()) is not None:
             kind, body = message
             if kind is MessageKind.KAFKA:

@@ -71,7 +71,7 @@ class ClientCount:
         self._to_broker = metrics.bytes.labels(*labels, "to_broker").inc
         self._to_client = metrics.bytes.labels(*labels, "to_client").inc
         self._own = metrics.traffic.own
-        self.is_told = False
+        self.counts_near = False
         """Whether the agent beside the broker reports which of the answers' records have a replica in the zone."""
 
     def sent(self, size: int) -> None:
@@ -86,7 +86,7 @@ class ClientCount:
     def count_given(self, size: int) -> None:
         """Count bytes to the client."""
         self._own.given_bytes += size
-        if not self.is_told:
+        if not self.counts_near:
             self._own.untold_bytes += size
 
     def given_crossed(self, size: int) -> None:

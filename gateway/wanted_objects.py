@@ -25,7 +25,7 @@ class KnownNames:
     """Which segments name which gateways' objects, by the metadata."""
 
     find_adopters: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
-    untold_ms: Callable[[int], Collection[int]]
+    unpublished_ms: Callable[[int], Collection[int]]
     """Blocks. Returns when segments were stored, by the store's clock, that were begun before that moment and may still
     be published. Raises RemoteStorageError."""
     read_to_end: Callable[[], bool]
@@ -62,10 +62,12 @@ class WantedObjects:
         unnamed = [(blob, name) for blob, name in asked if not known.find_adopters(name)]
         if not unnamed:
             return []
-        untold_ms = known.untold_ms(max(name.begun_until_ms for _, name in unnamed) + self._near_ms)
+        unpublished_ms = known.unpublished_ms(max(name.begun_until_ms for _, name in unnamed) + self._near_ms)
         if not known.read_to_end() or known.doubt():
             return []
-        return [blob for blob, name in unnamed if not known.find_adopters(name) and not self._is_near(name, untold_ms)]
+        return [
+            blob for blob, name in unnamed if not known.find_adopters(name) and not self._is_near(name, unpublished_ms)
+        ]
 
     def _is_near(self, name: RouterObjectId, stored_ms: Iterable[int]) -> bool:
         begin_ms, end_ms = name.begun_ms - self._near_ms, name.begun_until_ms + self._near_ms

@@ -16,7 +16,7 @@ import structlog
 
 from gateway.client_handler import ClientLimits
 from gateway.client_listeners import ClientListeners
-from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
+from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_response, encode_zone
 from gateway.consume.fetch_rack import with_zone
 from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext
 from gateway.metrics import GATEWAY_SIDE, ClientCount, GatewayMetrics, PassedBytes
@@ -142,12 +142,12 @@ class ZoneGateway:
         count = ClientCount(metrics, zone, broker_id)
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget.share_of(holder_at(address)))
         whole = PassedBytes(client, count.sent, count.count_given)
-        agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.answers_budget)
+        agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.responses_budget)
         try:
             await self._clients.shake_hands(accepted, client)
             capabilities = await self._reach(broker_id, agent)
             self._reached(broker_id)
-            count.is_told = bool(capabilities & (PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED))
+            count.counts_near = bool(capabilities & (PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED))
             crossed = PassedBytes(agent, count.given_crossed, count.sent_crossed)
 
             def passed() -> None:
@@ -186,7 +186,7 @@ class ZoneGateway:
                 answer = await peer.read_frame()
             if answer is None:
                 raise ConnectionResetError("its agent closed the connection instead of an answer")
-            if refused_because := decode_answer(answer):
+            if refused_because := decode_response(answer):
                 raise PeerRefusedError(refused_because)
         except BaseException as error:
             peer.abort()

@@ -14,21 +14,21 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kafka_cluster.answers import (
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.errors import ClientPropertyError, KafkaClusterError
+from kafka_cluster.kafka_python_config import kafka_python_settings
+from kafka_cluster.responses import (
     NO_TOPIC_ID,
     UNKNOWN_TOPIC_ID,
-    Answers,
     ClientQuota,
     ClusterListing,
     DescribedBroker,
     DescribedPartition,
     DescribedTopic,
+    Responses,
     client_error,
     error_text,
 )
-from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.errors import ClientPropertyError, KafkaClusterError
-from kafka_cluster.kafka_python_config import kafka_python_settings
 from kafka_log.topic_partition import TopicId, topic_id_from_text
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class KafkaCluster:
             {name: _listed(name, topic) for name, topic in metadata.topics.items()},
         )
 
-    def topic_configurations(self, names: Iterable[str]) -> Answers[str, dict[str, str]]:
+    def topic_configurations(self, names: Iterable[str]) -> Responses[str, dict[str, str]]:
         """Ask for all keys in force in these topics' configurations, in one request."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
@@ -88,7 +88,7 @@ class KafkaCluster:
         futures = self._request(_CONFIGURATION, "describe_configs", resources)
         return self._answers(_CONFIGURATION, {one.name: answer for one, answer in futures.items()}, _values)
 
-    def broker_configurations(self, broker_ids: Iterable[int]) -> Answers[int, dict[str, str]]:
+    def broker_configurations(self, broker_ids: Iterable[int]) -> Responses[int, dict[str, str]]:
         """Ask each broker for its configuration, without secrets and without Kafka's defaults."""
         from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
@@ -104,7 +104,7 @@ class KafkaCluster:
 
     def offsets(
         self, partitions: Iterable[tuple[str, int]], at: int, *, is_stable: bool = False
-    ) -> Answers[tuple[str, int], int]:
+    ) -> Responses[tuple[str, int], int]:
         """Ask for an offset of each partition: EARLIEST, LATEST, or the first at that time in milliseconds or later.
 
         `is_stable`: as readers of committed records see it, so LATEST is where the first open transaction begins.
@@ -313,8 +313,8 @@ class KafkaCluster:
             raise self._error(operation, error) from error
         return found
 
-    def _answers(self, operation: str, futures: Mapping[K, "Future[Any]"], read: Callable[[Any], V]) -> Answers[K, V]:
-        return Answers(operation, self.client.bootstrap_servers, futures, read, 2 * self._timeout_s)
+    def _answers(self, operation: str, futures: Mapping[K, "Future[Any]"], read: Callable[[Any], V]) -> Responses[K, V]:
+        return Responses(operation, self.client.bootstrap_servers, futures, read, 2 * self._timeout_s)
 
     def refused(self, operation: str, code: int) -> KafkaClusterError:
         """Return the KafkaClusterError for a request that was refused with this error code of Kafka."""

@@ -177,7 +177,7 @@ class SegmentTail:
         return self._next_offset
 
     @property
-    def has_untold(self) -> bool:
+    def has_events(self) -> bool:
         """Whether events wait that the next read returns: until then, `next_offset` may be too high."""
         return bool(self._pending)
 

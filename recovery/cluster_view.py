@@ -13,17 +13,17 @@ from typing import TypeVar
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from kafka_cluster.answers import (
-    NO_LEADER_TO_ASK,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    Answers,
-    DescribedTopic,
-    error_text,
-)
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import (
+    NO_LEADER_TO_ASK,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    DescribedTopic,
+    Responses,
+    error_text,
+)
 from kafka_log.broker_files.cluster_metadata import DIRECTORY_NAME, KRaftImage, read_cluster_metadata
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.tiered_offsets import TIER_SETTINGS, TieredOffsets, TierFollower
@@ -289,7 +289,7 @@ def with_hidden(view: ClusterView, client: KafkaClientConfig, known: Mapping[str
     return replace(view, left_out={**{names[one]: told for one in hidden}, **view.left_out})
 
 
-def _told(answers: Answers[K, V]) -> tuple[dict[K, V], dict[K, str]]:
+def _told(answers: Responses[K, V]) -> tuple[dict[K, V], dict[K, str]]:
     """Return the answers, and why others were refused, apart from deleted topics and partitions without a leader.
 
     Raises KafkaClusterError if nobody answers.

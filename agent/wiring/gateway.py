@@ -32,7 +32,7 @@ from gateway.client_port import ClientPort
 from gateway.client_traffic import ClientTraffic
 from gateway.client_zone import ZoneRules
 from gateway.consume.consume_metrics import ConsumeMetrics
-from gateway.consume.consumer_answers import ConsumerContext
+from gateway.consume.consumer_responses import ConsumerContext
 from gateway.consume.read_worth import ReadCosts
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.durable_metrics import DurableMetrics
@@ -47,16 +47,16 @@ from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
 from gateway.router_uploads import RouterUploads
 from gateway.serve.serve_metrics import ServeMetrics
-from gateway.serve.serve_permission import ClusterAnswer, ClusterClearance
+from gateway.serve.serve_permission import ClusterServePermission, ServeRestrictions
 from gateway.serve.served_client import ServingParts
 from gateway.serve.tail_handler import TailHandler
 from gateway.serve.tails import TailContext, Tails
 from gateway.wanted_objects import KnownNames, WantedObjects
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from gateway.zone_proxies import ZoneProxies
-from kafka_cluster.answers import ClientQuota
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import ClientQuota
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.followed_metadata import FollowedMetadata
@@ -128,7 +128,7 @@ class ClientGateway:
         splicing = self._make_splicing(leader, store, produced)
         self.adoptable = splicing.adoptable
         """The records that the write path need not upload; None if it uploads all."""
-        consumers = self._make_consumers(leader, splicing.answers_budget)
+        consumers = self._make_consumers(leader, splicing.responses_budget)
         limits, tls = client_limits(self.settings), gateway_tls(configuration.settings.tls, self.settings)
         listeners, broker_id = _zone_listeners(configuration), configuration.broker.node_id
         clients = ClientHandler(broker_id, listeners, limits, metrics, splicing, consumers, self._holding)
@@ -164,7 +164,7 @@ class ClientGateway:
         """Make what answers consumers here, and what tells other gateways what is visible; None if that is off."""
         if not self.settings.fetch_serve_enable or (links := self._routing.links) is None:
             return None
-        permission = ClusterClearance(_asker(self._configuration), leader.clock)
+        permission = ClusterServePermission(_asker(self._configuration), leader.clock)
         self._runs.append(permission.run)
         tails, told = _tails(links, self.peers, self._metrics), ServeMetrics(leader.metrics.registry)
         told.set_held(tails.held_bytes)
@@ -326,12 +326,12 @@ def _dialler(configuration: Configuration, leader: LeaderContext) -> Callable[[F
     return dial
 
 
-def _asker(configuration: Configuration) -> Callable[[Collection[TopicId]], ClusterAnswer]:
+def _asker(configuration: Configuration) -> Callable[[Collection[TopicId]], ServeRestrictions]:
     broker = configuration.broker
     cluster = KafkaCluster(configuration.client, f"remote-wal-agent-{broker.node_id}-quotas", _ASK_TIMEOUT_S)
     any_client = [ClientQuota({}, frozenset({"consumer_byte_rate"}))] if CALLBACK_KEY in broker.raw else []
 
-    def ask(topics: Collection[TopicId]) -> ClusterAnswer:
+    def ask(topics: Collection[TopicId]) -> ServeRestrictions:
         quotas = [*any_client, *cluster.client_quotas()]
         described = cluster.topics_by_id(list(topics))
         names = {one.name: one.topic_id for one in described if not one.error_code and one.name}
@@ -340,7 +340,7 @@ def _asker(configuration: Configuration) -> Callable[[Collection[TopicId]], Clus
             for name, values in cluster.topic_configurations(names).each()
             if not isinstance(values, KafkaClusterError) and "compact" not in values.get("cleanup.policy", "compact")
         ]
-        return ClusterAnswer(quotas, kept_whole)
+        return ServeRestrictions(quotas, kept_whole)
 
     return ask
 

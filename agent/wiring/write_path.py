@@ -46,7 +46,7 @@ from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadLis
 from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import PretendedUploads, RLMWalCombineTask
 from rlm.write_path.uploads.object_spacing import spacing_s
-from rlm.write_path.uploads.tail_uploads import TailAnswers, TailUploads
+from rlm.write_path.uploads.tail_uploads import TailResponses, TailUploads
 
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
 """The back-off after a failed upload or read: it doubles from the first to the second."""
@@ -146,7 +146,7 @@ class WritePath(WritePathOwner):
         self._decider = _make_decider(around, limits)
         runtime = Runtime(clocks)
         self.manager = RemoteWalLogManager(limits, self.combine, self._decider, stage_times, metrics, runtime, self)
-        self._answers = TailAnswers(around.configuration.client)
+        self._answers = TailResponses(around.configuration.client)
         self.tails = TailUploads(around.identity.broker_id, self.manager, self._answers, clocks.wall_ms)
         self._durable: DurableUploads | None = None
         if gateway is not None and gateway.durable is not None:

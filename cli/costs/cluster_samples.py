@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from kafka_cluster.answers import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
+from kafka_cluster.responses import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION
 from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.plan import Load, TopicPartition
 from retention_job.cost.estimate import Log, Sample, mean_record_bytes

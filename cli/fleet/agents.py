@@ -27,7 +27,7 @@ LoginFile = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AgentPage:
     """An agent's page, or the reason why there is none."""
 
     took_s: float
@@ -41,12 +41,12 @@ def ask_agents(
     path: str = "/describe",
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.monotonic,
-) -> dict[int, Answer]:
+) -> dict[int, AgentPage]:
     """Return each agent's response at `path`, by broker id. Blocks for at most `timeout_s`, even if one sends its
     response slowly."""
     from agent.http.http_asking import is_on_own_host, why_silent
 
-    begun_s, answers = clock(), dict[int, Answer]()
+    begun_s, answers = clock(), dict[int, AgentPage]()
 
     def ask(broker_id: int, endpoint: str) -> None:
         page, failure = None, ""
@@ -59,7 +59,7 @@ def ask_agents(
             page, failure = None, f"{endpoint}: here, that is the agent of broker {other}"
         if failure and is_on_own_host(endpoint):
             failure += " (only the agent's own host reaches it: remote.wal.agent.http.listener)"
-        answers[broker_id] = Answer(clock() - begun_s, page, failure)
+        answers[broker_id] = AgentPage(clock() - begun_s, page, failure)
 
     waiting = [
         threading.Thread(target=ask, args=(broker_id, agent.http_endpoint), daemon=True)
@@ -70,7 +70,7 @@ def ask_agents(
     for thread in waiting:
         thread.join(max(begun_s + timeout_s - clock(), 0))
     late = {
-        one: Answer(timeout_s, None, why_silent(agent.http_endpoint, TimeoutError()))
+        one: AgentPage(timeout_s, None, why_silent(agent.http_endpoint, TimeoutError()))
         for one, agent in sorted(agents.items())
         if one not in answers
     }

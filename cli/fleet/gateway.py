@@ -13,7 +13,7 @@ from gateway.planning.planned_ports import PlanError, PlanRules
 
 if TYPE_CHECKING:
     from gateway.planning.running_plan import RunningPlan
-    from kafka_cluster.answers import DescribedBroker
+    from kafka_cluster.responses import DescribedBroker
     from kafka_log.broker_files.server_properties import BrokerProperties
 
 app = command_group("Let clients reach brokers of other zones by their own zone's gateway.")

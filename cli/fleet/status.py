@@ -7,14 +7,14 @@ import typer
 
 from cli.connection import Connection, Json, Verbose
 from cli.exit_code import ExitCode
-from cli.fleet.agents import Answer, LoginFile, ask_agents, http_settings
+from cli.fleet.agents import AgentPage, LoginFile, ask_agents, http_settings
 from cli.option_groups import grouped
 from cli.tables import fitted, show, tell_json
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from kafka_cluster.answers import ClusterListing, DescribedBroker
+    from kafka_cluster.responses import ClusterListing, DescribedBroker
     from metadata_topic.settings.settings_table import SettingsTable
 
 _KAFKA_TIMEOUT_S = 10.0
@@ -65,7 +65,7 @@ def status(
 
 
 def fleet(
-    known: "SettingsTable", brokers: "Mapping[int, DescribedBroker]", answers: Mapping[int, Answer]
+    known: "SettingsTable", brokers: "Mapping[int, DescribedBroker]", answers: Mapping[int, AgentPage]
 ) -> list[dict[str, Any]]:
     """Return a row for each broker that lives or has an agent. A value that no agent reported is None."""
     return [
@@ -87,11 +87,11 @@ def fleet(
     ]
 
 
-def _page(answer: Answer | None) -> dict[str, Any]:
+def _page(answer: AgentPage | None) -> dict[str, Any]:
     return answer.page or {} if answer is not None else {}
 
 
-def _state(answer: Answer | None) -> str:
+def _state(answer: AgentPage | None) -> str:
     if answer is None:
         return "none"
     if answer.page is None:
@@ -99,7 +99,7 @@ def _state(answer: Answer | None) -> str:
     return "not ready" if answer.page.get("not_ready", True) else "ready"
 
 
-def _heard(broker_id: int, answers: Mapping[int, Answer]) -> dict[str, Any]:
+def _heard(broker_id: int, answers: Mapping[int, AgentPage]) -> dict[str, Any]:
     """Return what other agents know of this one: by asker, seconds since its last answer, and why it fails."""
     told = {asker: _page(answer).get("peers", {}).get(str(broker_id)) for asker, answer in answers.items()}
     return {str(asker): heard for asker, heard in told.items() if heard}

@@ -380,8 +380,8 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
 
 def _existing(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> "dict[str, TopicId | None]":
     """Return the ids of those that exist. Raises BadParameter for another, unless it has settings to be removed."""
-    from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
     from kafka_cluster.cluster import KafkaCluster
+    from kafka_cluster.responses import UNKNOWN_TOPIC_OR_PARTITION
     from metadata_topic.settings.settings_topic import known_id, read_known_settings
 
     cluster = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S)

@@ -30,7 +30,7 @@ HTTP_LISTENER: Final = "remote.wal.agent.http.listener"
 GATEWAY_HOST: Final = "remote.wal.gateway.listen.host"
 _TURN_S: Final = 1.0
 _CONNECT_S: Final = 3.0
-_ANSWER_S: Final = 15.0
+_RESPONSE_S: Final = 15.0
 _STOP_S: Final = 120.0
 _STALLED_S: Final = 600.0
 """How long replicas may make no progress (guessed): then what has a leader elsewhere is drained from there."""
@@ -218,7 +218,7 @@ class HostPlace:
 
         path = self._host.made.metadata_log_dir
         if identity_in(path) is None:
-            cluster_id = KafkaCluster(self._client, "remote-wal-takeover", _ANSWER_S).listing().cluster_id
+            cluster_id = KafkaCluster(self._client, "remote-wal-takeover", _RESPONSE_S).listing().cluster_id
             with LogDirectoryTarget(path, LogDirectoryIdentity(cluster_id, self._id, new_directory_id())) as target:
                 target.publish({})
                 target.release()

@@ -46,7 +46,7 @@ class OwnZonePort(ClientPort):
     async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
         holding = self._holding
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=holding.requests_budget.share_of(holder_at(address)))
-        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=holding.answers_budget)
+        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=holding.responses_budget)
         try:
             await self._clients.shake_hands(accepted, client)
             await connect_framed(self._broker, broker, timeout_s=self._timeout_s)

@@ -19,7 +19,7 @@ Holds true:
   broker itself refuses them before it appends, until its high watermark moves or it acknowledges one.
 - What is appended and not replicated is bounded: per connection by reading no more, per partition by acks=all.
 - While anything is held, the broker gets no requests of the client but Produce that it answers at once
-  (`HeldAnswers.asked`). Behind any other request, the broker would read the agent's questions too late. So all others
+  (`HeldResponses.asked`). Behind any other request, the broker would read the agent's questions too late. So all others
   are as late as in stock Kafka.
 - A broker that throttles the client reads no question meanwhile. Its requests go on unchanged for `_THROTTLED_S` then.
 """

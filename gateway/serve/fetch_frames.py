@@ -34,7 +34,7 @@ _WANTED = struct.Struct(">iiqiqi")
 _ANSWERED = struct.Struct(">ihqqq")  # partition, error, high watermark, last stable offset, log start offset
 _ABORTED = struct.Struct(">qq")
 _SESSION = struct.Struct(">i")
-_ANSWER_HEAD = struct.Struct(">ibihi")  # correlation id, no tags, throttle time, error, session id
+_RESPONSE_HEAD = struct.Struct(">ibihi")  # correlation id, no tags, throttle time, error, session id
 _NO_PREFERRED_REPLICA = struct.pack(">i", -1)
 _NO_TAGS = b"\0"
 
@@ -78,7 +78,7 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
 
 
-class AnsweredPartition(NamedTuple):
+class ResponsePartition(NamedTuple):
     """One partition of a Fetch response."""
 
     log: TopicIdPartition
@@ -99,7 +99,7 @@ class FetchResponse:
     error: int
     session_position: int
     """Position of the session id in the frame."""
-    partitions: tuple[AnsweredPartition, ...]
+    partitions: tuple[ResponsePartition, ...]
 
 
 class ServedPartition(NamedTuple):
@@ -183,7 +183,7 @@ def decode_response(frame: Buffer) -> FetchResponse:
     cursor.skip_tagged_fields()
     throttle_ms, error = cursor.int32(), cursor.int16()
     session_position = cursor.skip(_SESSION.size)
-    found: list[AnsweredPartition] = []
+    found: list[ResponsePartition] = []
     for _ in range(cursor.array_length(min_item_bytes=18)):
         topic_id = TopicId(bytes(cursor.take(16)))
         for _ in range(cursor.array_length(min_item_bytes=_ANSWERED.size + 7)):
@@ -194,7 +194,7 @@ def decode_response(frame: Buffer) -> FetchResponse:
     return FetchResponse(throttle_ms, error, session_position, tuple(found))
 
 
-def _decode_partition(cursor: FrameCursor, topic_id: TopicId) -> AnsweredPartition:
+def _decode_partition(cursor: FrameCursor, topic_id: TopicId) -> ResponsePartition:
     partition, error, high_watermark, last_stable_offset, log_start_offset = cursor.fields(_ANSWERED)
     log = TopicIdPartition(topic_id, partition)
     aborted: list[AbortedTransaction] = []
@@ -204,7 +204,7 @@ def _decode_partition(cursor: FrameCursor, topic_id: TopicId) -> AnsweredPartiti
     preferred = cursor.int32()
     records = memoryview(cursor.take(max(cursor.unsigned_varint() - 1, 0)))
     cursor.skip_tagged_fields()
-    return AnsweredPartition(
+    return ResponsePartition(
         log, error, high_watermark, last_stable_offset, log_start_offset, tuple(aborted), preferred, records
     )
 
@@ -215,12 +215,12 @@ def with_session(frame: Buffer, response: FetchResponse, session_id: int) -> lis
     return [whole[:at], _SESSION.pack(session_id), whole[at + _SESSION.size :]]
 
 
-def encode_answer(
+def encode_response(
     correlation_id: int, session_id: int, partitions: Iterable[ServedPartition], error: int = 0
 ) -> list[Buffer]:
     """Encode a response of the gateway itself; record bytes are not copied."""
     topics = [(topic_id, list(of_topic)) for topic_id, of_topic in groupby(partitions, lambda one: one.log.topic_id)]
-    head = bytearray(_ANSWER_HEAD.pack(correlation_id, 0, 0, error, session_id))
+    head = bytearray(_RESPONSE_HEAD.pack(correlation_id, 0, 0, error, session_id))
     head += encode_unsigned_varint(len(topics) + 1)
     buffers: list[Buffer] = []
     for topic_id, served in topics:

@@ -30,7 +30,7 @@ HEARTBEAT_MS: Final = 250
 """How long a request for what is visible waits at the broker (guessed)."""
 MAX_LOGS: Final = 2000
 """Logs of one broker that are followed (guessed)."""
-_ANSWER_BYTES, _PARTITION_BYTES = 16 * 1024 * 1024, 4 * 1024 * 1024
+_RESPONSE_BYTES, _PARTITION_BYTES = 16 * 1024 * 1024, 4 * 1024 * 1024
 """The most that one response may hold, and of one partition (guessed)."""
 _NOT_WANTED_S: Final = 10.0
 """A log that no consumer asked for is no longer followed after so long (guessed)."""
@@ -134,7 +134,7 @@ class LogTail:
             return None
         self._correlation_id = (self._correlation_id + 1) % (1 << 31)
         head = _HEAD.pack(FETCH_API_KEY, TOPIC_ID_VERSION, self._correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
-        limits = HEARTBEAT_MS, 1, _ANSWER_BYTES, READ_COMMITTED
+        limits = HEARTBEAT_MS, 1, _RESPONSE_BYTES, READ_COMMITTED
         request = FetchRequest(head, TOPIC_ID_VERSION, self._correlation_id, "", *limits, 0, -1, (), (), _NO_RACK)
         self._asked = {log: one.log for log, one in self._followed.items()}
         self._asked_s = now_s

@@ -10,8 +10,8 @@ from typing import Final
 
 import structlog
 
-from kafka_cluster.answers import ClientQuota
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import ClientQuota
 from kafka_log.topic_partition import TopicId
 from plugin.errors import defect_site
 
@@ -26,7 +26,7 @@ _CONSUMERS_KEYS: Final = frozenset({"consumer_byte_rate", "request_percentage"})
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterAnswer:
+class ServeRestrictions:
     """The cluster's quotas of consumers and its compacted topics."""
 
     quotas: Collection[ClientQuota]
@@ -50,13 +50,13 @@ def limited_clients(quotas: Iterable[ClientQuota]) -> frozenset[str] | None:
     return frozenset(found)
 
 
-class ClusterClearance:
+class ClusterServePermission:
     """Decides by the cluster's quotas and topics whether the gateway may respond in a broker's place.
 
     Implements `ServePermission` of `gateway.serve.serving`. All times are monotonic seconds.
     """
 
-    def __init__(self, ask: Callable[[Collection[TopicId]], ClusterAnswer], clock: Callable[[], float]) -> None:
+    def __init__(self, ask: Callable[[Collection[TopicId]], ServeRestrictions], clock: Callable[[], float]) -> None:
         """`ask` asks the cluster, blocking, and raises KafkaClusterError. After any error it is called again."""
         self._ask = ask
         self._clock = clock
@@ -91,8 +91,8 @@ class ClusterClearance:
             now_s = self._clock()
             self._wanted_s = {one: at_s for one, at_s in self._wanted_s.items() if now_s - at_s < _WANTED_S}
             if self._wanted_s:
-                is_told = await self._look(frozenset(self._wanted_s), now_s)
-                await asyncio.sleep(_SOON_S if is_told else ASK_S)
+                has_responded = await self._look(frozenset(self._wanted_s), now_s)
+                await asyncio.sleep(_SOON_S if has_responded else ASK_S)
 
     async def _look(self, topics: frozenset[TopicId], now_s: float) -> bool:
         """Ask the cluster about quotas and these topics. Returns whether it answered."""

@@ -14,14 +14,14 @@ from typing import Final, Protocol
 from gateway.serve.fetch_frames import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    AnsweredPartition,
     FetchRequest,
+    ResponsePartition,
     ServedPartition,
     WantedPartition,
     api_key_of,
     decode_request,
     decode_response,
-    encode_answer,
+    encode_response,
     encode_sessionless,
     with_session,
 )
@@ -150,7 +150,7 @@ class FetchServing:
     def decide(self, turn: Turn, came_s: float, now_s: float) -> Serve | Relay | Wait:
         """Decide about a request that came at `came_s`; all requests relayed before must have their responses."""
         if turn.error:
-            return Serve(encode_answer(turn.request.correlation_id, NO_SESSION, (), turn.error))
+            return Serve(encode_response(turn.request.correlation_id, NO_SESSION, (), turn.error))
         found = self._logs(turn, now_s)
         if isinstance(found, ServeOutcome):
             return self._relay(turn, found, came_s, now_s)
@@ -201,7 +201,7 @@ class FetchServing:
         if turn.makes_session:
             for one in served:
                 self._sessions.note_answer(one.log, one[1:4])
-        return Serve(encode_answer(request.correlation_id, session_id, answer))
+        return Serve(encode_response(request.correlation_id, session_id, answer))
 
     def _relay(self, turn: Turn, way: ServeOutcome, came_s: float, now_s: float) -> Relay:
         request = turn.request
@@ -233,7 +233,7 @@ class FetchServing:
                 self._propose(asked, told, turn.request, now_s)
         return with_session(frame, response, session_id)
 
-    def _propose(self, asked: WantedPartition, told: AnsweredPartition, request: FetchRequest, now_s: float) -> None:
+    def _propose(self, asked: WantedPartition, told: ResponsePartition, request: FetchRequest, now_s: float) -> None:
         """Have the log followed, if the client has proved the leader epoch."""
         if asked.leader_epoch < 0 or told.last_stable_offset < 0:
             return

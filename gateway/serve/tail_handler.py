@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from gateway.broker_pipe import BrokerPipe
 from gateway.client_protocol import ClientSide
-from gateway.consume.consumer_answers import ConsumerAnswers, ConsumerContext
+from gateway.consume.consumer_responses import ConsumerContext, ConsumerResponses
 from gateway.serve.fetch_frames import decode_request, encode_sessionless
 from kafka_log.crc32c import Buffer
 from replication.leader.zones import Zones
@@ -57,7 +57,7 @@ class TailHandler:
 
         try:
             await self._dial(broker)
-            answers = ConsumerAnswers(self._consumers, side, channel)
+            answers = ConsumerResponses(self._consumers, side, channel)
             pipe = BrokerPipe(channel, broker, links=answers, edit=narrow)
             await pipe.run(until_idle((peer, broker), self._idle_timeout_s))
         finally:

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 _RETRY_S: Final = 2.0
 _NOT_SERVED_S: Final = 60.0
 """How long an agent that does not serve this is not asked again."""
-_ANSWER_S: Final = 10.0
+_RESPONSE_S: Final = 10.0
 
 _Waiters = set[asyncio.Future[None]]
 
@@ -159,7 +159,7 @@ class BrokerTail:
                 self,
                 context.defects(self._broker_id),
                 self,
-                is_told_ahead=False,
+                is_announced=False,
             )
             with responses.watch_breakers():
                 await run_until_one_ends(self._ask(agent, responses), responses.receive(), responses.relay())
@@ -175,7 +175,7 @@ class BrokerTail:
             responses.tell_links()
             channel.send(MessageKind.KAFKA, question)
             await channel.drain()
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(_RESPONSE_S):
                 answer = await self._answer
             self.logs.answered(answer, loop.time())
             self._told = ""

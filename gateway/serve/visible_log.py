@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gateway.serve.fetch_frames import AbortedTransaction, AnsweredPartition
+from gateway.serve.fetch_frames import AbortedTransaction, ResponsePartition
 from kafka_log.record_batch import BatchSpan, CorruptBatchError, scan_batches
 
 CURRENT_S: Final = 1.0
@@ -77,7 +77,7 @@ class VisibleLog:
         """Return until when the broker's last response counts as current."""
         return self._as_of_s + CURRENT_S
 
-    def take(self, told: AnsweredPartition, asked_s: float) -> bool:
+    def take(self, told: ResponsePartition, asked_s: float) -> bool:
         """Take the broker's response to a request from `next_offset` on that was sent at `asked_s`.
 
         Returns False if what is visible is no longer known, so that the log must be dropped.
@@ -102,7 +102,7 @@ class VisibleLog:
         self.log_start_offset, self._as_of_s = told.log_start_offset, asked_s
         return True
 
-    def _append(self, told: AnsweredPartition, batches: tuple[BatchSpan, ...]) -> None:
+    def _append(self, told: ResponsePartition, batches: tuple[BatchSpan, ...]) -> None:
         records = memoryview(bytes(told.records[: batches[-1].end]))
         markers = []
         for batch in batches:

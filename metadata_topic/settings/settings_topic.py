@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import structlog
 
-from kafka_cluster.answers import NO_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.responses import NO_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicAbsentError
 from metadata_topic.settings.settings_memory import SettingsMemory

@@ -66,7 +66,7 @@ class DeadTails:
         self._tails.pop(segment_id, None)
         self._unpublished.pop(segment_id, None)
 
-    def list_untold(self) -> list[DeadTail]:
+    def list_unpublished(self) -> list[DeadTail]:
         """Return the dead tails that no record of the present topic declares."""
         return [
             DeadTail(segment_id, *partition_and_epoch, first_offset)
@@ -74,7 +74,7 @@ class DeadTails:
             for partition_and_epoch, first_offset in tails.items()
         ]
 
-    def know_as_untold(self, tail: DeadTail) -> None:
+    def mark_unpublished(self, tail: DeadTail) -> None:
         """Mark a dead tail as unpublished: an earlier process found no record of it in the topic."""
         self._unpublished.setdefault(tail.combined_segment_id, {})[tail.topic_id_partition, tail.leader_epoch] = (
             tail.first_offset

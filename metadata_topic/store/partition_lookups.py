@@ -152,7 +152,7 @@ class PartitionLookups:
     def declared_gaps(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
         """Return a partition's declared gaps, by offset; `DeclaredGap.end_in` says up to where one counts for a log."""
         with self._lock:
-            told, untold = self._state.gaps.of(topic_id_partition), self._state.untold_gaps.of(topic_id_partition)
+            told, untold = self._state.gaps.of(topic_id_partition), self._state.unpublished_gaps.of(topic_id_partition)
             return sorted({*told, *untold})
 
     def local_losses(self) -> LocalLosses:

@@ -301,7 +301,7 @@ class RemoteWalMetadataStore(PartitionLookups):
         the topic."""
         with self._lock:
             losses = [gap for gap in record.gaps if gap.reason is GapReason.LOST_LOCALLY]
-            self._state.untold_gaps.add(gap for gap in record.gaps if gap not in losses)
+            self._state.unpublished_gaps.add(gap for gap in record.gaps if gap not in losses)
             self._state.held.add(losses, is_published=False)
 
     def image(self) -> StoreImage:

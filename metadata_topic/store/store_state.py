@@ -91,7 +91,7 @@ class StoreState:
         """Load the file's content. Raises sqlite3.Error, DamagedRowError, and what `json` and `int` raise."""
         self.table = SegmentTable(path, cache_bytes, is_read_only=is_read_only)
         self.counters: Counter[str] = Counter()
-        self.untold_gaps = DeclaredGaps()
+        self.unpublished_gaps = DeclaredGaps()
         """Gaps that this process declared, whether or not the topic has told of them. They are in no image: if a
         declaration was lost with its process, the next process must not know it, so that it declares the gap again."""
         self._forget_all()
@@ -167,7 +167,7 @@ class StoreState:
             for key, held in rows.items():
                 yield kind, key, json.dumps(held) if held else None
         if touched["dead"]:
-            untold = state_fields(replace(changed, dead=self.dead_tails.list_untold()))["dead"]
+            untold = state_fields(replace(changed, dead=self.dead_tails.list_unpublished()))["dead"]
             yield "untold", "", json.dumps(untold)
 
     def _keys_of(self, kind: str, touched: Iterable[Any]) -> Iterator[str]:
@@ -196,7 +196,7 @@ class StoreState:
         self._take_small(image)
         self.progress = dict(image.progress)
         for tail in image_of({"progress": (), **dict.fromkeys(_KEY_FIELDS, ()), "dead": fields["untold"]}).dead:
-            self.dead_tails.know_as_untold(tail)
+            self.dead_tails.mark_unpublished(tail)
         self._touched = {kind: set() for kind in _KEY_FIELDS}
         self._released.take_changed(), self.log_starts.take_changed()
         self.take_in_released()
@@ -300,7 +300,7 @@ class StoreState:
         self.progress.clear()
         self.registrations.begin_anew()
         self.dead_tails.begin_anew()
-        self._touched["dead"].update(tail.combined_segment_id for tail in self.dead_tails.list_untold())
+        self._touched["dead"].update(tail.combined_segment_id for tail in self.dead_tails.list_unpublished())
         self._touched["registrations"].add("")
 
     def writer(self, broker_id: int, incarnation: int) -> Writer:

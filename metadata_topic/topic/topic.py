@@ -7,9 +7,9 @@ from typing import Final, NamedTuple, Protocol, Self, cast
 
 import structlog
 
-from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.responses import UNKNOWN_TOPIC_OR_PARTITION
 from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
 from metadata_topic.topic.topic_requirements import (
     UNLIMITED,

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
-from kafka_cluster.answers import NO_TOPIC_ID
 from kafka_cluster.client_config import ConfluentValue
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.responses import NO_TOPIC_ID
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.topic.topic_producer import partition_count

@@ -44,8 +44,8 @@ def read_metadata(
 ) -> tuple[SparseStore, ArchiveStore]:
     """Return the content of the newest snapshot and the topic. Raises MetadataTopicError when the topic cannot be read.
 
-    Segments that only the snapshot has are in the store's `untold`. `known` are the stores of an earlier call, to be
-    brought up to date, or two empty ones.
+    Segments that only the snapshot has are in the store's `snapshot_only`. `known` are the stores of an earlier call,
+    to be brought up to date, or two empty ones.
     """
     store, archive = known or (SparseStore(), ArchiveStore())
     consumer = RemoteWalMetadataConsumer(client, store, ONE_LOOK, load_snapshot=lambda: newest().image, archive=archive)

@@ -29,7 +29,7 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpResponse:
     """A complete HTTP response; interim (1xx) responses are left out."""
 
     status: int
@@ -40,7 +40,7 @@ class HttpAnswer:
     """Whether the connection can be used for another request."""
 
 
-class AnswerReader:
+class HttpResponseReader:
     """Parses one HTTP response. The parser calls the methods `on_...`."""
 
     def __init__(self, most: int) -> None:
@@ -55,7 +55,7 @@ class AnswerReader:
         self._is_complete = False
         self._is_kept = False
 
-    def received(self, data: bytes) -> HttpAnswer | None:
+    def received(self, data: bytes) -> HttpResponse | None:
         """Take the next bytes. Returns the response once it is complete. Raises HTTPException."""
         try:
             self._parser.feed_data(data)
@@ -73,7 +73,7 @@ class AnswerReader:
             return self._answer()
         return None
 
-    def ended(self) -> HttpAnswer:
+    def ended(self) -> HttpResponse:
         """Handle the connection's end, and return the response. Raises HTTPException if it is incomplete."""
         if not self._status:
             raise BadStatusLine("the connection ended before an answer")
@@ -81,9 +81,9 @@ class AnswerReader:
             raise IncompleteRead(b"")
         return self._answer()
 
-    def _answer(self) -> HttpAnswer:
+    def _answer(self) -> HttpResponse:
         content = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        return HttpAnswer(self._status, self._headers, content[: self._most], self._is_kept)
+        return HttpResponse(self._status, self._headers, content[: self._most], self._is_kept)
 
     def on_message_begin(self) -> None:
         if self._is_complete:  # more than one answer is unrequested, so the connection is not used again

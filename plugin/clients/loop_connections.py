@@ -19,7 +19,7 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 from plugin.clients.dialling import connect
-from plugin.clients.http_messages import AnswerReader, HttpAnswer, HttpRequest
+from plugin.clients.http_messages import HttpRequest, HttpResponse, HttpResponseReader
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -57,7 +57,7 @@ class LoopConnections:
         self._in_use = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def exchange(self, request: HttpRequest, most: int) -> HttpAnswer:
+    async def exchange(self, request: HttpRequest, most: int) -> HttpResponse:
         """Send a request, and return its response; of a successful body at most `most` bytes.
 
         As many exchanges run at once as connections may be kept; others wait, in the order of their calls.
@@ -121,14 +121,14 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._reader: AnswerReader | None = None
-        self._waiting: asyncio.Future[HttpAnswer] | None = None
+        self._reader: HttpResponseReader | None = None
+        self._waiting: asyncio.Future[HttpResponse] | None = None
         self._heard_s = 0.0
         self.is_lost = False
 
-    async def exchange(self, request: HttpRequest, most: int, limits: RequestLimits) -> HttpAnswer:
+    async def exchange(self, request: HttpRequest, most: int, limits: RequestLimits) -> HttpResponse:
         loop = self._loop
-        self._reader, self._waiting = AnswerReader(most), loop.create_future()
+        self._reader, self._waiting = HttpResponseReader(most), loop.create_future()
         self._heard_s = loop.time()
         deadline_s = self._heard_s + limits.attempt_timeout
         timer = loop.call_later(limits.read_timeout, self._is_late, self._waiting, limits.read_timeout, deadline_s)
@@ -180,7 +180,7 @@ class _Connection(asyncio.Protocol):
         except Exception as error:
             self._waiting.set_exception(error)
 
-    def _is_late(self, waiting: asyncio.Future[HttpAnswer], read_timeout_s: float, deadline_s: float) -> None:
+    def _is_late(self, waiting: asyncio.Future[HttpResponse], read_timeout_s: float, deadline_s: float) -> None:
         """Check whether an answer has stalled: arriving bytes do not move the timer."""
         if waiting.done():
             return

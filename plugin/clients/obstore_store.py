@@ -24,9 +24,9 @@ import structlog
 from obstore.exceptions import BaseError
 
 from kafka_log.crc32c import crc32c
-from plugin.clients.answer_errors import Permissions, error_of_answer
 from plugin.clients.backend_settings import RemoteBackendSettings, check_endpoint, state_of
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead
+from plugin.clients.response_errors import Permissions, error_of_response
 from plugin.errors import (
     ObjectExistsError,
     RemoteResourceNotFoundError,
@@ -254,7 +254,7 @@ def as_storage_error(operation: str, key: str, error: Exception, permissions: Pe
 def _of_status(operation: str, key: str, status: int, code: str, permissions: Permissions) -> RemoteStorageError:
     if status == 404 and code in ("", "BlobNotFound"):
         return RemoteResourceNotFoundError(operation, key, f"404 {code}".rstrip())
-    return error_of_answer(operation, key, status, code, permissions)
+    return error_of_response(operation, key, status, code, permissions)
 
 
 def _without_status(operation: str, key: str, error: Exception, text: str) -> RemoteStorageError:

@@ -27,7 +27,7 @@ from botocore.httpsession import get_cert_path
 from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
 
-from plugin.clients.http_messages import HttpAnswer, HttpRequest
+from plugin.clients.http_messages import HttpRequest, HttpResponse
 from plugin.clients.loop_connections import LoopConnections, RequestLimits
 from plugin.clients.object_store import LOOP_MAX_BYTES
 from plugin.clients.s3_route import Route, Routes
@@ -167,7 +167,7 @@ class S3Direct:
 
     async def _ask(
         self, operation: _Operation, key: str, headers: Mapping[str, str], body: bytes, most: int
-    ) -> HttpAnswer | None:
+    ) -> HttpResponse | None:
         """Return the store's answer, at most so many bytes of it; None: it is left to boto3."""
         way = self._known
         if way is None or way.signer is None:
@@ -175,7 +175,7 @@ class S3Direct:
         request = way.request(way.signer, operation, key, headers, body)
         return self._judged(way, operation, await way.connections().exchange(request, most))
 
-    def _judged(self, way: _Way, operation: _Operation, answer: HttpAnswer) -> HttpAnswer | None:
+    def _judged(self, way: _Way, operation: _Operation, answer: HttpResponse) -> HttpResponse | None:
         if answer.status < 300:
             return answer
         if answer.status >= 400:
@@ -213,7 +213,7 @@ def _put_headers(checksum: int) -> dict[str, str]:
     }
 
 
-def _is_stored(key: str, checksum: int, answer: HttpAnswer | None) -> bool:
+def _is_stored(key: str, checksum: int, answer: HttpResponse | None) -> bool:
     if answer is None:
         return False
     answer.headers["etag"]  # an answer without it does not come from an object store

@@ -1,7 +1,7 @@
 """Turns errors of botocore, sockets and http.client into `plugin.errors`: the kind, the label for counters, and a hint.
 
-`plugin.clients.answer_errors` handles the store's own answers. Without an answer the outcome of a write is unknown, as
-after an answer of 500.
+`plugin.clients.response_errors` handles the store's own responses. Without one, or after one of 500, the
+outcome of a write is unknown.
 """
 
 import errno
@@ -15,7 +15,7 @@ from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import EmptyPoolError, HTTPError, NameResolutionError
 
-from plugin.clients.answer_errors import Permissions, error_of_answer
+from plugin.clients.response_errors import Permissions, error_of_response
 from plugin.errors import (
     RemoteSegmentCorruptError,
     RemoteStorageAccessError,
@@ -110,4 +110,4 @@ def _of_an_answer(operation: str, key: str, error: boto.ClientError, permissions
     answer: Mapping[str, Any] = error.response
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return error_of_answer(operation, key, status, code, permissions)
+    return error_of_response(operation, key, status, code, permissions)

@@ -40,7 +40,7 @@ from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME, decode_archive
 from metadata_topic.store.snapshots.snapshot import SegmentPortion
 from metadata_topic.store.snapshots.snapshot_keeper import NO_SNAPSHOT, NewestSnapshot
-from metadata_topic.store.snapshots.sparse_store import SparseStore, UntoldSegments
+from metadata_topic.store.snapshots.sparse_store import SnapshotOnlySegments, SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from plugin.archive_storage import ArchiveStorage
@@ -220,8 +220,8 @@ def from_metadata(
     image = store.image()
     ends = EpochEnds(image.ends, image.released)
     inventory = Inventory(wanted, known_starts=ends.starts(), doubts=tuple(store.topic.doubts.values()))
-    untold = store.untold if isinstance(store, SparseStore) else UntoldSegments()
-    listed = _listed(inventory, storage, progress, untold)
+    snapshot_only = store.snapshot_only if isinstance(store, SparseStore) else SnapshotOnlySegments()
+    listed = _listed(inventory, storage, progress, snapshot_only)
     inventory.foreign_objects = storage.request_counts.foreign_objects
     _add_declared(inventory, image)
     dead = _dead_tails(image)
@@ -247,7 +247,7 @@ def from_metadata(
             listed.pop(segment.combined_segment_id, None)
         if done % 1000 == 0:
             progress("metadata", done)
-    _add_untold(inventory, storage, untold, dead, progress)
+    _add_snapshot_only(inventory, storage, snapshot_only, dead, progress)
     unpublished += [stored for segment_id, stored in listed.items() if store.state_of(segment_id) is None]
     inventory.unpublished_objects = len(unpublished)
     _add_footers(inventory, storage, unpublished, progress, patience, lambda _, entry: lost_from(entry, losses))
@@ -321,13 +321,16 @@ def _add_declared(inventory: Inventory, image: StoreImage) -> None:
 
 
 def _listed(
-    inventory: Inventory, storage: RemoteWalStorageManager, progress: Progress, untold: UntoldSegments | None = None
+    inventory: Inventory,
+    storage: RemoteWalStorageManager,
+    progress: Progress,
+    snapshot_only: SnapshotOnlySegments | None = None,
 ) -> dict[CombinedSegmentId, StoredSegment]:
-    """Return what the answering buckets have, without the untold segments, which are marked."""
+    """Return what the answering buckets have, without those that only the snapshot has, which are marked."""
     found: dict[CombinedSegmentId, StoredSegment] = {}
     try:
         for number, stored in enumerate(ask_each(storage.list_log_segments()), start=1):
-            if untold is None or not untold.note_listed(stored.combined_segment_id):
+            if snapshot_only is None or not snapshot_only.note_listed(stored.combined_segment_id):
                 found[stored.combined_segment_id] = stored
             if number % _TOLD_EACH == 0:
                 progress("listed objects", number)
@@ -336,13 +339,17 @@ def _listed(
     return found
 
 
-def _add_untold(
-    inventory: Inventory, storage: RemoteWalStorageManager, untold: UntoldSegments, dead: DeadTails, progress: Progress
+def _add_snapshot_only(
+    inventory: Inventory,
+    storage: RemoteWalStorageManager,
+    snapshot_only: SnapshotOnlySegments,
+    dead: DeadTails,
+    progress: Progress,
 ) -> None:
     """Add segments of a snapshot, of which only the wanted entries become runs."""
     done = 0
-    for portion, is_untold, is_listed in untold.portions():
-        for at in np.flatnonzero(is_untold & ~is_listed).tolist():
+    for portion, is_only_there, is_listed in snapshot_only.portions():
+        for at in np.flatnonzero(is_only_there & ~is_listed).tolist():
             segment, stored = portion[at], _stored(portion, at)
             _not_listed(inventory, storage, stored)
             dead_from = _named_dead(segment.combined_segment_id, dead)
@@ -351,7 +358,7 @@ def _add_untold(
             inventory.objects += int(is_listed.sum())
             inventory.newest_ms = max(inventory.newest_ms or 0, int(portion.written_ms[is_listed].max()))
         _add_wanted(inventory, portion, is_listed, dead)
-        done += int(is_untold.sum())
+        done += int(is_only_there.sum())
         progress("metadata", done)
 
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from kafka_cluster.answers import NO_TOPIC_ID
+from kafka_cluster.responses import NO_TOPIC_ID
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
@@ -145,15 +145,15 @@ class RebuildPlan:
         """How many records say where the upload of a log began, or up to where its records were released."""
         return len(self.gaps) - self.declared_gaps
 
-    def select_untold(self, told: Known) -> "RebuildPlan":
+    def select_unpublished(self, told: Known) -> "RebuildPlan":
         """Return the part of the plan that the topic does not have yet."""
         return replace(
             self,
-            segments=[one for one in self.segments if _is_untold(told.store.state_of(one.combined_segment_id))],
-            archived=[one for one in self.archived if _is_untold(told.archive.state_of(one.object_id))],
-            deletions=[one for one in self.deletions if _is_untold(_state_of(one, told))],
+            segments=[one for one in self.segments if _lacks_end(told.store.state_of(one.combined_segment_id))],
+            archived=[one for one in self.archived if _lacks_end(told.archive.state_of(one.object_id))],
+            deletions=[one for one in self.deletions if _lacks_end(_state_of(one, told))],
             registrations=[one for one in self.registrations if told.store.registration_of(one.broker_id) is None],
-            gaps=untold_gaps(self.gaps, told.store),
+            gaps=unpublished_gaps(self.gaps, told.store),
         )
 
 
@@ -226,7 +226,7 @@ class Rebuild:
                 raise MetadataTopicError(
                     "rebuild", METADATA_TOPIC, "what was written was not read back", "run it again"
                 )
-            plan = plan.select_untold(Known(session.store, session.archive))
+            plan = plan.select_unpublished(Known(session.store, session.archive))
             if not plan.records:
                 break
         else:
@@ -251,7 +251,7 @@ class Rebuild:
         for stored in self._listed():
             plan.objects += 1
             listed.add(stored.combined_segment_id)
-            if not _is_untold(told.store.state_of(stored.combined_segment_id)):
+            if not _lacks_end(told.store.state_of(stored.combined_segment_id)):
                 plan.known += 1
                 continue
             plan.bytes += stored.size_bytes
@@ -323,7 +323,7 @@ class Rebuild:
         ]
         plan.gone = len(gone) + len(absent) - len(plan.lost)
         released = [one for one in gone if one.combined_segment_id not in lost]
-        plan.gaps += untold_gaps(remembered_gaps(self._remembered, released), told.store)
+        plan.gaps += unpublished_gaps(remembered_gaps(self._remembered, released), told.store)
 
     def _plan_archive(self, plan: RebuildPlan, told: Known, archive: ArchiveStorage) -> list[ArchiveObjectCommitted]:
         """Return the remembered objects that are not stored any more, too."""
@@ -331,7 +331,7 @@ class Rebuild:
         for stored in ask_each(archive.list()):
             plan.objects += 1
             absent.pop(stored.object_id, None)
-            if not _is_untold(told.archive.state_of(stored.object_id)):
+            if not _lacks_end(told.archive.state_of(stored.object_id)):
                 plan.known += 1
                 continue
             plan.bytes += stored.size_bytes
@@ -370,7 +370,7 @@ class Rebuild:
             yield RemoteWalGapDeclaration(0, now_ms, sequence, tuple(plan.gaps[at : at + MAX_GAPS]), now_ms)
 
 
-def _is_untold(state: RemoteLogSegmentState | None) -> bool:
+def _lacks_end(state: RemoteLogSegmentState | None) -> bool:
     """Whether an upload has no end in the topic: it may be under way or lost, but the object exists."""
     return state in (None, STARTED)
 
@@ -425,7 +425,7 @@ def remembered_gaps(remembered: RememberedMetadata, gone: Sequence[PublishedSegm
     return [*bounds, *starts, *image.gaps]
 
 
-def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
+def unpublished_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
     """Return those of the gaps that the topic does not have, each looked for where the store keeps its reason."""
     partitions = {gap.topic_id_partition for gap in gaps}
     losses = told.local_losses()

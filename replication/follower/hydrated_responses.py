@@ -52,7 +52,7 @@ from replication.wire.peer_protocol import (
 
 log = structlog.get_logger(__name__)
 
-Answer = tuple[MessageKind, memoryview]
+Message = tuple[MessageKind, memoryview]
 
 
 class ResponsesAhead:
@@ -70,7 +70,7 @@ class ResponsesAhead:
         self._most = most
         self.loop = loop
         """Kept, because Python 3.11 makes a system call each time it looks for the running loop."""
-        self._came: deque[Answer | None] = deque()
+        self._came: deque[Message | None] = deque()
         self._awaits_original = False
         self._taker: asyncio.Future[None] | None = None
         self._giver: asyncio.Future[None] | None = None
@@ -80,7 +80,7 @@ class ResponsesAhead:
         self._awaits_original = True
         _wake(self._giver)
 
-    async def put(self, response: Answer | None) -> None:
+    async def put(self, response: Message | None) -> None:
         """Add a response, None at the end; wait while the queue is full. Raises MalformedFrameError."""
         while len(self._came) >= self._most and not self._awaits_original:
             self._giver = self.loop.create_future()
@@ -97,7 +97,7 @@ class ResponsesAhead:
             raise MalformedFrameError(0, "an original that was not asked for")
         _wake(self._taker)
 
-    async def get(self) -> Answer | None:
+    async def get(self) -> Message | None:
         """Return the next response, None at the end; wait for one if there is none."""
         while not self._came or (self._awaits_original and self._came[-1] is not None):
             self._taker = self.loop.create_future()
@@ -165,29 +165,29 @@ class LinksWanted:
     """Tells a leader's agent whether this agent wants links, when that changes."""
 
     def __init__(
-        self, context: FollowerContext, defects: LinkDefects, channel: PeerChannel, *, is_told_ahead: bool
+        self, context: FollowerContext, defects: LinkDefects, channel: PeerChannel, *, is_announced: bool
     ) -> None:
-        """`is_told_ahead`: objects are announced on this connection, so an announced range probes a store that failed.
+        """`is_announced`: objects are announced on this connection, so an announced range probes a store that failed.
 
         Otherwise the next response probes it.
         """
         self._context = context
         self._defects = defects
         self._channel = channel
-        self._is_told_ahead = is_told_ahead
+        self._is_announced = is_announced
         self._are_paused = False
         self.newest: bytes | None = None
         """The custom metadata of the leader's newest object; None before the first one."""
 
     def note_link(self, custom_metadata: bytes) -> None:
         """Record a link to an object with this custom metadata."""
-        if not self._is_told_ahead:
+        if not self._is_announced:
             self.newest = custom_metadata
 
     def tell(self) -> None:
         """Tell the leader's agent whether links are wanted, if that has changed."""
         tiers, now_s = self._context.hydration.tiers, self._context.clock()
-        given_up = tiers.is_given_up(self.newest) if self._is_told_ahead else tiers.is_resting(self.newest, now_s)
+        given_up = tiers.is_given_up(self.newest) if self._is_announced else tiers.is_resting(self.newest, now_s)
         paused = given_up or self._defects.links_held_off or self._context.is_paused()
         if paused is not self._are_paused:
             self._are_paused = paused
@@ -298,11 +298,11 @@ class HydratedResponses:
         defects: LinkDefects,
         taker: ResponseTaker,
         *,
-        is_told_ahead: bool = True,
+        is_announced: bool = True,
     ) -> None:
         """Responses come by `channel` and go `to` the requester.
 
-        `is_told_ahead`: objects are announced on this connection, so an announced range probes a store that failed;
+        `is_announced`: objects are announced on this connection, so an announced range probes a store that failed;
         otherwise the next response probes it.
         """
         self._context = context
@@ -310,7 +310,7 @@ class HydratedResponses:
         self._defects = defects
         self._taker = taker
         self.channel = channel
-        self._links = LinksWanted(context, defects, channel, is_told_ahead=is_told_ahead)
+        self._links = LinksWanted(context, defects, channel, is_announced=is_announced)
         self.spliced_at_s: float | None = None
         """When the last response was put together."""
         self._memory = ResponseMemory(context.budget)

@@ -33,9 +33,9 @@ from replication.wire.peer_protocol import (
     RangeRefusal,
     RangeRequest,
     ZoneReading,
-    decode_answer,
+    decode_range_response,
     decode_refusal,
-    encode_answer,
+    encode_range_response,
     encode_refusal,
 )
 
@@ -52,7 +52,7 @@ class RangeAlteredError(Exception):
 
 def _read(kind: MessageKind, body: memoryview) -> tuple[int, bytes | Exception]:
     if kind is MessageKind.RANGE:
-        number, data = decode_answer(body)
+        number, data = decode_range_response(body)
         return number, RangeAlteredError("the checksum differs") if data is None else bytes(data)
     if kind is MessageKind.RANGE_REFUSED:
         number, why = decode_refusal(body)
@@ -276,7 +276,7 @@ class _Giving:
             raise HydrationError("timeout", "the store did not answer in time") from error
         try:
             async with self._sending:
-                self._channel.send(MessageKind.RANGE, encode_answer(request.number, data), data)
+                self._channel.send(MessageKind.RANGE, encode_range_response(request.number, data), data)
                 await self._peer.drain()
         finally:
             self._budget.give_back(len(data))

@@ -25,7 +25,7 @@ from replication.wire.peer_protocol import NO_BROKER_SERVED, Hello, PeerCapabili
 log = structlog.get_logger(__name__)
 
 _INTERVAL_S = 2.0
-_ANSWER_S = 3.0
+_RESPONSE_S = 3.0
 """With the five seconds after which the status page is loaded again, a frozen agent is red within ten."""
 _LATE = "no answer within {:g} s"
 STALE_S = 10.0
@@ -136,17 +136,17 @@ class PeerWatch:
 
     async def _greet(self, broker_id: int, seen: _Seen) -> FramedConnection | None:
         """Ask for the first time. Returns the connection if the agent takes more questions on it. Raises _NOT_THERE."""
-        opened = FramedConnection(frame_timeout_s=_ANSWER_S, budget=self._context.budget)
+        opened = FramedConnection(frame_timeout_s=_RESPONSE_S, budget=self._context.budget)
         address = self._peers.get(broker_id)
         if address is None:
             raise PeerRefusedError("it is not known any more")
         try:
-            with Deadline(asyncio.get_running_loop(), _ANSWER_S):
+            with Deadline(asyncio.get_running_loop(), _RESPONSE_S):
                 await connect_framed(address, opened, self._context.tls())
                 granted = await exchange_hellos(opened, self._hello, broker_id, partial(self._heard, seen))
         except TimeoutError:
             opened.abort()
-            raise TimeoutError(_LATE.format(_ANSWER_S)) from None
+            raise TimeoutError(_LATE.format(_RESPONSE_S)) from None
         except BaseException:
             opened.abort()
             raise
@@ -172,7 +172,7 @@ class PeerWatch:
 
         def ask() -> None:
             nonlocal timer
-            timer = loop.call_later(_ANSWER_S, give_up)
+            timer = loop.call_later(_RESPONSE_S, give_up)
             with suppress(ConnectionError):  # the task notices its end
                 connection.write_frame(question)
 
@@ -201,7 +201,7 @@ class PeerWatch:
             timer.cancel()
             connection.close()
         if is_late:
-            raise TimeoutError(_LATE.format(_ANSWER_S))
+            raise TimeoutError(_LATE.format(_RESPONSE_S))
 
     def _failed(self, broker_id: int, seen: _Seen, failure: str) -> None:
         is_new, seen.failure = seen.failure is None, failure

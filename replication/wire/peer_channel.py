@@ -159,16 +159,16 @@ class PlainFrames(PeerChannel):
         return None if frame is None else (MessageKind.KAFKA, memoryview(frame))
 
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 Connect = Callable[[], Awaitable[FramedConnection]]
 """Dials and exchanges hellos. Raises OSError, ssl.SSLError, PeerRefusedError."""
 
 
-class NumberedQuestions(Generic[Answer]):
+class NumberedQuestions(Generic[Response]):
     """Sends numbered requests to one agent, and matches its responses by number. For the event loop; `close` it."""
 
     def __init__(
-        self, connect: Connect, read: Callable[[MessageKind, memoryview], tuple[int, Answer | Exception]]
+        self, connect: Connect, read: Callable[[MessageKind, memoryview], tuple[int, Response | Exception]]
     ) -> None:
         """`read` returns the number of the request that a message responds to, and the result or an exception to raise.
 
@@ -177,11 +177,11 @@ class NumberedQuestions(Generic[Answer]):
         self._connect = connect
         self._read = read
         self._numbers = count()
-        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._asked: dict[int, asyncio.Future[Response]] = {}
         self._channel: asyncio.Future[PeerChannel] | None = None
         self._running: asyncio.Task[None] | None = None
 
-    async def ask(self, kind: MessageKind, body: Callable[[int], Buffer]) -> Answer:
+    async def ask(self, kind: MessageKind, body: Callable[[int], Buffer]) -> Response:
         """Send a request with a new number, and return its result. The caller bounds the time.
 
         `body` makes the message from the number. Raises the exception in the response, what `connect` raises,
@@ -189,7 +189,7 @@ class NumberedQuestions(Generic[Answer]):
         """
         channel = await self._connected()
         number = next(self._numbers)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
             channel.send(kind, body(number))

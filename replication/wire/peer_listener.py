@@ -34,7 +34,7 @@ _PORTS = struct.Struct(">HH")
 _ANY_INTERFACE, _NO_COOKIE = bytes(4), b"\xff" * 8
 _ANSWER = struct.Struct("=BB2x 4s 44x 12x II")
 """inet_diag_msg: family, state, ports, and behind the rest of the id and three counters, uid and inode."""
-_ADDRESS_BYTES, _ANSWER_BYTES, _TIMEOUT_S = 16, 4096, 1.0
+_ADDRESS_BYTES, _RESPONSE_BYTES, _TIMEOUT_S = 16, 4096, 1.0
 
 
 class TooManyConnectionsError(Exception):
@@ -273,5 +273,5 @@ def _asked(question: bytes) -> tuple[int, bytes]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(_TIMEOUT_S)
         kernel.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + question)
-        answer = kernel.recv(_ANSWER_BYTES)
+        answer = kernel.recv(_RESPONSE_BYTES)
     return _HEADER.unpack_from(answer)[1], answer[_HEADER.size :]

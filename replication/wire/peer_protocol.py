@@ -69,7 +69,7 @@ _NUMBER = struct.Struct(">i")
 _MAX_NUMBER = 2**31 - 1
 MAX_READERS = 255
 _RANGE_REQUEST = struct.Struct(">Q16sIIII")  # number, object, start, end, and what to read where nothing is there
-_RANGE_ANSWER = struct.Struct(">QI")  # number, CRC32C
+_RANGE_RESPONSE = struct.Struct(">QI")  # number, CRC32C
 _RANGE_REFUSAL = struct.Struct(">QB")  # number, why
 MAX_RANGE_REQUEST_BYTES = _RANGE_REQUEST.size + CUSTOM_METADATA_MAX_BYTES
 _BROKER = struct.Struct(">i")
@@ -385,18 +385,18 @@ class RangeRequest:
         return cls(number, segment_id, start, end, (read_start, read_end), bytes(body[_RANGE_REQUEST.size :]))
 
 
-def encode_answer(number: int, data: Buffer) -> bytes:
+def encode_range_response(number: int, data: Buffer) -> bytes:
     """Return the header of a response to a RANGES request; the data follows it."""
-    return _RANGE_ANSWER.pack(number, crc32c(data))
+    return _RANGE_RESPONSE.pack(number, crc32c(data))
 
 
-def decode_answer(body: memoryview) -> tuple[int, memoryview | None]:
+def decode_range_response(body: memoryview) -> tuple[int, memoryview | None]:
     """Return the request's number and the data; None for data that was altered on the network. Raises
     MalformedFrameError."""
-    if len(body) < _RANGE_ANSWER.size:
+    if len(body) < _RANGE_RESPONSE.size:
         raise MalformedFrameError(0, f"an answer of {len(body)} bytes")
-    number, checksum = _RANGE_ANSWER.unpack_from(body)
-    data = body[_RANGE_ANSWER.size :]
+    number, checksum = _RANGE_RESPONSE.unpack_from(body)
+    data = body[_RANGE_RESPONSE.size :]
     return number, data if crc32c(data) == checksum else None
 
 

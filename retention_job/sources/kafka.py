@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from kafka_cluster.answers import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION, Answers
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION, Responses
 from kafka_log.topic_partition import TopicId
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.settings.settings_table import SettingsTable
@@ -302,7 +302,7 @@ def _ask(cluster: KafkaCluster) -> Cluster:
     return Cluster(frozenset(listing.brokers) | set(known.agents), topics, offsets, frozenset(unanswered), hidden)
 
 
-def _told(answers: Answers[tuple[str, int], int], unanswered: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+def _told(answers: Responses[tuple[str, int], int], unanswered: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Return the offsets that leaders tell, without those of deleted topics; add the others to `unanswered`."""
     found = {}
     for where, answer in answers.each():

@@ -25,15 +25,15 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from kafka_cluster.answers import (
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import EARLIEST, KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     DescribedTopic,
 )
-from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import EARLIEST, KafkaCluster
-from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
@@ -97,7 +97,7 @@ def longest_retention_ms(retentions_ms: Iterable[int]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _AnswersById:
+class _ResponsesById:
     """Topics that were asked for by id, sorted by the answer."""
 
     described: dict[TopicId, DescribedTopic]
@@ -163,10 +163,10 @@ class ClusterObserver:
             _tier_retentions(configs),
         )
 
-    def _ask_by_id(self, unseen: Collection[TopicId], names: Mapping[TopicId, str]) -> _AnswersById:
+    def _ask_by_id(self, unseen: Collection[TopicId], names: Mapping[TopicId, str]) -> _ResponsesById:
         """Ask by id about topics that the cluster did not show."""
         if not unseen:
-            return _AnswersById({}, frozenset(), frozenset())
+            return _ResponsesById({}, frozenset(), frozenset())
         witness = next((topic_id for topic_id, name in names.items() if name == METADATA_TOPIC), None)
         if witness is None:
             raise ClusterUnknownError(f"the cluster does not describe {METADATA_TOPIC}")
@@ -185,7 +185,7 @@ class ClusterObserver:
                 raise ClusterUnknownError(f"describing topic {which} failed with Kafka's error {topic.error_code}")
         if witness not in found:
             raise ClusterUnknownError(f"a broker does not know {METADATA_TOPIC}: it does not know the whole cluster")
-        return _AnswersById(found, frozenset(hidden), frozenset(absent))
+        return _ResponsesById(found, frozenset(hidden), frozenset(absent))
 
     def _hidden_of(self, names: Mapping[TopicId, str], hidden: frozenset[str]) -> HiddenTopics:
         known = {topic_id for topic_id, name in self._seen.items() if name in hidden}

@@ -1,8 +1,8 @@
 """When the cluster is asked for its brokers' zones."""
 
 from agent.leadership import BrokerRacks
-from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import DescribedBroker
 
 
 class Cluster:

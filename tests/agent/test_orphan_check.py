@@ -7,9 +7,9 @@ import pytest
 
 from agent import orphan_check
 from agent.settings_file import read_settings_file
-from kafka_cluster.answers import ClusterListing
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.responses import ClusterListing
 
 
 def test_the_cluster_tells_its_id_and_lost_log_directories_do_not_matter(

@@ -44,7 +44,7 @@ def test_what_a_living_agent_knows_is_read_while_it_goes_on(agent: RemoteWalMeta
     own = own_metadata(tmp_path, "c", NewestSnapshot)
     assert own is not None
     store, archive = own
-    assert len(store.untold) == 19
+    assert len(store.snapshot_only) == 19
     assert store.state_of(segment(0).combined_segment_id) is DELETING
     assert (store.progress, store.image().dead) == (agent.progress, agent.image().dead)
     assert [one for one, _ in archive.objects(FINISHED)] == [object_id(1, 1, 1)]

@@ -13,8 +13,8 @@ from agent.http import http_asking
 from cli.fleet import agents as agents_module
 from cli.fleet import describe as describe_module
 from cli.main import build_app
-from kafka_cluster.answers import ClusterListing, DescribedTopic
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.responses import ClusterListing, DescribedTopic
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings

@@ -8,8 +8,8 @@ from typer.testing import CliRunner, Result
 
 from agent.link_pauses import read_local
 from cli.main import build_app
-from kafka_cluster.answers import DescribedBroker
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.responses import DescribedBroker
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_records import Pause
 from metadata_topic.settings.settings_table import SettingsTable

@@ -16,10 +16,10 @@ from cli.main import build_app, main
 from cli.recovery import recovery_sources
 from cli.recovery.log_rows import LogRow
 from cli.recovery.recovery_sources import BrokersCluster, open_stores
-from kafka_cluster.answers import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedTopic
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.broker_files.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, topic_id_to_text

@@ -15,8 +15,8 @@ from agent.wiring.write_path import TopicWay
 from cli.fleet import agents as asking
 from cli.fleet.agents import ask_agents
 from cli.main import build_app
-from kafka_cluster.answers import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.responses import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_records import Balancer, Pause
 from metadata_topic.settings.settings_table import SettingsTable

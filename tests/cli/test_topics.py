@@ -13,9 +13,9 @@ from cli import main as main_module
 from cli.fleet import agents as agents_module
 from cli.fleet import topics as topics_module
 from cli.fleet.topics import _measured
-from kafka_cluster.answers import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.responses import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import OWN, AgentRegistration, LinkPolicy, TopicSettings

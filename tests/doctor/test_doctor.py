@@ -11,7 +11,7 @@ from agent.settings_file import agent_settings
 from cli.fleet.doctor import exit_code
 from doctor.diagnosis import CHECKS, diagnose
 from doctor.facts import (
-    AgentAnswer,
+    AgentResponse,
     BrokerTlsFacts,
     ClockReading,
     Cluster,
@@ -73,10 +73,10 @@ def kept_for_an_hour(**changes: Any) -> EnabledTopic:
     return replace(EnabledTopic(WEEK_MS, True, kept=kept, metadata_ms=kept.lagging_ms), **changes)
 
 
-def stored(objects: int, **mean_bytes: int) -> AgentAnswer:
+def stored(objects: int, **mean_bytes: int) -> AgentResponse:
     """An agent that has stored so many objects of each of these topics."""
     told = {name: StoredObjects(objects, objects * mean) for name, mean in mean_bytes.items()}
-    return AgentAnswer(2, "abc", AGREEING, stored=told)
+    return AgentResponse(2, "abc", AGREEING, stored=told)
 
 
 ALWAYS = {"t": kept_all(1, is_always_linked=True), "u": kept_all(1, is_always_linked=True), "v": kept_all(1)}
@@ -101,7 +101,7 @@ def facts_of(**properties: str) -> Facts:
         topics={"orders": kept_all(HOUR_MS)},
         store=Store({}, True, AGREEING, frozenset()),
         peers={2: None, 3: None},
-        agents={broker_id: AgentAnswer(broker_id, "abc", AGREEING) for broker_id in (1, 2, 3)},
+        agents={broker_id: AgentResponse(broker_id, "abc", AGREEING) for broker_id in (1, 2, 3)},
         host=Host(1000, 8192, 65536, "the agent"),
         bypass={2: None, 3: None},
     )
@@ -188,18 +188,18 @@ FAULTS = [
         {"topics": ALWAYS, "agents": {1: stored(60, t=500_000, u=2000), 2: stored(60, t=500_000, u=4000, v=1)}},
         "u: 3.0 KB in an object, on the mean: these topics have links for every byte",
     ),
-    ("clock-brokers", Level.WARNING, {"agents": {2: AgentAnswer(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
+    ("clock-brokers", Level.WARNING, {"agents": {2: AgentResponse(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {}}, "no agent is registered"),
-    ("agents-registered", Level.WARNING, {"agents": {2: AgentAnswer(1, "abc", AGREEING)}}, "on its own host alone"),
-    ("agents-registered", Level.WARNING, {"agents": {2: AgentAnswer(3, "abc", AGREEING)}}, "broker 3 answers there"),
+    ("agents-registered", Level.WARNING, {"agents": {2: AgentResponse(1, "abc", AGREEING)}}, "on its own host alone"),
+    ("agents-registered", Level.WARNING, {"agents": {2: AgentResponse(3, "abc", AGREEING)}}, "broker 3 answers there"),
     (
         "missing-records",
         Level.WARNING,
-        {"agents": {2: AgentAnswer(2, "abc", AGREEING, ("orders-0 5 to 9",)), 1: DEAD}},
+        {"agents": {2: AgentResponse(2, "abc", AGREEING, ("orders-0 5 to 9",)), 1: DEAD}},
         "orders-0 5 to 9",
     ),
-    ("missing-records", Level.UNKNOWN, {"agents": {2: AgentAnswer(2, "abc", AGREEING), 1: DEAD}}, "1 of 2 agents"),
+    ("missing-records", Level.UNKNOWN, {"agents": {2: AgentResponse(2, "abc", AGREEING), 1: DEAD}}, "1 of 2 agents"),
     ("agent-peers", Level.ERROR, {"peers": {2: None, 3: "refused"}}, "broker 3: refused"),
     ("agent-peers", Level.ERROR, {"peers": {2: None}}, "brokers 3"),
     ("bypass-peers", Level.WARNING, {"bypass": {2: None, 3: "refused"}}, "broker 3: refused"),

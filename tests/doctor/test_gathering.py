@@ -19,7 +19,7 @@ from cli.main import build_app
 from doctor import gathering
 from doctor.cluster_questions import enabled_topic
 from doctor.diagnosis import CHECKS
-from doctor.facts import AgentAnswer, ClockReading, Cluster, EnabledTopic, Store, StoredObjects, Unknown
+from doctor.facts import AgentResponse, ClockReading, Cluster, EnabledTopic, Store, StoredObjects, Unknown
 from doctor.gathering import advertised_host
 from doctor.host_questions import ask_agent, ask_broker, dial, is_broker_there, lock_holder, soft_limit
 from doctor.store_probe import probe
@@ -110,7 +110,7 @@ def test_an_agent_tells_who_it_is_and_the_time() -> None:
         answer = ask_agent(where, 5, wall_ms)
     finally:
         endpoint.close()
-    assert isinstance(answer, AgentAnswer)
+    assert isinstance(answer, AgentResponse)
     assert (answer.broker_id, answer.cluster_id) == (2, "abc")
     assert answer.stored == {"orders": StoredObjects(7, 700), "of-an-older-release": StoredObjects()}
     assert isinstance(answer.clock, ClockReading)

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from gateway.broker_pipe import HoldingContext, RouterReads, SplicingContext
 from gateway.client_handler import ClientHandler, ClientLimits
 from gateway.client_traffic import ClientTraffic
-from gateway.consume.consumer_answers import ConsumerContext
+from gateway.consume.consumer_responses import ConsumerContext
 from gateway.gateway_pipe import RoutingContext
 from gateway.metrics import GatewayMetrics
 from gateway.produce.produce_metrics import ProduceMetrics

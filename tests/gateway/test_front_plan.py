@@ -10,7 +10,7 @@ from cli.fleet import gateway
 from cli.main import build_app
 from gateway.planning.front import FrontPlan, FrontRules, front_plans
 from gateway.planning.planned_ports import PlanError
-from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.responses import DescribedBroker
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 
 

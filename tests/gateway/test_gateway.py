@@ -9,7 +9,7 @@ import pytest
 
 from gateway.client_handler import ClientLimits
 from gateway.client_listeners import FULL_S
-from gateway.client_protocol import decode_answer, decode_zone, encode_answer
+from gateway.client_protocol import decode_response, decode_zone, encode_response
 from gateway.client_traffic import ZoneTraffic
 from local_cluster.security.authority import Authority
 from replication.wire.kafka_frame import MalformedFrameError
@@ -199,9 +199,9 @@ def test_a_message_that_is_none_is_refused() -> None:
         decode_zone(bytes(300))
     for answer in (b"", b"\x02", b"\x00told", b"\x01"):
         with pytest.raises(MalformedFrameError):
-            decode_answer(answer)
-    assert decode_answer(encode_answer("why")) == "why"
-    assert decode_answer(encode_answer()) == ""
+            decode_response(answer)
+    assert decode_response(encode_response("why")) == "why"
+    assert decode_response(encode_response()) == ""
 
 
 async def test_a_broker_that_is_not_reached_is_told_to_neighbours_until_it_is_whether_or_not_clients_come(

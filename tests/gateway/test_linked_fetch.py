@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.consume.consume_metrics import ConsumeMetrics
-from gateway.consume.consumer_answers import ConsumerContext
+from gateway.consume.consumer_responses import ConsumerContext
 from gateway.consume.read_worth import ReadCosts
 from gateway.gateway_pipe import LinkReading
 from replication.follower.follower_context import FollowerContext

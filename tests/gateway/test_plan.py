@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from cli.main import build_app
 from gateway.planning.plan import listener_name, plan
 from gateway.planning.planned_ports import BrokerSite, PlanError, PlanRules
-from kafka_cluster.answers import DescribedBroker
+from kafka_cluster.responses import DescribedBroker
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 
 BROKERS = [

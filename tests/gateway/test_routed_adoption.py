@@ -26,7 +26,7 @@ SEGMENT = CombinedSegmentId(1, 2, 3)
 HOUR_MS = int(KEEP_S * 1000) + 2 * EPOCH_MS
 
 
-def nothing_untold(_since_ms: int) -> list[int]:
+def nothing_unpublished(_since_ms: int) -> list[int]:
     return []
 
 
@@ -114,8 +114,8 @@ async def test_after_a_defect_outcomes_are_told_again(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "known",
     [
-        KnownNames(lambda _source: [], nothing_untold, lambda: False, str),
-        KnownNames(lambda _source: [], nothing_untold, lambda: True, lambda: "another topic"),
+        KnownNames(lambda _source: [], nothing_unpublished, lambda: False, str),
+        KnownNames(lambda _source: [], nothing_unpublished, lambda: True, lambda: "another topic"),
     ],
 )
 async def test_a_topic_that_is_not_read_or_is_doubted_tells_of_nothing_unwanted(known: KnownNames) -> None:

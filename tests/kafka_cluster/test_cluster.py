@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from kafka_cluster.answers import NO_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster, _topic
 from kafka_cluster.errors import ClientPropertyError, KafkaClusterError
+from kafka_cluster.responses import NO_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
 from kafka_log.topic_partition import TopicId
 from local_cluster.security.authority import Authority
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.clients.http_messages import AnswerReader, HttpAnswer, HttpRequest
+from plugin.clients.http_messages import HttpRequest, HttpResponse, HttpResponseReader
 
 SIZED = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nETag:  a \r\n\r\n01234"
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -16,9 +16,9 @@ CHUNKED = (
 UNSIZED = b"HTTP/1.1 200 OK\r\n\r\n01234"
 
 
-def read(data: bytes, pieces: int, most: int = 100) -> HttpAnswer:
+def read(data: bytes, pieces: int, most: int = 100) -> HttpResponse:
     """As if so many bytes came at a time, and then the end."""
-    reader = AnswerReader(most)
+    reader = HttpResponseReader(most)
     for start in range(0, len(data), pieces):
         if (answer := reader.received(data[start : start + pieces])) is not None:
             return answer

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_cluster.answers import DescribedPartition
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.responses import DescribedPartition
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import MetadataTopicError

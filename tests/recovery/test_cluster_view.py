@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from kafka_cluster.answers import (
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.responses import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
-    Answers,
     ClusterListing,
     DescribedPartition,
     DescribedTopic,
+    Responses,
 )
-from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import KafkaCluster
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -61,16 +61,16 @@ class PlayedCluster(KafkaCluster):
     def can_ask_by_id(self) -> bool:
         return True
 
-    def topic_configurations(self, names: Iterable[str]) -> Answers[str, dict[str, str]]:
+    def topic_configurations(self, names: Iterable[str]) -> Responses[str, dict[str, str]]:
         return _answers({name: (self.configures[name], {"retention.ms": "5"}) for name in names}, dict)
 
     def offsets(
         self, partitions: Iterable[tuple[str, int]], at: int, *, is_stable: bool = False
-    ) -> Answers[tuple[str, int], int]:
+    ) -> Responses[tuple[str, int], int]:
         return _answers({where: (self.starts[where[0]], 7) for where in partitions}, int)
 
 
-def _answers(told: dict[Any, tuple[int, Any]], read: Callable[[Any], Any]) -> Answers[Any, Any]:
+def _answers(told: dict[Any, tuple[int, Any]], read: Callable[[Any], Any]) -> Responses[Any, Any]:
     futures = dict[Any, Future[Any]]()
     for key, (code, answer) in told.items():
         futures[key] = Future()
@@ -78,7 +78,7 @@ def _answers(told: dict[Any, tuple[int, Any]], read: Callable[[Any], Any]) -> An
             futures[key].set_exception(KafkaException(KafkaError(code)))
         else:
             futures[key].set_result(answer)
-    return Answers("ask", "nowhere:1", futures, read, 1.0)
+    return Responses("ask", "nowhere:1", futures, read, 1.0)
 
 
 def _play(monkeypatch: pytest.MonkeyPatch, **codes: tuple[int, int, int]) -> None:

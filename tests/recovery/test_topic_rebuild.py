@@ -27,7 +27,7 @@ from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from plugin.store_loop import ask, ask_each
-from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots, untold_gaps
+from recovery.metadata.topic_rebuild import Known, Rebuild, read_snapshots, unpublished_gaps
 from rlm.lifecycle.orphans import OrphanSearch
 from rlm.lifecycle.release import ClusterView, ReleaseJudge, Tiers
 from tests.kafka_log.batches import batches
@@ -316,7 +316,7 @@ def test_unwanted_records_are_told_of_until_a_told_range_of_their_epoch_contains
     untold = [(5, 20), (25, 31), (28, 45), (30, 40), (50, 60), (0, 5)]
     gaps = [DeclaredGap(ORDERS, begin, end, 2, GapReason.NOT_WANTED) for begin, end in contained + untold]
     of_another_epoch = DeclaredGap(ORDERS, 10, 20, 3, GapReason.NOT_WANTED)
-    left = untold_gaps([*gaps, of_another_epoch], told)
+    left = unpublished_gaps([*gaps, of_another_epoch], told)
     assert [(gap.from_offset, gap.to_offset, gap.leader_epoch) for gap in left] == [
         *((begin, end, 2) for begin, end in untold),
         (10, 20, 3),

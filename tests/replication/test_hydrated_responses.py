@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.follower.hydrated_responses import Answer, ResponsesAhead
+from replication.follower.hydrated_responses import Message, ResponsesAhead
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import MessageKind
 
@@ -61,7 +61,7 @@ async def test_an_original_that_nobody_asked_for_is_refused_and_the_end_comes_wi
     assert await ahead.get() is None
 
 
-def answer(number: int) -> Answer:
+def answer(number: int) -> Message:
     return MessageKind.KAFKA, memoryview(b"%d" % number)
 
 

@@ -59,7 +59,7 @@ async def test_corrupt_bytes_are_read_anew_once_and_then_asked_for_inline() -> N
         assert len(agents.storage.fetches) == 2
 
 
-async def test_links_rest_where_response_after_response_is_corrupt() -> None:
+async def test_links_are_held_off_where_response_after_response_is_corrupt() -> None:
     async with two_agents() as agents:
         agents.storage.corrupt = _last_bit_flipped
         follower = await agents.connect()
@@ -70,7 +70,7 @@ async def test_links_rest_where_response_after_response_is_corrupt() -> None:
         assert agents.linked_responses == 3
 
 
-async def test_corrupt_responses_between_good_ones_let_no_link_rest() -> None:
+async def test_corrupt_responses_between_good_ones_hold_off_no_links() -> None:
     async with two_agents() as agents:
         follower = await agents.connect()
         for step in range(8):

@@ -24,7 +24,7 @@ from replication.wire.peer_protocol import (
     RangeRequest,
     ZoneReading,
     decode_refusal,
-    encode_answer,
+    encode_range_response,
 )
 from tests.metric_values import metric_value
 from tests.replication.neighbour_rig import ALL, DATA, OBJECT, Zone, zone_of
@@ -186,8 +186,8 @@ async def test_one_that_gave_wrong_bytes_is_not_believed_twice_and_rests() -> No
 
 
 async def test_bytes_that_were_altered_on_their_way_are_read_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    altered = lambda number, data: encode_answer(number, bytes(data)[:-1])  # noqa: E731
-    monkeypatch.setattr(range_handler, "encode_answer", altered)
+    altered = lambda number, data: encode_range_response(number, bytes(data)[:-1])  # noqa: E731
+    monkeypatch.setattr(range_handler, "encode_range_response", altered)
     async with zone_of(3, timeout_s=1000.0) as zone:
         await own_read_for(zone, "altered")
         assert zone.agents[2].neighbours.reader(ZoneReading((1, 3), (ALL,))) == 3
@@ -254,7 +254,8 @@ async def test_an_object_that_is_not_there_is_refused_and_the_connection_stays()
                 assert message[0] is MessageKind.RANGE_REFUSED
                 assert decode_refusal(message[1]) == (5, "not_read")
             else:
-                assert (message[0], bytes(message[1])) == (MessageKind.RANGE, encode_answer(6, DATA[:9]) + DATA[:9])
+                data = encode_range_response(6, DATA[:9]) + DATA[:9]
+                assert (message[0], bytes(message[1])) == (MessageKind.RANGE, data)
 
 
 async def test_a_replicas_connection_is_none_for_ranges() -> None:

@@ -34,7 +34,7 @@ class Watching:
 async def watching(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watching]:
     """The agent of broker 2 asks that of broker 1."""
     monkeypatch.setattr("replication.follower.peer_watch._INTERVAL_S", 0.005)
-    monkeypatch.setattr("replication.follower.peer_watch._ANSWER_S", 0.2)
+    monkeypatch.setattr("replication.follower.peer_watch._RESPONSE_S", 0.2)
     async with two_agents() as agents:
         context = replace(agents.follower_context, clock=lambda: rig.now_s)
         rig = Watching(agents, PeerWatch(context, agents.peers, lambda: [tell() for tell in rig.tells]))

@@ -13,9 +13,9 @@ from replication.wire.peer_protocol import (
     RangeRefusal,
     RangeRequest,
     ZoneReading,
-    decode_answer,
+    decode_range_response,
     decode_refusal,
-    encode_answer,
+    encode_range_response,
     encode_refusal,
     in_order,
 )
@@ -51,7 +51,7 @@ def test_what_is_no_message_is_malformed_and_nothing_else(raw: bytes) -> None:
         ZoneReading.decode,
         RangeRequest.decode,
         decode_refusal,
-        lambda body: decode_answer(memoryview(body)),
+        lambda body: decode_range_response(memoryview(body)),
     ):
         try:
             decode(raw)
@@ -90,13 +90,13 @@ def test_a_request_is_bounded() -> None:
 
 def test_an_altered_answer_is_told_from_a_whole_one() -> None:
     data = bytes(range(100))
-    whole = encode_answer(7, data) + data
-    number, found = decode_answer(memoryview(whole))
+    whole = encode_range_response(7, data) + data
+    number, found = decode_range_response(memoryview(whole))
     assert (number, bytes(found or b"")) == (7, data)
     for position in (8, 12, 60):
         altered = bytearray(whole)
         altered[position] ^= 1
-        assert decode_answer(memoryview(altered)) == (7, None)
+        assert decode_range_response(memoryview(altered)) == (7, None)
     assert decode_refusal(encode_refusal(7, RangeRefusal.BUSY)) == (7, "busy")
     assert decode_refusal(encode_refusal(7, RangeRefusal.BUSY)[:-1] + b"\x63") == (7, "unknown")
 

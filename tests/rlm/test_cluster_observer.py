@@ -11,17 +11,17 @@ from typing import TypeVar
 import pytest
 from confluent_kafka import KafkaError
 
-from kafka_cluster.answers import (
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import EARLIEST, KafkaCluster
+from kafka_cluster.responses import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
-    Answers,
     ClusterListing,
     DescribedPartition,
     DescribedTopic,
+    Responses,
 )
-from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import EARLIEST, KafkaCluster
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import AGENTS, TOPICS
@@ -84,10 +84,10 @@ class FakeAdmin:
             return DescribedTopic("", TOPIC_AUTHORIZATION_FAILED, topic_id)
         return DescribedTopic(name, self.faults_by_id.get(name, 0), topic_id)
 
-    def topic_configurations(self, names: Iterable[str]) -> Answers[str, dict[str, str]]:
+    def topic_configurations(self, names: Iterable[str]) -> Responses[str, dict[str, str]]:
         return _answers(dict.fromkeys(names, self.config))
 
-    def offsets(self, partitions: Iterable[tuple[str, int]], at: int) -> Answers[tuple[str, int], int]:
+    def offsets(self, partitions: Iterable[tuple[str, int]], at: int) -> Responses[tuple[str, int], int]:
         assert at == EARLIEST
         return _answers(dict.fromkeys(partitions, 7))
 
@@ -97,11 +97,11 @@ class FakeAdmin:
         return self.faults.get(name, 0) if name in self.there else UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _answers(given: Mapping[K, V]) -> Answers[K, V]:
+def _answers(given: Mapping[K, V]) -> Responses[K, V]:
     futures: dict[K, Future[V]] = {key: Future() for key in given}
     for key, future in futures.items():
         future.set_result(given[key])
-    return Answers("ask", "nowhere", futures, lambda answer: answer, 1.0)
+    return Responses("ask", "nowhere", futures, lambda answer: answer, 1.0)
 
 
 class Rig:

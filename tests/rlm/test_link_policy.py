@@ -153,7 +153,7 @@ def test_a_decision_measures_the_rate_as_often_however_many_partitions_wait(monk
     assert asked[1] == asked[100]
 
 
-def test_links_rest_where_many_objects_were_too_small_and_not_after_two_of_a_busy_machine() -> None:
+def test_links_are_held_off_where_many_objects_were_too_small_and_not_after_two_of_a_busy_machine() -> None:
     one, only_for_links = decider(), [replace(COST, is_kept=False)]
     now_s = tried(one, 1e6, is_over=lambda _now_s: one.trials.is_looking)
     for _ in range(50):

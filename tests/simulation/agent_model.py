@@ -66,7 +66,7 @@ def wall_ms_at(loop_s: float) -> int:
     return WALL_MS + int(loop_s * 1000)
 
 
-class Surroundings(Protocol):
+class WorldParts(Protocol):
     loop: VirtualTimeLoop
     logs: dict[TopicIdPartition, LedLog]
     storage: SeededStorage
@@ -106,7 +106,7 @@ class AgentModel(WritePathOwner):
 
     def __init__(
         self,
-        world: Surroundings,
+        world: WorldParts,
         broker_id: int,
         incarnation: int,
         store: RemoteWalMetadataStore,

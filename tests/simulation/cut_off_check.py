@@ -18,8 +18,8 @@ from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.invariants import Invariants
 from tests.simulation.led_log import LedLog
 from tests.simulation.object_invariants import ObjectInvariants
-from tests.simulation.recovery_check import Surroundings as RecoverySurroundings
 from tests.simulation.recovery_check import TopicReader, planned
+from tests.simulation.recovery_check import WorldParts as RecoveryWorldParts
 
 ArchivedBatches = dict[ArchiveObjectId, list[tuple[TopicIdPartition, BatchKey]]]
 EVERY_LOOKS = 24
@@ -27,7 +27,7 @@ CHECKS_MAX = 8
 """In a run, as each looks at all objects."""
 
 
-class Surroundings(RecoverySurroundings, Protocol):
+class WorldParts(RecoveryWorldParts, Protocol):
     invariants: Invariants
     objects: ObjectInvariants
 
@@ -39,7 +39,7 @@ class Surroundings(RecoverySurroundings, Protocol):
 class CutOffCheck:
     """Looks from time to time, and whenever something was declared dead."""
 
-    def __init__(self, world: Surroundings) -> None:
+    def __init__(self, world: WorldParts) -> None:
         self._world = world
         self._looks = self._declared = 0
         self._checks_left = CHECKS_MAX

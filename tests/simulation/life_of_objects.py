@@ -55,7 +55,7 @@ class Cluster:
     """The first partition of each topic."""
 
 
-class Surroundings(Protocol):
+class WorldParts(Protocol):
     loop: VirtualTimeLoop
     logs: dict[TopicIdPartition, LedLog]
     storage: SeededStorage
@@ -70,7 +70,7 @@ class Surroundings(Protocol):
 
 
 class LifeOfObjects:
-    def __init__(self, world: Surroundings, agent: AgentModel, brokers: Iterable[int], tier: LongTermTier) -> None:
+    def __init__(self, world: WorldParts, agent: AgentModel, brokers: Iterable[int], tier: LongTermTier) -> None:
         self._world, self._agent, self._loop = world, agent, world.loop
         clocks = Clocks(self._loop.time, agent.wall_ms)
         self._wall_ms = agent.wall_ms

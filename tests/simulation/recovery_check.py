@@ -31,7 +31,7 @@ from tests.simulation.metadata_topic_model import TopicModel, TopicRecord
 from tests.simulation.seeded_storage import SeededStorage
 
 
-class Surroundings(Protocol):
+class WorldParts(Protocol):
     storage: SeededStorage
     topic: TopicModel
     cluster: Cluster
@@ -44,7 +44,7 @@ class Surroundings(Protocol):
     def hit(self, fault: str) -> None: ...
 
 
-def check_recovery(world: Surroundings, directory: Path, *, is_settled: bool) -> None:
+def check_recovery(world: WorldParts, directory: Path, *, is_settled: bool) -> None:
     """Recover all logs of topics that are there, into `directory`."""
     inventory = TopicReader().inventory(world)
     for log in world.living_logs():
@@ -63,7 +63,7 @@ class TopicReader:
         self._store, self._archived = RemoteWalMetadataStore(), ArchiveStore()
         self._read_to = 0
 
-    def inventory(self, world: Surroundings) -> Inventory:
+    def inventory(self, world: WorldParts) -> Inventory:
         """What the topic and the stores tell now."""
         begin, self._read_to = self._read_to, len(world.topic.records)
         world.topic.tell(self._store, self._archived, begin, self._read_to)
@@ -71,7 +71,7 @@ class TopicReader:
         return from_metadata(self._store, self._archived, storage, world.archive_storage)
 
 
-def planned(world: Surroundings, inventory: Inventory, log: LedLog) -> tuple[LogRuns, LogPlan, PlanRules]:
+def planned(world: WorldParts, inventory: Inventory, log: LedLog) -> tuple[LogRuns, LogPlan, PlanRules]:
     partition = log.partition
     runs = inventory.log_runs(partition)
     retention_ms = world.cluster.retention_ms[partition.topic_id]
@@ -85,7 +85,7 @@ def planned(world: Surroundings, inventory: Inventory, log: LedLog) -> tuple[Log
     return runs, runs.plan(rules), rules
 
 
-def _restored(world: Surroundings, inventory: Inventory, log: LedLog, directory: Path) -> RestoredLog | None:
+def _restored(world: WorldParts, inventory: Inventory, log: LedLog, directory: Path) -> RestoredLog | None:
     runs, plan, rules = planned(world, inventory, log)
     if not plan.extents:
         return None
@@ -111,7 +111,7 @@ def _check_origin(log: LedLog, found: dict[BatchKey, bytes]) -> None:
     assert offsets == sorted(set(offsets)), f"{_name(log.partition)} is recovered out of order"
 
 
-def _check_whole(world: Surroundings, log: LedLog, found: dict[BatchKey, bytes], restored: RestoredLog) -> None:
+def _check_whole(world: WorldParts, log: LedLog, found: dict[BatchKey, bytes], restored: RestoredLog) -> None:
     wanted_from = max(log.begin or 0, log.released_to())
     cut = [key for key in found if key in log.cut_off and key.base_offset >= wanted_from and _is_told(world, log, key)]
     assert not cut, f"{cut[:5]} of {_name(log.partition)} are recovered, and were cut off"
@@ -123,7 +123,7 @@ def _check_whole(world: Surroundings, log: LedLog, found: dict[BatchKey, bytes],
     assert not missing, f"{missing[:5]} of {_name(log.partition)} are not recovered, {restored.gap}"
 
 
-def _is_told(world: Surroundings, log: LedLog, cut: BatchKey) -> bool:
+def _is_told(world: WorldParts, log: LedLog, cut: BatchKey) -> bool:
     """Whether anybody can know that this batch was cut off.
 
     It is told by what a leader declared, and by what is stored of that which took the batch's place. A leader declares
@@ -165,7 +165,7 @@ def _is_declared(record: TopicRecord, log: LedLog, cut: BatchKey) -> bool:
     )
 
 
-def _states(world: Surroundings) -> dict[CombinedSegmentId, RemoteLogSegmentState]:
+def _states(world: WorldParts) -> dict[CombinedSegmentId, RemoteLogSegmentState]:
     states: dict[CombinedSegmentId, RemoteLogSegmentState] = {}
     for record in world.topic.records:
         if isinstance(record, PublishedSegment):

@@ -1,7 +1,7 @@
 """A store for one look at what is known: of a snapshot it takes in only the segments that were told of since.
 
 Theory. Nearly all segments of a snapshot are finished, and stay so until a look is over. Their entries alone are
-wanted, and those of a few logs, so they are left in the snapshot (`UntoldSegments`), to be read from there as columns.
+wanted, and those of a few logs, so they stay in the snapshot (`SnapshotOnlySegments`), to be read there as columns.
 Segments that the topic tells of behind the snapshot, those in other states, and those that hold records which a log
 lost locally are taken in before these records are applied: so what follows for them, and for logs, is what every store
 makes of it. Without a snapshot all is taken in.
@@ -32,11 +32,11 @@ from metadata_topic.store.store_image import StoreImage
 from plugin.format.entry_column_batches import Bools, LogFilter
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 
-_UNTOLD, _LISTED = 1, 2
+_UNLISTED, _LISTED = 1, 2
 _Writer = tuple[int, int]
 
 
-class UntoldSegments:
+class SnapshotOnlySegments:
     """The finished segments of a snapshot about which the topic has no record after the snapshot."""
 
     def __init__(self, segments: StoredSegments | None = None) -> None:
@@ -54,7 +54,7 @@ class UntoldSegments:
             begin = min(first, int(sequences.min()))
             grown = bytearray(max(first + len(marks), int(sequences.max()) + 1) - begin)
             grown[first - begin : first - begin + len(marks)] = marks
-            np.frombuffer(grown, dtype=np.uint8)[sequences - begin] = _UNTOLD
+            np.frombuffer(grown, dtype=np.uint8)[sequences - begin] = _UNLISTED
             self._marks[writer] = begin, grown
 
     def note_listed(self, segment_id: CombinedSegmentId) -> bool:
@@ -67,7 +67,7 @@ class UntoldSegments:
         return True
 
     def portions(self) -> Iterator[tuple[SegmentPortion, Bools, Bools]]:
-        """Yield portions of the snapshot, each with a mask of its segments that are untold, and a mask of those listed.
+        """Yield portions of the snapshot, each with a mask of these segments, and a mask of those listed.
 
         Raises SnapshotError, OSError.
         """
@@ -89,7 +89,7 @@ class SparseStore(RemoteWalMetadataStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.untold = UntoldSegments()
+        self.snapshot_only = SnapshotOnlySegments()
         self._base: tuple[StoreImage, StoredSegments] | None = None
         self._tail: list[tuple[MetadataRecord | None, Source]] = []
         """What the topic told behind the snapshot, until `settle`."""
@@ -131,9 +131,9 @@ class SparseStore(RemoteWalMetadataStore):
             elif isinstance(record, RemoteWalGapDeclaration):
                 gaps += record.gaps
         lost = {gap.topic_id_partition for gap in gaps if gap.reason is GapReason.LOST_LOCALLY}
-        self.untold = UntoldSegments(segments)
+        self.snapshot_only = SnapshotOnlySegments(segments)
         with self._lock:
-            self._state.restore(replace(base, segments=_Told(self.untold, segments, told, lost)))
+            self._state.restore(replace(base, segments=_LoadedSegments(self.snapshot_only, segments, told, lost)))
         super().apply_all(self._tail)
         self._tail = []
 
@@ -143,30 +143,30 @@ class SparseStore(RemoteWalMetadataStore):
             return self._state.image(())
 
 
-class _Told:
-    """The segments of a snapshot to be taken in; the others become untold ones while these are read."""
+class _LoadedSegments:
+    """The segments of a snapshot to be loaded; the others are added to `snapshot_only` while these are read."""
 
     def __init__(
         self,
-        untold: UntoldSegments,
+        snapshot_only: SnapshotOnlySegments,
         segments: StoredSegments,
         told: defaultdict[_Writer, set[int]],
         lost: set[TopicIdPartition],
     ) -> None:
-        self._untold, self._segments, self._told = untold, segments, told
+        self._snapshot_only, self._segments, self._told = snapshot_only, segments, told
         self._lost = LogFilter(lost) if lost else None
 
     def __len__(self) -> int:
-        return len(self._segments) - len(self._untold)
+        return len(self._segments) - len(self._snapshot_only)
 
     def __iter__(self) -> Iterator[PublishedSegment]:
         for portion in self._segments.portions():
-            is_told = portion.states != int(FINISHED)
+            is_loaded = portion.states != int(FINISHED)
             for writer, sequences in portion.by_writer(np.ones(len(portion), dtype=np.bool_)):
                 if writer in self._told:
                     wanted = np.fromiter(self._told[writer], dtype=np.int64)
-                    is_told[portion.is_of(writer)] |= np.isin(sequences, wanted)
+                    is_loaded[portion.is_of(writer)] |= np.isin(sequences, wanted)
             if self._lost is not None:
-                is_told[portion.find_holders(self._lost, ~is_told)] = True
-            self._untold.add(portion, ~is_told)
-            yield from (portion[at] for at in np.flatnonzero(is_told).tolist())
+                is_loaded[portion.find_holders(self._lost, ~is_loaded)] = True
+            self._snapshot_only.add(portion, ~is_loaded)
+            yield from (portion[at] for at in np.flatnonzero(is_loaded).tolist())

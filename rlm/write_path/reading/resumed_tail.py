@@ -99,7 +99,7 @@ class ResumedTail:
         Returns a resume point for the offsets in between, for another tail. Call it only once the log was found.
         Returns None, and changes nothing, if what was read may no longer be the log's.
         """
-        if self._tail.has_untold:
+        if self._tail.has_events:
             return None
         unread = self.missing
         behind = self._behind if unread and self._behind is not None else self.next_offset

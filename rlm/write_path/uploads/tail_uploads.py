@@ -23,7 +23,7 @@ from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
 
-Answer = Callable[[TopicPartitionName, TailStored], None]
+Respond = Callable[[TopicPartitionName, TailStored], None]
 
 
 class HurriedUploads(Protocol):
@@ -37,7 +37,7 @@ class HurriedUploads(Protocol):
 class TailUploads:
     """The open requests to upload a partition's tail. An upload listener."""
 
-    def __init__(self, broker_id: int, uploads: HurriedUploads, answer: Answer, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, broker_id: int, uploads: HurriedUploads, answer: Respond, wall_ms: Callable[[], int]) -> None:
         """`answer` is called with each response to a request; it must not block."""
         self._broker_id = broker_id
         self._uploads = uploads
@@ -103,7 +103,7 @@ class TailUploads:
             self._uploads.hurry(self._led[where], hurried=False)
 
 
-class TailAnswers:
+class TailResponses:
     """Writes responses to tail requests to the settings topic. The client is made for the first one, because most
     agents never write any."""
 

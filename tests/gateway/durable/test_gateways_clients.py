@@ -12,7 +12,7 @@ from gateway.durable.durable_metrics import DurableMetrics
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from tests.gateway import routed_rig
-from tests.gateway.durable.test_held_answers import NO_ERROR, TOPIC, Rig
+from tests.gateway.durable.test_held_responses import NO_ERROR, TOPIC, Rig
 from tests.gateway.durable.test_own_zone_port import PATIENCE_S, framed, read_frame
 from tests.gateway.gateway_rig import GatewayRig, started
 

@@ -16,7 +16,7 @@ from gateway.durable.own_zone_port import OwnZonePort
 from gateway.metrics import GatewayMetrics
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address
-from tests.gateway.durable.test_held_answers import NO_ERROR, TOPIC, Rig
+from tests.gateway.durable.test_held_responses import NO_ERROR, TOPIC, Rig
 from tests.gateway.produce.produce_frames import produce, records
 
 LIMITS = ClientLimits(10, 10, 0.0)
@@ -102,7 +102,7 @@ async def test_an_answer_reaches_the_client_once_its_records_are_published() -> 
         assert await read_frame(client[0]) == answer
         assert await read_frame(client[0]) == b"\0\0\0\x02other"
         assert connected.counted("stored") == 1
-    await connected.until(lambda: connected.holding.held_budget.used == connected.holding.answers_budget.used == 0)
+    await connected.until(lambda: connected.holding.held_budget.used == connected.holding.responses_budget.used == 0)
 
 
 async def test_a_large_answer_reaches_its_client_while_others_answers_are_held() -> None:

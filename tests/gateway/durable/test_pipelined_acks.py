@@ -12,10 +12,10 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
-from gateway.durable.held_answers import HELD_SHARE, HeldAnswers
+from gateway.durable.held_responses import HELD_SHARE, HeldResponses
 from gateway.durable.leader_questions import MAX_TOPICS
 from gateway.durable.pipelined_acks import CONNECTION_BYTES, SUSPECTED_S, AckRoute, PipelinedAcks, ReplicationLimits
-from gateway.durable.produce_answer import scan_produce_answer
+from gateway.durable.produce_response import scan_produce_response
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.settings_table import SettingsTable
@@ -132,8 +132,8 @@ class Rig:
         self.now_s = 0.0
         self.woken = 0
 
-    def connection(self) -> HeldAnswers[None]:
-        return HeldAnswers(self.logs, self._wake, self, self.replication)
+    def connection(self) -> HeldResponses[None]:
+        return HeldResponses(self.logs, self._wake, self, self.replication)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -209,7 +209,7 @@ class Rig:
         if (found := self.answers.ready(self.now_s)) is None:
             return None
         frame, _ = found
-        view = scan_produce_answer(frame, self.version)
+        view = scan_produce_response(frame, self.version)
         return view.partitions[0].error, int.from_bytes(bytes(frame[view.throttle_at : view.throttle_at + 4]), "big")
 
     def known(self) -> "Rig":
@@ -482,7 +482,7 @@ def test_of_a_request_that_failed_in_part_what_was_appended_waits(version: int, 
     rig.now_s += 0.0 if is_replicated else TIMEOUT_MS / 1000
     ready = rig.answers.ready(rig.now_s)
     assert ready is not None
-    found = scan_produce_answer(ready[0], version).partitions
+    found = scan_produce_response(ready[0], version).partitions
     kept = [(NO_ERROR, 10), (DUPLICATE, -1)] if is_replicated else [(TIMED_OUT, -1)] * 2
     assert [(one.error, one.base_offset) for one in found] == [(TOO_LARGE, -1), *kept]
     assert not rig.replication.taken_bytes

@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 
 from gateway.durable.pipelined_acks import AckRoute
-from gateway.durable.produce_answer import scan_produce_answer
+from gateway.durable.produce_response import scan_produce_response
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.settings_table import SettingsTable
 from tests.gateway.durable.test_pipelined_acks import (
@@ -121,7 +121,7 @@ class Life:
         id_ = next(iter(self.sent))
         number, acks = self.sent.pop(id_)
         assert int.from_bytes(bytes(frame[:4]), "big") == id_, "answers keep the order of the requests"
-        error = scan_produce_answer(frame, self.rig.version).partitions[0].error
+        error = scan_produce_response(frame, self.rig.version).partitions[0].error
         if acks == -1 and error in (NO_ERROR, DUPLICATE):
             self.acknowledged += 1
             self.duplicates += error == DUPLICATE

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
-from gateway.serve.serve_permission import ClusterAnswer, ClusterClearance, limited_clients
-from kafka_cluster.answers import ClientQuota
+from gateway.serve.serve_permission import ClusterServePermission, ServeRestrictions, limited_clients
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import ClientQuota
 from kafka_log.topic_partition import TopicId
 
 CONSUMERS = "consumer_byte_rate"
@@ -40,15 +40,15 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_after_an_unexpected_error_the_cluster_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
 
-    def ask(topics: Collection[TopicId]) -> ClusterAnswer:
+    def ask(topics: Collection[TopicId]) -> ServeRestrictions:
         nonlocal asked
         asked += 1
         if asked == 1:
             raise ValueError("a value that nobody expected")
-        return ClusterAnswer([], topics)
+        return ServeRestrictions([], topics)
 
     monkeypatch.setattr("gateway.serve.serve_permission.ASK_S", 0.001)
-    serve_permission = ClusterClearance(ask, lambda: 100.0)
+    serve_permission = ClusterServePermission(ask, lambda: 100.0)
     running = asyncio.get_running_loop().create_task(serve_permission.run())
     assert not serve_permission.is_kept_whole(ONE, 100.0)
     await until(lambda: running.done() or serve_permission.is_kept_whole(ONE, 100.0))
@@ -60,12 +60,12 @@ async def test_after_an_unexpected_error_the_cluster_is_asked_again(monkeypatch:
 async def test_nothing_is_allowed_before_the_cluster_has_answered_nor_when_that_is_long_ago() -> None:
     now_s, fails = 100.0, False
 
-    def ask(topics: Collection[TopicId]) -> ClusterAnswer:
+    def ask(topics: Collection[TopicId]) -> ServeRestrictions:
         if fails:
             raise KafkaClusterError("describe client quotas", "broker", "refused")
-        return ClusterAnswer([quota({"client-id": "limited"})], [one for one in topics if one == ONE])
+        return ServeRestrictions([quota({"client-id": "limited"})], [one for one in topics if one == ONE])
 
-    serve_permission = ClusterClearance(ask, lambda: now_s)
+    serve_permission = ClusterServePermission(ask, lambda: now_s)
     running = asyncio.get_running_loop().create_task(serve_permission.run())
     assert serve_permission.has_quota("free", now_s)
     assert not serve_permission.is_kept_whole(ONE, now_s)

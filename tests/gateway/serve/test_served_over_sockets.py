@@ -15,7 +15,7 @@ from kafka.protocol.consumer import FetchResponse
 from prometheus_client import CollectorRegistry
 
 from gateway.consume.consume_metrics import ConsumeMetrics
-from gateway.consume.consumer_answers import ConsumerContext
+from gateway.consume.consumer_responses import ConsumerContext
 from gateway.consume.read_worth import ReadCosts
 from gateway.gateway_pipe import LinkReading
 from gateway.serve.serve_metrics import ServeMetrics

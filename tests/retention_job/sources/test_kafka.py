@@ -6,16 +6,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from kafka_cluster.answers import (
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     ClusterListing,
     DescribedPartition,
     DescribedTopic,
 )
-from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import KafkaCluster
-from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import TopicSettings

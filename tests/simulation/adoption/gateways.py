@@ -35,7 +35,7 @@ _LOOK_AGAIN_S, _SWEEP_S = 0.25, 5.0
 _GATEWAY = 9
 
 
-class Surroundings(Protocol):
+class WorldParts(Protocol):
     loop: VirtualTimeLoop
     agents: dict[int, AgentModel]
     incarnations: Counter[int]
@@ -49,7 +49,7 @@ class Surroundings(Protocol):
 
 
 class Gateways:
-    def __init__(self, world: Surroundings, storage: AdoptableStorage) -> None:
+    def __init__(self, world: WorldParts, storage: AdoptableStorage) -> None:
         self._world, self._storage = world, storage
         self._rng = world.random("gateways")
         self._sequence = count()

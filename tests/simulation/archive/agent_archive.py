@@ -55,7 +55,7 @@ LIMITS = ArchivingLimits(
 )
 
 
-class Surroundings(Protocol):
+class WorldParts(Protocol):
     loop: VirtualTimeLoop
     storage: SeededStorage
     archive: SeededArchiveStorage
@@ -69,7 +69,7 @@ class ArchiveKnowledge:
 
     def __init__(
         self,
-        world: Surroundings,
+        world: WorldParts,
         broker_id: int,
         incarnation: int,
         store: RemoteWalMetadataStore,
@@ -86,9 +86,7 @@ class ArchiveKnowledge:
 
 
 class AgentArchive:
-    def __init__(
-        self, world: Surroundings, agent: AgentModel, knowledge: ArchiveKnowledge, life: LifeOfObjects
-    ) -> None:
+    def __init__(self, world: WorldParts, agent: AgentModel, knowledge: ArchiveKnowledge, life: LifeOfObjects) -> None:
         self._world = world
         self.pools: list[SeededExecutor] = []
         self._knowledge = knowledge

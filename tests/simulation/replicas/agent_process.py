@@ -28,7 +28,7 @@ from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address, KnownPeers
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from rlm.archive.stored_runs import LedLogs
-from tests.simulation.agent_model import BREAK_EVEN_BYTES, AgentModel, Surroundings
+from tests.simulation.agent_model import BREAK_EVEN_BYTES, AgentModel, WorldParts
 from tests.simulation.led_log import LedLog
 from tests.simulation.network import PROCESS, ListeningSocket
 from tests.simulation.replicas.broker_model import PORT
@@ -55,7 +55,7 @@ MIN_ENTRY_BYTES = 150
 BUDGET_BYTES = 40_000
 
 
-class AgentsWorld(Surroundings, Protocol):
+class AgentsWorld(WorldParts, Protocol):
     replication_metrics: ReplicationMetrics
     broker_ids: tuple[int, ...]
     is_bypassing: bool

@@ -37,12 +37,12 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from gateway.durable.durable_logs import DurableLogs, Hold, Verdict
 from gateway.durable.leader_questions import OWN_ID, OwnRequest
 from gateway.durable.pipelined_acks import Forwarded, PipelinedAcks, ReplicationHold, ReplicationLimits
-from gateway.durable.produce_answer import (
-    AnsweredPartition,
-    ProduceAnswerView,
+from gateway.durable.produce_response import (
+    ProduceResponseView,
+    ResponsePartition,
     refuse,
     refuse_all,
-    scan_produce_answer,
+    scan_produce_response,
     set_throttle_ms,
     throttle_ms,
 )
@@ -72,7 +72,7 @@ _ERRORS: Final = {Verdict.NOT_LED: _NOT_LEADER_OR_FOLLOWER, Verdict.TIMED_OUT: _
 
 HELD_SHARE: Final = 0.9
 """Share of the request's own time-out for which its answer is held at most: clients give up at about all of it."""
-MAX_ANSWERS: Final = 1000
+MAX_RESPONSES: Final = 1000
 MAX_BYTES: Final = 256 * 1024
 MAX_REQUESTS: Final = 1000
 _SASL: Final = frozenset({17, 36})
@@ -119,8 +119,8 @@ class _Pending(Generic[N]):
     came_s: float = 0.0
     deadline_s: float = 0.0
     """When the answer goes on at the latest."""
-    view: ProduceAnswerView | None = None
-    holds: list[tuple[AnsweredPartition, Hold | ReplicationHold]] = field(default_factory=list)
+    view: ProduceResponseView | None = None
+    holds: list[tuple[ResponsePartition, Hold | ReplicationHold]] = field(default_factory=list)
 
     @property
     def is_settled(self) -> bool:
@@ -137,7 +137,7 @@ class Told(Protocol):
         """Note a transactional request to a durable topic, which was refused."""
 
 
-class HeldAnswers(Generic[N]):
+class HeldResponses(Generic[N]):
     """Holds one connection's Produce responses in order until their conditions are met. Times are monotonic seconds."""
 
     def __init__(
@@ -179,7 +179,7 @@ class HeldAnswers(Generic[N]):
 
     @property
     def _has_much(self) -> bool:
-        return len(self._answers) >= MAX_ANSWERS or self._bytes >= MAX_BYTES
+        return len(self._answers) >= MAX_RESPONSES or self._bytes >= MAX_BYTES
 
     @property
     def is_busy(self) -> bool:
@@ -296,7 +296,7 @@ class HeldAnswers(Generic[N]):
         """Begin all holds that an answer to Produce waits for."""
         answer.deadline_s = asked.deadline_s
         try:
-            answer.view = scan_produce_answer(answer.frame, asked.api_version)
+            answer.view = scan_produce_response(answer.frame, asked.api_version)
         except MalformedFrameError:
             self._let_go_of(asked)
             raise
@@ -317,7 +317,7 @@ class HeldAnswers(Generic[N]):
                 self._acks.refused(forwarded)
         asked.forwarded.clear()
 
-    def _holds(self, asked: _Asked, found: AnsweredPartition, now_s: float) -> list[Hold | ReplicationHold]:
+    def _holds(self, asked: _Asked, found: ResponsePartition, now_s: float) -> list[Hold | ReplicationHold]:
         """Begin the holds that this partition of the answer waits for, and return them."""
         key = found.topic, found.partition
         forwarded = asked.forwarded.pop(key, None)
@@ -326,8 +326,8 @@ class HeldAnswers(Generic[N]):
                 self._acks.refused(forwarded)
             return []
         offsets = asked.records.get(key)
-        is_told = found.error == _NONE and offsets is not None and found.base_offset >= 0
-        end_offset = found.base_offset + offsets if is_told and offsets is not None else None
+        has_end = found.error == _NONE and offsets is not None and found.base_offset >= 0
+        end_offset = found.base_offset + offsets if has_end and offsets is not None else None
         held: list[Hold | ReplicationHold] = []
         if (stored := self._logs.hold(found.topic, found.partition, end_offset, self._woken)) is not None:
             held.append(stored)
@@ -348,7 +348,7 @@ class HeldAnswers(Generic[N]):
 
     def _settled(self, answer: _Pending[N], now_s: float) -> Buffer:
         held_s = now_s - answer.came_s
-        refused: list[tuple[AnsweredPartition, Verdict]] = []
+        refused: list[tuple[ResponsePartition, Verdict]] = []
         for found, held in answer.holds:
             verdict = held.verdict or Verdict.TIMED_OUT
             self._let_go(held)

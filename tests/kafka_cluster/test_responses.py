@@ -6,21 +6,27 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from kafka_cluster.answers import UNKNOWN_TOPIC_OR_PARTITION, Answers, DescribedPartition, DescribedTopic, client_error
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import (
+    UNKNOWN_TOPIC_OR_PARTITION,
+    DescribedPartition,
+    DescribedTopic,
+    Responses,
+    client_error,
+)
 
 SERVERS = "broker:9092"
 WHERE = ("orders", 3)
 
 
-def answers(given: dict[tuple[str, int], object], wait_s: float = 1.0) -> Answers[tuple[str, int], str]:
+def answers(given: dict[tuple[str, int], object], wait_s: float = 1.0) -> Responses[tuple[str, int], str]:
     futures: dict[tuple[str, int], Future[Any]] = {key: Future() for key in given}
     for key, answer in given.items():
         if isinstance(answer, Exception):
             futures[key].set_exception(answer)
         elif answer is not None:
             futures[key].set_result(answer)
-    return Answers("list offset", SERVERS, futures, str, wait_s)
+    return Responses("list offset", SERVERS, futures, str, wait_s)
 
 
 def refused(code: int) -> KafkaException:

@@ -34,7 +34,7 @@ def _tell_nobody(_object_id: StoredObjectId, _ranges: list[tuple[int, int]], _cu
     """Announce nothing: gateways do not read ahead, because a consumer may leave at any time."""
 
 
-class ConsumerAnswers:
+class ConsumerResponses:
     """Sends one connection's responses to the consumer's gateway, linked where `ConsumerLinks` says so."""
 
     def __init__(self, context: ConsumerContext, side: ClientSide, channel: PeerChannel) -> None:

@@ -8,8 +8,8 @@ import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
-from gateway.durable.held_answers import HELD_SHARE, MAX_ANSWERS, HeldAnswers, ProduceRefusedError
-from gateway.durable.produce_answer import scan_produce_answer
+from gateway.durable.held_responses import HELD_SHARE, MAX_RESPONSES, HeldResponses, ProduceRefusedError
+from gateway.durable.produce_response import scan_produce_response
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
@@ -52,8 +52,8 @@ class Rig:
         self.answers = self.connection()
         self.sent = 0
 
-    def connection(self) -> HeldAnswers[None]:
-        return HeldAnswers(self.logs, self._wake, self)
+    def connection(self) -> HeldResponses[None]:
+        return HeldResponses(self.logs, self._wake, self)
 
     # Told.
 
@@ -396,13 +396,13 @@ def test_a_request_of_a_transaction_that_cannot_be_answered_ends_the_connection(
 
 def test_what_is_held_is_bounded() -> None:
     rig = Rig()
-    for number in range(MAX_ANSWERS):
+    for number in range(MAX_RESPONSES):
         assert not rig.answers.is_full
         rig.ask(number)
         assert rig.answers.is_busy is False
         rig.answer(number, (TOPIC, NO_ERROR, 100))
     assert rig.answers.is_full
-    assert rig.logs.waiting == MAX_ANSWERS
+    assert rig.logs.waiting == MAX_RESPONSES
     rig.answers.close()
     assert not rig.logs.waiting
     assert rig.answers.held_bytes == 0
@@ -412,7 +412,7 @@ def test_what_is_held_is_bounded() -> None:
 def test_an_answers_partitions_are_read_where_they_stand(version: int) -> None:
     rig = Rig(version)
     frame = rig.made(1, (OTHER, TOO_LARGE, -1), (TOPIC, NO_ERROR, 2**40))
-    found = scan_produce_answer(frame, version).partitions
+    found = scan_produce_response(frame, version).partitions
     names = [IDS[name] if version >= 13 else name for name in (OTHER, TOPIC)]
     assert [(one.topic, one.partition, one.error, one.base_offset) for one in found] == [
         (names[0], 0, TOO_LARGE, -1),

@@ -44,7 +44,7 @@ _WRONG_BUCKET: Final = {
 }
 
 
-def error_of_answer(operation: str, key: str, status: int, code: str, permissions: Permissions) -> RemoteStorageError:
+def error_of_response(operation: str, key: str, status: int, code: str, permissions: Permissions) -> RemoteStorageError:
     """Return the RemoteStorageError for an unsuccessful response; `key` is the object's, or the listed prefix,
     behind the bucket's name."""
     reason = f"{status} {code}"

@@ -84,7 +84,7 @@ class ClusterListing:
     topics: Mapping[str, DescribedTopic]
 
 
-class Answers(Generic[K, V]):
+class Responses(Generic[K, V]):
     """The responses to requests that were sent together, one for each key. Reading them blocks until they are there."""
 
     def __init__(

@@ -28,7 +28,7 @@ _MIN_TOPIC_BYTES: Final = 2
 NO_OFFSET: Final = -1
 
 
-class AnsweredPartition(NamedTuple):
+class ResponsePartition(NamedTuple):
     """One partition of a Produce response: its error, offsets, and their positions in the frame."""
 
     topic: TopicId | str
@@ -40,22 +40,22 @@ class AnsweredPartition(NamedTuple):
     """Where error, base offset and log append time stand in the frame."""
 
 
-class ProduceAnswerView(NamedTuple):
+class ProduceResponseView(NamedTuple):
     """A Produce response's partitions, in the order of the frame."""
 
-    partitions: list[AnsweredPartition]
+    partitions: list[ResponsePartition]
     throttle_at: int
     """Where throttle_time_ms stands in the frame."""
 
 
-def scan_produce_answer(answer: Buffer, api_version: int) -> ProduceAnswerView:
+def scan_produce_response(answer: Buffer, api_version: int) -> ProduceResponseView:
     """Find what a Produce response says of each partition, and where. Raises MalformedFrameError."""
     cursor = FrameCursor(answer)
     cursor.skip(_CORRELATION_BYTES)
     is_flexible = api_version >= MIN_PRODUCE_VERSION
     if is_flexible:
         cursor.skip_tagged_fields()
-    found: list[AnsweredPartition] = []
+    found: list[ResponsePartition] = []
     for _ in range(_array_length(cursor, is_flexible, _MIN_TOPIC_BYTES)):
         topic = _topic(cursor, api_version)
         for _ in range(_array_length(cursor, is_flexible, _MIN_PARTITION_BYTES)):
@@ -67,20 +67,20 @@ def scan_produce_answer(answer: Buffer, api_version: int) -> ProduceAnswerView:
     if is_flexible:
         cursor.skip_tagged_fields()
     cursor.expect_end()
-    return ProduceAnswerView(found, throttle_at)
+    return ProduceResponseView(found, throttle_at)
 
 
-def throttle_ms(answer: Buffer, view: ProduceAnswerView) -> int:
+def throttle_ms(answer: Buffer, view: ProduceResponseView) -> int:
     """Return for how long a Produce response tells the client to send nothing, in milliseconds."""
     return int(_THROTTLE.unpack_from(answer, view.throttle_at)[0])
 
 
-def set_throttle_ms(answer: bytearray, view: ProduceAnswerView, throttle_ms: int) -> None:
+def set_throttle_ms(answer: bytearray, view: ProduceResponseView, throttle_ms: int) -> None:
     """Replace the throttle time in a Produce response, in milliseconds."""
     _THROTTLE.pack_into(answer, view.throttle_at, throttle_ms)
 
 
-def refuse(answer: bytearray, found: AnsweredPartition, error: int) -> None:
+def refuse(answer: bytearray, found: ResponsePartition, error: int) -> None:
     """Replace a partition's success in a Produce response by this error."""
     _REFUSAL.pack_into(answer, found.outcome_at, error, NO_OFFSET, NO_OFFSET)
 
@@ -118,7 +118,7 @@ def _topic(cursor: FrameCursor, api_version: int) -> TopicId | str:
     return cursor.compact_string() if api_version >= MIN_PRODUCE_VERSION else cursor.string()
 
 
-def _partition(cursor: FrameCursor, topic: TopicId | str, api_version: int) -> AnsweredPartition:
+def _partition(cursor: FrameCursor, topic: TopicId | str, api_version: int) -> ResponsePartition:
     partition = cursor.int32()
     outcome_at = cursor.position
     error, base_offset = cursor.fields(_OUTCOME)
@@ -135,7 +135,7 @@ def _partition(cursor: FrameCursor, topic: TopicId | str, api_version: int) -> A
         _skip_string(cursor, is_flexible)
     if is_flexible:
         cursor.skip_tagged_fields()
-    return AnsweredPartition(topic, partition, error, base_offset, outcome_at)
+    return ResponsePartition(topic, partition, error, base_offset, outcome_at)
 
 
 def _array_length(cursor: FrameCursor, is_flexible: bool, min_item_bytes: int) -> int:
