@@ -83,21 +83,26 @@ class SavingsCollector(Collector):
 
     def __init__(self, dollars: Callable[[], Dollars], *, is_shadow: bool = False) -> None:
         self._dollars = dollars
-        self._prefix, self._what = (
-            ("remote_wal_shadow_", "In shadow, estimated: ") if is_shadow else ("remote_wal_", "")
-        )
+        self._prefix = "remote_wal_shadow_" if is_shadow else "remote_wal_"
+        self._is_shadow = is_shadow
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
         dollars = self._dollars()
         spent = CounterMetricFamily(
             f"{self._prefix}dollars",
-            f"{self._what}By the price table: what crossing zones would have cost without links (stock), what it did "
+            "In shadow: remote_wal_dollars_total, estimated"
+            if self._is_shadow
+            else "By the price table: what crossing zones would have cost without links (stock), what it did "
             "cost (crossings), of followers and of the gateway's clients, and requests to the store (requests)",
             labels=["of"],
         )
         for name in ("stock", "crossings", "requests"):
             spent.add_metric([name], getattr(dollars, name))
         yield spent
-        what = "Stock less crossings and requests since the agent started; all agents together are the cluster's"
-        yield GaugeMetricFamily(f"{self._prefix}saved_dollars", f"{self._what}{what}", dollars.saved)
+        what = (
+            "In shadow: remote_wal_saved_dollars, estimated"
+            if self._is_shadow
+            else "Stock less crossings and requests since the agent started; all agents together are the cluster's"
+        )
+        yield GaugeMetricFamily(f"{self._prefix}saved_dollars", what, dollars.saved)

@@ -53,16 +53,15 @@ keys that it does not know. The agent refuses a wrong value, and a key that begi
 
 ## The keys that matter first
 
-1. `remote.log.wal.storage.system.enable`: whether the agent uploads and links at all
-2. `remote.log.wal.storage.manager.class.name`, `rsm.wal.config.bucket`: the store
-3. `remote.wal.agent.peer.listener`, `remote.wal.agent.peers`: where agents reach each other
-4. `remote.wal.agent.ssl.certificate.file`, its key and authority: mutual TLS between agents
-5. `remote.wal.agent.bootstrap.servers`, `remote.wal.agent.client.config`: how the agent reaches Kafka
-6. `remote.wal.agent.http.listener`: where monitoring asks
-7. `remote.wal.agent.bypass`: the way around a dead agent
-8. `remote.wal.retention.ms`: how much [recovery](recovery.md#how-much-comes-back) gives back
-9. `remote.wal.agent.memory.bytes`: the memory of the agent
-10. `remote.wal.link.policy` of a topic: when followers get links
+1. `remote.log.wal.storage.system.enable`
+2. the store: `remote.log.wal.storage.manager.class.name`, `rsm.wal.config.bucket`
+3. other agents: `remote.wal.agent.peer.listener`, `remote.wal.agent.peers`, `remote.wal.agent.ssl.certificate.file`
+   with its key and authority; past dead ones, `remote.wal.agent.bypass`
+4. Kafka: `remote.wal.agent.bootstrap.servers`, `remote.wal.agent.client.config`
+5. monitoring: `remote.wal.agent.http.listener`
+6. how much [recovery](recovery.md#how-much-comes-back) gives back: `remote.wal.retention.ms`
+7. `remote.wal.agent.memory.bytes`
+8. `remote.wal.link.policy` of a topic
 """
 
 _BACKENDS = f"""\
@@ -138,8 +137,7 @@ def _topic_rows() -> Iterator[Row]:
             ", ".join(LinkPolicy),
             defaults.link_policy.value,
             "When followers get links. `cost`: where they are cheaper than the bytes, unless they hold records back at "
-            "producers; `always`: for every byte, whatever it costs. By `always`, "
-            "producers that send many small requests (librdkafka) wait up to seconds.",
+            "producers; `always`: for every byte, whatever it costs. See operations.md.",
         ),
         (
             LATENCY_BOUND_KEY,
