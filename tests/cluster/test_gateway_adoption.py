@@ -28,12 +28,12 @@ from retention_job.run import RunSettings, run
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.conftest import BreakableStore
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
-from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild
 from tests.cluster.quick_agent import quick
 from tests.cluster.recovery_commands import drilled_recovery
 from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_followers import expect_caught_up_by_objects, expect_identical
+from tests.cluster.test_lost_metadata import in_doubt, lose_metadata_topic, rebuild
 from tests.cluster.test_report_job import kinds, now_ms, sources, uploaded
 from tests.spark import spark
 

@@ -5,20 +5,45 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from cli.exit_code import ExitCode
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.records.states import DELETING, FINISHED
+from metadata_topic.topic.topic import METADATA_TOPIC, MetadataTopicSettings, ensure_topics
 from metadata_topic.topic.topic_session import read_metadata
 from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from tests.cluster.agent_views import FAULTS, AgentCounters, describe, read_metrics
 from tests.cluster.conftest import cluster_of
-from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild
 from tests.cluster.quick_agent import QuickAgents, quick
+from tests.cluster.recovery_commands import run_command
+from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
+
+
+def lose_metadata_topic(cluster: LocalCluster) -> None:
+    """It is deleted and made anew under running agents. Until all of them doubt it."""
+    delete_topic(cluster.admin, METADATA_TOPIC)
+    wait_until(lambda: not cluster.admin.partitions(METADATA_TOPIC), "the topic is gone", PATIENCE_S)
+    ensure_topics(KafkaClientConfig(cluster.bootstrap_servers), MetadataTopicSettings())
+    wait_until(lambda: all(in_doubt(cluster)), "all agents doubt the topic", PATIENCE_S)
+
+
+def rebuild(cluster: LocalCluster, *options: str) -> dict[str, Any]:
+    """What `remote-wal metadata rebuild` tells, which may name what earlier tests took away."""
+    return run_command(cluster, "metadata rebuild", 1, *options, exit_code=(ExitCode.GOOD, ExitCode.FINDINGS))
+
+
+def in_doubt(cluster: LocalCluster) -> list[bool]:
+    """Of each agent, whether it doubts the topic."""
+    name = "remote_wal_metadata_topic_in_doubt"
+    return [any(value for (found, _), value in read_metrics(cluster, one).items() if found == name)
+            for one in cluster.broker_ids]  # fmt: skip
+
 
 CHECKOUT = Path(__file__).parents[2]
 HASTY = {
