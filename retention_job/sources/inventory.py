@@ -171,6 +171,10 @@ class S3Inventory:
         names = {name.replace("_", "").lower(): name for name in raw.columns}
         if missing := [name for name in ("key", "size", "lastmodifieddate") if name not in names]:
             raise SourceError("read", self.source.path, f"the inventory has no column {', '.join(missing)}")
+        # An inventory of all versions lists what was deleted or replaced, too, and says so in these columns.
+        for column, is_there in (("islatest", True), ("isdeletemarker", False)):
+            if column in names:
+                raw = raw.filter(fn.col(names[column]).cast("boolean") == is_there)
         key = fn.col(names["key"])
         if self.source.format == "csv":
             key = fn.url_decode(key)  # as S3 documents it for CSV inventories alone

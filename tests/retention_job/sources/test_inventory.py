@@ -66,6 +66,27 @@ def test_a_csv_inventorys_keys_are_decoded(spark: SparkSession, tmp_path: Path) 
     assert found.last_modified_ms == 1_767_323_045_000
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_an_inventory_of_all_versions_has_only_what_is_there_now(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    deleted, replaced = (KEYS.key_of(CombinedSegmentId(3, 1, number)) for number in (1, 2))
+    versions = [
+        (deleted, True, True, None),
+        (deleted, False, False, 1),
+        (replaced, True, False, 2),
+        (replaced, False, False, 3),
+    ]
+    columns = ("key", "is_latest", "is_delete_marker", "size", "last_modified_date")
+    raw = spark.createDataFrame(
+        [(*one, "2026-01-02T03:04:05.000Z") for one in versions],
+        "key STRING, is_latest BOOLEAN, is_delete_marker BOOLEAN, size LONG, last_modified_date STRING",
+    )
+    raw.write.format(form).save(str(tmp_path / "inventory"))
+    source = InventoryFile(str(tmp_path / "inventory"), "cluster.1", "team(1)/kafka", form, columns)
+    assert [(one.key, one.size_bytes) for one in objects_of(spark, source)] == [(replaced, 2)]
+
+
 def write_manifest(directory: Path, **told: object) -> str:
     day = directory / "2026-11-22T01-00Z"
     day.mkdir(parents=True)
