@@ -44,6 +44,8 @@ class Peer:
     """Where its agent serves its own page, as registered; empty if not known."""
     version: str = ""
     """Its agent's release, as registered; empty if not known."""
+    has_bypass: bool = False
+    """Whether this agent knows a way past it to its broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,12 @@ def summary(status: Status, release: str) -> dict[str, Any]:
         "topics_held_inline": len(held_inline),
         "store": {"state": store, "failure": failure, "answered_s_ago": status.store_answered_s_ago},
         "shadow": status.shadow,
-        "peers": {one.broker_id: asdict(one.presence) | {"is_bypassed": one.is_bypassed} for one in status.peers},
+        "peers": {one.broker_id: asdict(one.presence) | _way_past(one) for one in status.peers},
     }
+
+
+def _way_past(peer: Peer) -> dict[str, bool]:
+    return {"is_bypassed": peer.is_bypassed, "has_bypass": peer.has_bypass}
 
 
 def linked_share(moved: Mapping[str, int]) -> float | None:
@@ -201,6 +207,7 @@ def _peers(state: AgentState) -> list[Peer]:
             relaying.peer_watch.get_presence(one),
             agents[one].http_endpoint if one in agents else "",
             agents[one].version if one in agents else "",
+            one in relaying.follower.bypasses,
         )
         for one in sorted(known)
     ]

@@ -23,6 +23,9 @@ _ANSWER_KEYS = (
     "linked_share", "inline_bytes", "held_inline", "topics_held_inline", "store", "shadow",
 )  # fmt: skip
 _MOST_REASONS = _MOST_TOPICS = 3
+_AWAY_S = 10.0
+"""An agent that answered others longer ago is away for them, too."""
+_BYPASS_KEY = "remote.wal.agent.bypass"
 _LESS_NEEDED = ("release", "answered", "oldest", "linked 1 min", "zone", "store")
 """Columns that a narrow terminal does without, the first ones first."""
 
@@ -210,6 +213,22 @@ def _agent_text(row: Mapping[str, Any]) -> str:
     return f"{text}{', shadow' if row['shadow'] else ''}{', paused' if row['paused'] else ''}"
 
 
+def _consequence(row: Mapping[str, Any], led: int, followed: int) -> str:
+    """Return what of the broker does not replicate while its agent is silent, as other agents know it."""
+    heard = row["heard_by_others"]
+    if any(one["failure"] is None and (one["answered_s_ago"] or _AWAY_S) < _AWAY_S for one in heard.values()):
+        return "Other agents reach it, so its partitions replicate"
+    bypassing = [one for one, told in heard.items() if told.get("has_bypass")]
+    if not heard or any("has_bypass" not in told for told in heard.values()):
+        goes = f"replicate only if a bypass is set ({_BYPASS_KEY})"
+    elif not bypassing:
+        goes = f"do not replicate: no bypass is set ({_BYPASS_KEY})"
+    else:
+        to = "past it" if len(bypassing) == len(heard) else f"to broker {', '.join(bypassing)} alone"
+        goes = f"replicate {to}, by a bypass, inline"
+    return f"The {led:,} partitions that this broker leads {goes}. It gets nothing of the {followed:,} that it follows"
+
+
 def _told(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is not well with a broker."""
     from agent.http.status_page import duration
@@ -221,8 +240,8 @@ def _told(row: Mapping[str, Any]) -> Iterator[str]:
         since = f"for {duration(min(heard))}, as other agents saw it" if heard else "and no other agent heard it lately"
         led, followed = row["led_and_followed"]
         yield (
-            f"its agent does not answer, {since}: {row['failure']}. The {led:,} partitions that this broker leads and "
-            f"the {followed:,} that it follows replicate only by a bypass, inline. Restart the agent, and see its log"
+            f"its agent does not answer, {since}: {row['failure']}. {_consequence(row, led, followed)}. Restart the "
+            "agent; its log says why it ended"
         )
     if row["missing_offsets"]:
         yield f"{row['missing_offsets']:,} offsets are in no object, and gone"

@@ -158,7 +158,29 @@ def test_a_dead_agent_is_told_with_how_long_it_took_and_what_is_not_known_as_unk
     assert row.count("unknown") == 5
     [line] = [line for line in told if line.startswith("broker 2: its agent does not answer, ")]
     assert "and no other agent heard it lately: kafka-2:19095: refused. The 1 partitions that this broker leads" in line
-    assert "and the 2 that it follows replicate only by a bypass, inline. Restart the agent" in line
+    assert "leads replicate only if a bypass is set (remote.wal.agent.bypass). It gets nothing of the 2 that" in line
+
+
+@pytest.mark.parametrize(
+    ("seen", "consequence"),
+    [
+        ({1: (False, 9.0), 3: (False, 9.0)}, "leads do not replicate: no bypass is set (remote.wal.agent.bypass). It"),
+        ({1: (True, 9.0), 3: (True, 9.0)}, "leads replicate past it, by a bypass, inline. It gets nothing of the 2"),
+        ({1: (True, 9.0), 3: (False, 9.0)}, "leads replicate to broker 1 alone, by a bypass, inline. It gets"),
+        ({1: (False, None), 3: (False, 0.5)}, "Other agents reach it, so its partitions replicate."),
+    ],
+)
+def test_of_a_dead_agent_it_is_said_whether_its_broker_is_replicated_past_it(
+    monkeypatch: pytest.MonkeyPatch, seen: Mapping[int, tuple[bool, float | None]], consequence: str
+) -> None:
+    def heard(has_bypass: bool, ago: float | None) -> dict[str, Any]:
+        failure = None if ago == 0.5 else "refused"
+        return {"2": {"answered_s_ago": ago, "failure": failure, "is_bypassed": False, "has_bypass": has_bypass}}
+
+    pages = {1: page(1) | {"peers": heard(*seen[1])}, 2: OSError("refused"), 3: page(3) | {"peers": heard(*seen[3])}}
+    told = shown(monkeypatch, pages).stdout.splitlines()
+    [line] = [line for line in told if line.startswith("broker 2: its agent does not answer")]
+    assert consequence in line
 
 
 @pytest.mark.parametrize(
