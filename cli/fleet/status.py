@@ -160,7 +160,7 @@ def _print(rows: list[dict[str, Any]], pauses: list[str], *, is_verbose: bool) -
             show(Text(f"broker {row['broker']}: {text}"))
         if row["shadow"]:
             show(Text(f"broker {row['broker']} is {shadow_text(row['shadow'])}"))
-        for text in _told(row):
+        for text in _told(row, pauses):
             show(Text(f"broker {row['broker']}: {text}", style="red" if row["agent"] == "silent" else "yellow"))
     show(*(Text(pause, style="yellow") for pause in pauses))
 
@@ -229,8 +229,8 @@ def _consequence(row: Mapping[str, Any], led: int, followed: int) -> str:
     return f"The {led:,} partitions that this broker leads {goes}. It gets nothing of the {followed:,} that it follows"
 
 
-def _told(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is not well with a broker."""
+def _told(row: Mapping[str, Any], pauses: list[str]) -> Iterator[str]:
+    """Yield what is not well with a broker, beside the fleet's pauses."""
     from agent.http.status_page import duration
 
     if not row["is_broker_alive"]:
@@ -246,4 +246,4 @@ def _told(row: Mapping[str, Any]) -> Iterator[str]:
     if row["missing_offsets"]:
         yield f"{row['missing_offsets']:,} offsets are in no object, and gone"
     yield from row["not_ready"] or ()
-    yield from row["degraded"] or ()
+    yield from (text for text in row["degraded"] or () if text not in pauses)

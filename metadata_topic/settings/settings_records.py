@@ -97,7 +97,7 @@ class Pause:
         """Describe the pause of this scope in one sentence for people."""
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         reason = f" ({self.reason})" if self.reason else ""
-        return f"{_links_of(scope)} are paused since {since} by {self.by}{reason}; to end it: {resuming(scope)}"
+        return f"{links_of(scope)} are paused since {since} by {self.by}{reason}; to end it: {resuming(scope)}"
 
 
 Pauses = Mapping[str, Pause]
@@ -109,7 +109,8 @@ def resuming(scope: str) -> str:
     return f"remote-wal resume --{scope.replace(':', ' ', 1)}"
 
 
-def _links_of(scope: str) -> str:
+def links_of(scope: str) -> str:
+    """Return the links of this scope, in words for people."""
     match scope.partition(":"):
         case ("all", _, _):
             return "all links"

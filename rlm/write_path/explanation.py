@@ -51,7 +51,7 @@ def explain(decider: LinkDecider, one: Assignment, now_s: float, wall_ms: int) -
             return Explanation(reason, plain, _last_look(trial, now_s, clock))
         case InlineReason.PAUSED_BY_OPERATOR:
             why = decider.paused_because(one.topic) or "links were paused until now"
-            return Explanation(reason, f"{why}: remote-wal resume", _last_look(trial, now_s, clock))
+            return Explanation(reason, why, _last_look(trial, now_s, clock))
         case InlineReason.LOAD:
             numbers = (
                 f"an object here would carry {price.object_bytes(now_s) / 1e3:.0f} KB, it pays from "

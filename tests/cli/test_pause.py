@@ -11,7 +11,7 @@ from cli.main import build_app
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.responses import DescribedBroker
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.settings_records import Pause
+from metadata_topic.settings.settings_records import Pause, links_of
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
@@ -70,9 +70,9 @@ def test_a_pause_says_who_and_why_and_resume_removes_it(recorded: Recorded, opti
     (found,) = recorded.pauses.items()
     assert (found[0], found[1].by, found[1].reason) == (scope, "anna@ops-1", "store is slow")
     assert "by anna@ops-1 (store is slow)" in told.stdout
-    assert run("resume", *options).stdout == f"{scope}: resumed\n"
+    assert run("resume", *options).stdout == f"{links_of(scope)}: resumed\n"
     assert recorded.pauses == {}
-    assert run("resume", *options).stdout == f"{scope}: was not paused\n"
+    assert run("resume", *options).stdout == f"{links_of(scope)}: there was no such pause\n"
 
 
 def test_a_user_without_a_name_pauses_as_well(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,19 @@ def test_who_paused_first_is_kept_and_what_is_left_is_told(recorded: Recorded) -
     recorded.pauses |= {"all": EARLIER, "topic:orders": EARLIER}
     assert "by ben@ops-2" in run("pause", "--all").stdout
     assert recorded.pauses["all"] == EARLIER
-    assert run("resume", "--all").stdout == f"all: resumed\nstill paused: {EARLIER.describe('topic:orders')}\n"
+    told = run("resume", "--all")
+    assert told.stdout == f"all links: resumed\nstill paused: {EARLIER.describe('topic:orders')}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code"),
+    [(["--all"], 1), (["--topic", "orders"], 1), (["--broker", "1"], 1), (["--zone", "az1"], 0)],
+)
+def test_whoever_resumes_and_is_still_paused_gets_1(recorded: Recorded, options: list[str], exit_code: int) -> None:
+    recorded.pauses |= {"zone:az1": EARLIER} if exit_code == 0 else {"all": EARLIER, "topic:clicks": EARLIER}
+    assert run("resume", *options, "--json").exit_code == exit_code
+    recorded.pauses = {"topic:clicks": EARLIER} | ({"zone:az1": EARLIER} if exit_code == 0 else {})
+    assert run("resume", *options).exit_code == (1 if options == ["--all"] else 0)
 
 
 def test_programs_are_told_in_one_document(recorded: Recorded) -> None:
@@ -96,6 +108,7 @@ def test_programs_are_told_in_one_document(recorded: Recorded) -> None:
     assert (paused["exit_code"], paused["scope"], paused["paused"]["by"]) == (0, "all", "anna@ops-1")
     resumed = json.loads(run("resume", "--all", "--json").stdout)
     assert (resumed["was_paused"], list(resumed["still_paused"])) == (True, ["topic:orders"])
+    assert resumed["exit_code"] == 1
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
@@ -123,5 +136,5 @@ def test_without_kafka_a_file_pauses_this_hosts_agent(tmp_path: Path, monkeypatc
     assert paused is not None
     assert paused.by.startswith("anna@")
     assert told.stdout == f"{paused.describe('local')}\n"
-    assert CliRunner().invoke(build_app(), ["resume", *options]).stdout == "local: resumed\n"
+    assert CliRunner().invoke(build_app(), ["resume", *options]).stdout == "this agent's links: resumed\n"
     assert read_local(tmp_path) is None

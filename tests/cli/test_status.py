@@ -203,6 +203,14 @@ def test_what_is_not_well_is_said_and_the_exit_code_is_1(
     assert told in found.stdout
 
 
+def test_a_pause_is_told_once_and_one_by_a_file_by_its_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    everywhere, here = PAUSE.describe("all"), PAUSE.describe("local")
+    pages = {one: page(one, paused=[everywhere], degraded=[everywhere]) for one in (1, 2)}
+    pages[3] = page(3, paused=[everywhere, here], degraded=[everywhere, here])
+    told = shown(monkeypatch, pages, pauses={"all": PAUSE}).stdout
+    assert (told.count(everywhere), told.count(here), f"broker 3: {here}" in told) == (1, 1, True)
+
+
 def test_an_answer_of_another_agent_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     told = shown(monkeypatch, WELL | {2: page(1)})
     assert told.exit_code == 3

@@ -103,7 +103,7 @@ def test_all_goes_inline_after_one_command_and_by_links_again_after_the_other(ag
     script.expect_inline_bytes(200_000)
     assert counters.growth(RECORD_BYTES, path="linked") == 0
 
-    assert ask_cluster(cluster, "resume", "--all") == "all: resumed\n"
+    assert ask_cluster(cluster, "resume", "--all") == "all links: resumed\n"
     script.expect_links_to_be_used()
     expect_paused(script, (1, 2, 3), paused=False)
 
@@ -113,7 +113,7 @@ def test_all_goes_inline_after_one_command_and_by_links_again_after_the_other(ag
     counters = AgentCounters(cluster, [RESTARTED])
     script.expect_inline_bytes(200_000)
     assert counters.growth(RECORD_BYTES, path="linked") == 0
-    assert remote_wal(cluster, "resume", *host) == "local: resumed\n"
+    assert remote_wal(cluster, "resume", *host) == "this agent's links: resumed\n"
     expect_paused(script, (RESTARTED,), paused=False)
     script.expect_links_to_be_used()
     script.expect_promises()

@@ -176,7 +176,7 @@ def test_a_paused_topic_is_not_linked_and_what_must_be_stored_is_still_uploaded(
     assert (one.mode_of(paused, 1.0), one.mode_of(other, 1.0)) == (LinkMode.OFF, LinkMode.LINK)
     assert one.mode_of(replace(paused, remote_followers=frozenset()), 1.0) is LinkMode.OFF
     assert one.why_inline(paused, 1.0) is InlineReason.PAUSED_BY_OPERATOR
-    assert explain(one, paused, 1.0, 0).plain == "paused by anna: remote-wal resume"
+    assert explain(one, paused, 1.0, 0).plain == "paused by anna"
     pauses.clear()
     assert one.mode_of(paused, 1.0) is LinkMode.LINK
 
