@@ -8,7 +8,7 @@ from agent.settings.agent_settings import AgentSettings
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import KeptFor
-from plugin.errors import OperationError
+from plugin.errors import in_words
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def get_fact(get: Callable[[], T | Unknown]) -> T | Unknown:
     try:
         return get()
     except Exception as error:
-        return Unknown(str(error) if isinstance(error, OperationError) else f"{type(error).__name__}: {error}")
+        return Unknown(in_words(error))
 
 
 @dataclass(frozen=True, slots=True)

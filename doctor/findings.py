@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
 from doctor.facts import UnknownFactError
+from plugin.errors import in_words
 
 F = TypeVar("F")
 
@@ -62,7 +63,7 @@ def judge(facts: F, checks: Mapping[str, Callable[[F], Verdict]]) -> list[Findin
         except UnknownFactError as error:
             verdict = Verdict(Level.UNKNOWN, str(error))
         except Exception as error:
-            verdict = Verdict(Level.UNKNOWN, f"the check failed: {type(error).__name__}: {error}")
+            verdict = Verdict(Level.UNKNOWN, f"the check failed, which is a fault of remote-wal: {in_words(error)}")
         findings.append(Finding(name, *verdict))
     return findings
 

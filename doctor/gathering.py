@@ -23,6 +23,7 @@ from doctor.host_questions import (
     addresses_of,
     ask_agent,
     ask_broker,
+    broker_hosts,
     count_partitions,
     dial,
     is_broker_there,
@@ -76,9 +77,12 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     other_buckets: Mapping[str, Store | Unknown] = {}
     if not settings.is_shadow:
         store, other_buckets = _stores(broker, settings, wall_ms)
+    hosts = broker_hosts(broker.log_dirs)
     facts = Facts(
         broker, settings, cluster, topics, store, peers, agents, _host(broker, settings), past_agents, other_buckets,
-        replica_hosts={host: get_fact(partial(addresses_of, host)) for host in _advertised_hosts(broker, settings)},
+        replica_hosts={
+            host: get_fact(partial(addresses_of, host, hosts)) for host in _advertised_hosts(broker, settings)
+        },
         broker_tls=get_fact(lambda: broker_tls_facts(broker, settings)),
         certificates={
             key: get_fact(partial(days_left, store, wall_ms()))

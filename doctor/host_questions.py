@@ -18,6 +18,7 @@ from agent.settings.process_settings import HttpSettings
 from agent.settings.setting_types import AgentSettingsError
 from doctor.facts import AgentResponse, ClockReading, StoredObjects, Unknown
 from kafka_log.log_directory import LogDirectory
+from plugin.errors import in_words
 from replication.wire.peer_connection import Address, PeerTls
 
 _DATE_RESOLUTION_MS = 1000
@@ -30,6 +31,7 @@ _CODE_BEGINS, _CODE_ENDS = 8, 10
 """In an answer, behind its length and the correlation id."""
 _MAX_USER_WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
 _LOCKS = Path("/proc/locks")
+_HOSTS_OPTION = "-Djdk.net.hosts.file="
 
 
 def count_partitions(log_dirs: tuple[Path, ...]) -> int:
@@ -59,12 +61,13 @@ def open_files_limit(state_directory: Path) -> tuple[int, str]:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0], "this process (no running agent to be seen)"
 
 
-def lock_holder(locks: str, file: os.stat_result) -> int | None:
-    """Return the id of the process that holds a flock on the file, by the content of /proc/locks; None without one."""
+def lock_holder(locks: str, file: os.stat_result, kind: str = "FLOCK") -> int | None:
+    """Return the id of the process that holds a lock of this kind on the file, by the content of /proc/locks; None
+    without one."""
     wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     for line in locks.splitlines():
         fields = line.split()
-        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == wanted:
+        if len(fields) > 5 and fields[1] == kind and fields[5] == wanted:
             return int(fields[4])
     return None
 
@@ -87,11 +90,31 @@ def dial(address: Address, tls: PeerTls | None, timeout_s: float) -> str | None:
                     return None
             return None
     except OSError as error:  # TLS errors, too
-        return f"{address}: {error}"
+        return f"{address}: {in_words(error)}"
 
 
-def addresses_of(host: str) -> tuple[str, ...]:
-    """Return the addresses that the name resolves to. Raises OSError."""
+def broker_hosts(log_dirs: Iterable[Path]) -> dict[str, tuple[str, ...]] | None:
+    """Return the addresses of all names in the hosts file of the broker's Java, which reads no other then; None if it
+    has none, or no broker runs here."""
+    for directory in log_dirs:
+        try:
+            pid = lock_holder(_LOCKS.read_text(), (directory / ".lock").stat(), "POSIX")
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            files = [word.removeprefix(_HOSTS_OPTION) for word in words if word.startswith(_HOSTS_OPTION)]
+            lines = [line.partition("#")[0].split() for line in Path(files[-1]).read_text().splitlines()]
+        except (OSError, IndexError):
+            continue
+        named = sorted((name, line[0]) for line in lines for name in line[1:])
+        return {name: tuple(address for one, address in named if one == name) for name, _ in named}
+    return None
+
+
+def addresses_of(host: str, hosts: Mapping[str, tuple[str, ...]] | None = None) -> tuple[str, ...]:
+    """Return the addresses that the name resolves to, by this hosts file alone if there is one. Raises OSError."""
+    if hosts is not None:
+        if host not in hosts:
+            raise OSError(f"{host} is not in the broker's hosts file")
+        return hosts[host]
     return tuple(sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}))
 
 
@@ -112,7 +135,7 @@ def ask_broker(
             with context.wrap_socket(connection, server_hostname=name or address.host) as encrypted:
                 return _api_versions(address, encrypted)
     except OSError as error:  # TLS errors, too
-        return f"{address}: {error}"
+        return f"{address}: {in_words(error)}"
 
 
 def _api_versions(address: Address, connection: socket.socket) -> str | None:
@@ -147,7 +170,7 @@ def is_broker_there(
             connection.sendall(struct.pack(">i", len(body)) + body)
             answer = connection.recv(_CODE_ENDS)
     except OSError as error:  # of TLS, too
-        return Unknown(f"{address}: {error}")
+        return Unknown(f"{address}: {in_words(error)}")
     if len(answer) < _CODE_ENDS:
         return Unknown(f"{address}: closed without an answer")
     code = int.from_bytes(answer[_CODE_BEGINS:_CODE_ENDS])
@@ -183,7 +206,7 @@ def ask_agent(
     except (OSError, AgentSettingsError) as error:
         return Unknown(why_silent(endpoint, error))
     except (ValueError, KeyError, TypeError) as error:
-        return Unknown(f"{endpoint}: {type(error).__name__}: {error}")
+        return Unknown(f"{endpoint}: not an agent's answer: {error}")
 
 
 def _stored_objects(partitions: Iterable[Mapping[str, Any]]) -> dict[str, StoredObjects]:

@@ -18,11 +18,13 @@ KIP-405 names RemoteStorageError and RemoteResourceNotFoundError. `label` is the
 from a small fixed set, never from a message.
 """
 
+import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _NEAR = 0.8
 """How similar a known word must be to be suggested; guessed."""
 
@@ -63,6 +65,11 @@ def meant(word: str, known: Iterable[str]) -> str:
     by_case = {one.lower(): one for one in known}
     near = get_close_matches(word.lower(), by_case, 1, _NEAR)
     return f" (is {by_case[near[0]]} meant?)" if near else ""
+
+
+def in_words(error: BaseException) -> str:
+    """Return an exception's text for people: without its type's name and the system's number for it."""
+    return _ERRNO.sub("", str(error)) or "no reason is given"
 
 
 def failure_label(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from agent.http.http_access import read_token
 from agent.settings.http_listener import is_loopback
 from agent.settings.process_settings import HttpSettings
+from plugin.errors import in_words
 
 PAGE_MAX_BYTES = 1 << 28
 """More than the largest agent's state."""
@@ -68,7 +69,7 @@ def why_silent(endpoint: str, error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return f"{endpoint}: nothing listens there, so it is not running"
     if not isinstance(error, TimeoutError):
-        return f"{endpoint}: {error}"
+        return f"{endpoint}: {in_words(error)}"
     try:
         at = urlsplit(base_url(endpoint))
         socket.create_connection((at.hostname or "", at.port or 0), _PROBE_S).close()

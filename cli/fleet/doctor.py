@@ -1,6 +1,8 @@
 """`remote-wal doctor`: finds settings that would lose or leak data, and says what to change."""
 
 import contextlib
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,17 +110,58 @@ def _before_restart(
 
 
 def _print(findings: "list[Finding]") -> None:
-    from rich.table import Table
+    """Print what was found, the worst first; then what is well, in a line each; then how much there is of each."""
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 1, 0), pad_edge=False)
-    for column in ("check", ""):
-        table.add_column(column, no_wrap=True)
-    table.add_column("found, and what to change", overflow="fold")
-    for item in findings:
-        colour = _COLOURS[item.level.value]
-        told = Text(item.found)
-        if item.change:
-            told = told.append(f"\n→ {item.change}", style=colour)
-        table.add_row(Text(item.check), Text(item.level.value, style=colour), told)
-    plain_console().print(table)
+    from doctor.findings import Level
+
+    console = plain_console()
+    for level in (Level.ERROR, Level.WARNING, Level.UNKNOWN, Level.INFORMATION):
+        for head, found, changes in _merged([one for one in findings if one.level is level]):
+            console.print(Text(f"{level}: {head}", style=_COLOURS[level]), soft_wrap=True)
+            for mark, text in (("  ", found), *(("  → ", change) for change in changes)):
+                console.print(_indented(mark, text, console.width), soft_wrap=True)  # no path or key is broken
+    for one in findings:
+        if one.level is Level.OK:
+            told = textwrap.shorten(f"ok: {one.check}: {one.found}", console.width, placeholder=" …")
+            console.print(Text(told, style=_COLOURS[Level.OK]), soft_wrap=True)
+    console.print(_summary(findings), soft_wrap=True)
+
+
+def _merged(findings: "list[Finding]") -> "Iterator[tuple[str, str, list[str]]]":
+    """Yield of findings of one level a head, what was found and what to change: once for checks that could not be made
+    for one cause."""
+    from doctor.findings import Level
+
+    left = list(findings)
+    while left:
+        alike, cause = left[:1], left[0].found
+        if left[0].level is Level.UNKNOWN:
+            cause = min((one.found for one in left if cause.endswith(one.found)), key=len)
+            alike = [one for one in left if one.found.endswith(cause)]
+        names = ", ".join(one.check for one in alike)
+        head = f"{len(alike)} checks could not be made: {names}" if len(alike) > 1 else names
+        yield head, cause, list(dict.fromkeys(one.change for one in alike if one.change))
+        left = [one for one in left if one not in alike]
+
+
+def _indented(mark: str, text: str, width: int) -> str:
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=mark,
+        subsequent_indent=" " * len(mark),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _summary(findings: "list[Finding]") -> str:
+    from doctor.findings import Level
+
+    counted = []
+    for level in reversed(Level):
+        if names := [one.check for one in findings if one.level is level]:
+            told = f" ({', '.join(names)})" if level in (Level.ERROR, Level.WARNING) else ""
+            counted.append(f"{len(names)} {level}{told}")
+    return ", ".join(counted)

@@ -1,7 +1,7 @@
 """Tables for people are whole on a terminal of 80 columns."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -87,26 +87,59 @@ def test_objects_lose_no_figure(columns: str, monkeypatch: pytest.MonkeyPatch) -
     assert "…" not in shown
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
-def test_findings_are_told_whole(columns: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    key = "remote.wal.hydration.timeout.ms"
-    findings = [
-        Finding("metadata-topic-replication", Level.INFORMATION, "two replicas [of three]", ""),
-        Finding("fetch-delay", Level.WARNING, f"{key} is 1000", f"set {key} above replica.lag.time.max.ms"),
-    ]
+def diagnosed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, findings: Sequence[Finding]) -> list[str]:
+    """What `doctor` shows of these findings."""
     monkeypatch.setattr(settings_file, "agent_settings", lambda *_: None)
     monkeypatch.setattr(doctor.gathering, "gather", lambda *_: None)
     monkeypatch.setattr(doctor.diagnosis, "diagnose", lambda _facts: findings)
     monkeypatch.chdir(tmp_path)
     Path("server.properties").write_text("node.id=1\n")
-    shown = CliRunner().invoke(build_app(), ["doctor", "--broker-config", "server.properties"]).stdout
-    assert "metadata-topic-replication" in shown
-    assert "information" in shown
-    assert "[of three]" in shown
-    assert shown.count(key) == 2
-    assert "…" not in shown
-    assert max(map(len, shown.splitlines())) <= int(columns)
+    return CliRunner().invoke(build_app(), ["doctor", "--broker-config", "server.properties"]).stdout.splitlines()
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_what_was_found_stands_first_and_whole_and_what_is_well_in_a_line_each(
+    columns: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    key = "remote.wal.hydration.timeout.ms"
+    selector = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    findings = [
+        Finding("open-files", Level.OK, "the agent may open 65536 files, " * 6),
+        Finding("metadata-topic-replication", Level.INFORMATION, "two replicas [of three]", selector),
+        Finding("fetch-delay", Level.WARNING, f"{key} is 1000", f"set {key} above replica.lag.time.max.ms"),
+    ]
+    shown = diagnosed(monkeypatch, tmp_path, findings)
+    heads = [line for line in shown if line and not line.startswith(" ")]
+    assert heads[:2] == ["warning: fetch-delay", "information: metadata-topic-replication"]
+    assert heads[2].startswith("ok: settings: server.properties")
+    assert heads[3].startswith("ok: open-files: the agent may open 65536 files,")
+    assert heads[4:] == ["1 warning (fetch-delay), 1 information, 2 ok"]
+    assert f"  → {selector}" in shown
+    assert "  two replicas [of three]" in shown
+    assert "".join(shown).count(key) == 2
+    assert max(len(line) for line in shown if selector not in line) <= int(columns)
+
+
+def test_a_cause_that_kept_many_checks_from_being_made_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    cause = "no broker answers at kafka-1:9092"
+    findings = [
+        Finding("link-policy", Level.UNKNOWN, cause),
+        Finding("agent-peers", Level.UNKNOWN, f"those known answer; whether all are there: {cause}"),
+        Finding("clock-store", Level.UNKNOWN, "no object was listed"),
+        Finding("topics-visible", Level.UNKNOWN, cause),
+    ]
+    shown = diagnosed(monkeypatch, tmp_path, findings)
+    assert shown[:4] == [
+        "unknown: 3 checks could not be made: link-policy, agent-peers, topics-visible",
+        f"  {cause}",
+        "unknown: clock-store",
+        "  no object was listed",
+    ]
+    assert shown[-1] == "4 unknown, 1 ok"
 
 
 ODD = ("orders-[a-z]{2}-[0-9]+", "logs[/.-]prod", "[fe80::1]:19095", "[bold]", "a:warning:b")

@@ -353,6 +353,7 @@ def test_a_check_that_breaks_takes_no_other_with_it() -> None:
     first, second = diagnose(facts_of(), {"broken-check": broken_check, "system-enable": CHECKS["system-enable"]})
     assert (first.check, first.level) == ("broken-check", Level.UNKNOWN)
     assert "planted" in first.found
+    assert "ZeroDivisionError" not in first.found
     assert second.level is Level.OK
 
 

@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import ssl
 import struct
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,12 +18,21 @@ from typer.testing import CliRunner
 from agent.http.http_endpoint import HttpEndpoint, json_page
 from agent.settings_file import agent_settings
 from cli.main import build_app
-from doctor import gathering
+from doctor import gathering, host_questions
 from doctor.cluster_questions import enabled_topic
 from doctor.diagnosis import CHECKS
 from doctor.facts import AgentResponse, ClockReading, Cluster, EnabledTopic, Store, StoredObjects, Unknown
 from doctor.gathering import advertised_host
-from doctor.host_questions import ask_agent, ask_broker, dial, is_broker_there, lock_holder, soft_limit
+from doctor.host_questions import (
+    addresses_of,
+    ask_agent,
+    ask_broker,
+    broker_hosts,
+    dial,
+    is_broker_there,
+    lock_holder,
+    soft_limit,
+)
 from doctor.store_probe import probe
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from local_cluster.security.authority import Authority
@@ -233,6 +244,7 @@ def test_the_agents_process_and_its_limit_are_read_from_the_kernels_text(tmp_pat
     name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     locks = f"1: POSIX  ADVISORY  WRITE 7 {name} 0 EOF\n2: FLOCK  ADVISORY  WRITE 4711 {name} 0 EOF\n3: -> short\n"
     assert lock_holder(locks, file) == 4711
+    assert lock_holder(locks, file, "POSIX") == 7
     assert lock_holder(locks, Path("/").stat()) is None
     assert soft_limit("Limit  Soft  Hard  Units\nMax open files            1024    4096    files\n") == 1024
     with pytest.raises(ValueError, match="Max open files"):
@@ -289,6 +301,28 @@ def test_where_nothing_answers_every_check_is_made_or_says_why_not(
     assert {check for check, level in levels.items() if level == "error"} == {"agent-peers"}
     assert levels["store-permissions"] == levels["metadata-topic-retention"] == levels["clock-brokers"] == "unknown"
     assert levels["listeners"] == "ok"
+    assert not re.search(r"Error: |Exception: |Errno", result.stdout), result.stdout
+
+
+def test_names_are_resolved_by_the_hosts_file_of_the_brokers_own_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts, locks, log_dir = tmp_path / "hosts", tmp_path / "locks", tmp_path / "logs"
+    log_dir.mkdir()
+    (log_dir / ".lock").touch()
+    hosts.write_text("# the agent\n127.0.1.1  replica-2.internal\treplica-3.internal # as those\n")
+    monkeypatch.setattr(host_questions, "_LOCKS", locks)
+    assert broker_hosts((log_dir,)) is None
+    at = (log_dir / ".lock").stat()
+    name = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
+    with subprocess.Popen(["sh", "-c", "read x", f"-Djdk.net.hosts.file={hosts}"], stdin=subprocess.PIPE) as broker:
+        locks.write_text(f"1: POSIX  ADVISORY  WRITE {broker.pid} {name} 0 EOF\n")
+        found = broker_hosts((log_dir,))
+        broker.communicate()
+    assert found == {"replica-2.internal": ("127.0.1.1",), "replica-3.internal": ("127.0.1.1",)}
+    assert addresses_of("replica-2.internal", found) == ("127.0.1.1",)
+    with pytest.raises(OSError, match=r"not in the broker's hosts file"):
+        addresses_of("localhost", found)
 
 
 def test_a_wrong_setting_is_the_only_finding_and_exits_with_2(tmp_path: Path) -> None:
