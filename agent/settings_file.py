@@ -17,7 +17,7 @@ from agent.settings.plain_peers import check_plain_peers
 from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
 from kafka_log.broker_files.server_properties import BrokerProperties, load_broker_properties
-from plugin.errors import meant
+from plugin.errors import fault_text, meant
 from plugin.loading import STORE_PREFIXES, settings_under_prefix
 
 
@@ -70,7 +70,7 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
 def _told(wrong: ErrorDetails) -> str:
     key = str(wrong["loc"][:2][-1])  # a section and its key, or a key of no section
     if wrong["type"] != "extra_forbidden":
-        return f"{key}: {wrong['msg']}"
+        return f"{key}: {fault_text(wrong)}"
     return f"{key}: no such setting{meant(key, AgentSettings.documented())}"
 
 

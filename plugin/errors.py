@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _NEAR = 0.8
@@ -58,12 +59,18 @@ class RemoteStorageError(StoreError):
         super().__init__(operation, key, reason, hint)
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return ` (is X meant?)` if the unknown word resembles a known one, else an empty text: for error messages."""
+def fault_text(fault: Mapping[str, Any]) -> str:
+    """Return pydantic's text of one fault without the prefix that it gives to texts of ours."""
+    return str(fault["msg"]).removeprefix("Value error, ")
+
+
+def meant(word: str, known: Iterable[str], least: float = _NEAR) -> str:
+    """Return ` (is X meant?)` if the unknown word resembles a known one at `least` so much, else an empty text: for
+    error messages."""
     from difflib import get_close_matches
 
     by_case = {one.lower(): one for one in known}
-    near = get_close_matches(word.lower(), by_case, 1, _NEAR)
+    near = get_close_matches(word.lower(), by_case, 1, least)
     return f" (is {by_case[near[0]]} meant?)" if near else ""
 
 

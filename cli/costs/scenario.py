@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def scenario(
-    name: Annotated[str | None, typer.Argument(help="The workload; without one, all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The workload; without one, all are listed, with the parameters of --set.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="parameter=value of the workload, for instance interval_ms=20.")
     ] = None,
@@ -24,16 +26,17 @@ def scenario(
     json: Json = False,
 ) -> None:
     """Compute what a named workload costs, with stock Kafka and with remote WAL, for each broker and month."""
-    from retention_job.cost.scenarios import load_scenario, scenario_json, scenario_names
+    from retention_job.cost.scenarios import load_scenario, parameter_meanings, scenario_json, scenario_names
 
     if name is None:
         if set_ or prices is not None:
             raise typer.BadParameter("--set and --prices belong to a workload: name one")
-        names = scenario_names()
+        names, parameters = scenario_names(), parameter_meanings()
         if json:
-            tell_json({"scenarios": names})
+            tell_json({"scenarios": names, "parameters": parameters})
         else:
             show(table("scenario", "about", rows=names.items()))
+            show(table("parameter (--set)", "meaning", rows=parameters.items()))
         return
     found = load_scenario(name, set_ or [], prices)
     if json:

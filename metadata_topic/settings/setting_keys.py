@@ -19,6 +19,7 @@ from metadata_topic.settings.topic_settings import (
     WAL_RETENTION_KEY,
     TopicSettings,
 )
+from plugin.errors import fault_text
 
 FIELDS: Final[Mapping[str, str]] = {
     ENABLE_KEY: "enable",
@@ -52,5 +53,5 @@ def changed_settings(topic: str, settings: TopicSettings, changes: Mapping[str, 
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         key = next(key for key, field in FIELDS.items() if field == fault["loc"][0])
-        reason = f"invalid value {fault['input']} for configuration {key}: {fault['msg']}"
+        reason = f"invalid value {fault['input']} for configuration {key}: {fault_text(fault)}"
         raise TopicSettingsError("set topic settings", topic, reason) from None

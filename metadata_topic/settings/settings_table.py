@@ -56,6 +56,7 @@ from metadata_topic.settings.topic_settings import (
     is_topic_name,
     settings_of,
 )
+from plugin.errors import fault_text
 
 N = TypeVar("N", bound=Hashable)
 V = TypeVar("V")
@@ -125,7 +126,7 @@ class Kind(Generic[N, V]):
 
 
 def _told(fault: Any) -> str:
-    return f"{'.'.join(map(str, fault['loc'])) or 'value'}: {fault['msg']}"
+    return f"{'.'.join(map(str, fault['loc'])) or 'value'}: {fault_text(fault)}"
 
 
 def _topic_name(text: str) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from plugin.errors import RemoteStorageConfigError
+from plugin.errors import RemoteStorageConfigError, fault_text
 from plugin.text_settings import TextSettings
 
 
@@ -132,6 +132,6 @@ def parse_settings(model: type[S], settings: Mapping[str, str]) -> S:
         raise RemoteStorageConfigError(
             "configure",
             key,
-            "no such setting" if unknown else first["msg"],
+            "no such setting" if unknown else fault_text(first),
             f"there are {known}" if unknown else "",
         ) from None

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
+from plugin.errors import fault_text, meant
 from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, network_of
 from plugin.text_settings import is_pythons_number
 from retention_job.cost.cost_model import PARTS, Amounts, Leader, LedLog, Rules, Tariff, Where, gateway_ratio
 
 _FILE: Final = "scenarios.toml"
 CURRENT_PRICES: Final = "current"
+_LISTED: Final = "`remote-wal scenario` lists all with their meaning"
+_STANDS_FOR: Final = {"acks": "; producers_wait=true stands for acks=all, and false for acks=1"}
 
 
 class ScenarioError(ValueError):
@@ -28,55 +31,56 @@ class ScenarioError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A cluster's load, per broker. All brokers are alike; an object has entries of all partitions that one broker
-    leads."""
+    """A cluster's load, per broker, with the meaning of each parameter. All brokers are alike; an object has entries of
+    all partitions that one broker leads."""
 
-    brokers: int
-    rate_mb_s: float
-    """Megabytes (10^6) per second that producers write to the partitions that one broker leads."""
-    interval_ms: float
-    """remote.wal.log.manager.combiner.task.interval.ms"""
-    replication_factor: int
-    remote_followers: int
-    """The number of followers of each partition in other zones than the leader."""
-    wal_hours: float
-    """The life time of an object in hours: remote.wal.retention.ms."""
-    stored_copies: float
-    """Copies of each byte on the brokers' disks."""
-    local_hours: float
-    """The hours for which a byte stays on the brokers' disks in stock Kafka."""
-    local_hours_with_wal: float
-    link_policy: LinkPolicy = LinkPolicy.COST
-    is_kept: bool | None = None
-    """Whether objects are stored even if links do not pay: for the archive, or as long as the log for a recovery. None:
-    the default, which is true with one or two replicas."""
-    zone_reads: bool = True
-    """Whether one broker of a zone reads an object for all of its zone."""
-    partitions: int = 12
-    """The number of partitions that a broker leads; their followers are spread by chance."""
-    producers_wait: bool = True
-    """Whether producers wait, as with acks=all. If none waits, objects are uploaded later, and are larger."""
-    upload_wait_ms: float = 100
-    """remote.wal.link.upload.wait.max.ms"""
-    archive_interval_ms: float = 1000
-    """remote.wal.archive.interval.ms: the upload interval of an object that is stored although links do not pay."""
-    upload_bytes: int = 4 * 1024 * 1024
-    """remote.wal.log.manager.combiner.task.upload.bytes: an object is uploaded early when it is full."""
-    pack_ratio: float = 1.0
-    """Bytes that cross zones for each inline byte, once agents have packed it."""
-    hours_per_month: float = 720
-    store: str = EXPRESS
-    """The section of the price table for the objects' store."""
-    zones: int = 3
-    """The number of zones that leaders and clients are spread over."""
-    consumer_reads: float = 1
-    """The number of times that consumers read each byte."""
-    client_request_bytes: float = 64 * 1024
-    """Record bytes of a Produce request to one leader: its batches together."""
-    client_interval_ms: float = 25
-    """How long a gateway gathers requests for one object."""
-    leaves_out: tuple[str, ...] = ()
-    """Parts of the cost that the scenario's source leaves out."""
+    brokers: Annotated[int, "The number of brokers, all alike."]
+    rate_mb_s: Annotated[
+        float,
+        "Megabytes (10^6) per second that producers write to the partitions that one broker leads.",
+    ]
+    interval_ms: Annotated[float, "remote.wal.log.manager.combiner.task.interval.ms"]
+    replication_factor: Annotated[int, "The number of replicas of each partition."]
+    remote_followers: Annotated[int, "The number of followers of each partition in other zones than the leader."]
+    wal_hours: Annotated[float, "The life time of an object in hours: remote.wal.retention.ms."]
+    stored_copies: Annotated[float, "Copies of each byte on the brokers' disks."]
+    local_hours: Annotated[float, "The hours for which a byte stays on the brokers' disks in stock Kafka."]
+    local_hours_with_wal: Annotated[float, "The same with remote WAL."]
+    link_policy: Annotated[LinkPolicy, "remote.wal.link.policy"] = LinkPolicy.COST
+    is_kept: Annotated[
+        bool | None,
+        "Whether objects are stored even if links do not pay: for the archive, or as long as the log for a "
+        "recovery. None: the default, which is true with one or two replicas.",
+    ] = None
+    zone_reads: Annotated[bool, "Whether one broker of a zone reads an object for all of its zone."] = True
+    partitions: Annotated[
+        int,
+        "The number of partitions that a broker leads; their followers are spread by chance.",
+    ] = 12
+    producers_wait: Annotated[
+        bool,
+        "Whether producers wait, as with acks=all. If none waits, objects are uploaded later, and are larger.",
+    ] = True
+    upload_wait_ms: Annotated[float, "remote.wal.link.upload.wait.max.ms"] = 100
+    archive_interval_ms: Annotated[
+        float,
+        "remote.wal.archive.interval.ms: the upload interval of an object that is stored although links do not pay.",
+    ] = 1000
+    upload_bytes: Annotated[
+        int,
+        "remote.wal.log.manager.combiner.task.upload.bytes: an object is uploaded early when it is full.",
+    ] = 4 * 1024 * 1024
+    pack_ratio: Annotated[float, "Bytes that cross zones for each inline byte, once agents have packed it."] = 1.0
+    hours_per_month: Annotated[float, "The hours of a month."] = 720
+    store: Annotated[str, "The section of the price table for the objects' store."] = EXPRESS
+    zones: Annotated[int, "The number of zones that leaders and clients are spread over."] = 3
+    consumer_reads: Annotated[float, "The number of times that consumers read each byte."] = 1
+    client_request_bytes: Annotated[
+        float,
+        "Record bytes of a Produce request to one leader: its batches together.",
+    ] = 64 * 1024
+    client_interval_ms: Annotated[float, "How long a gateway gathers requests for one object."] = 25
+    leaves_out: Annotated[tuple[str, ...], "Parts of the cost that the scenario's source leaves out."] = ()
 
     def __post_init__(self) -> None:
         for name in ("brokers", "rate_mb_s", "interval_ms", "hours_per_month", "archive_interval_ms", "upload_bytes",
@@ -280,6 +284,13 @@ class Scenario:
 _PARAMETERS: Final = tuple(parameter.name for parameter in dataclasses.fields(Workload))
 
 
+def parameter_meanings() -> dict[str, str]:
+    """Return every parameter of a workload with its meaning."""
+    hints = get_type_hints(Workload, include_extras=True)
+    meanings = {name: hints[name].__metadata__[0] for name in _PARAMETERS}
+    return {**meanings, "prices": f"{CURRENT_PRICES} for the price file, or the name of prices of scenarios.toml"}
+
+
 def scenario_names() -> dict[str, str]:
     """Return every scenario with a one-line description."""
     return {name: str(scenario.get("about", "")) for name, scenario in _read()["scenarios"].items()}
@@ -302,7 +313,7 @@ def load_scenario(name: str, overrides: Sequence[str] = (), prices_file: Path | 
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         parameter = ".".join(map(str, first["loc"])) or "parameters"
-        raise ScenarioError(f"scenario {name}: {parameter}: {first['msg']}") from None
+        raise ScenarioError(f"scenario {name}: {parameter}: {fault_text(first)}") from None
     return Scenario(
         name,
         str(raw.get("about", "")),
@@ -371,8 +382,11 @@ def _with_bases(name: str, scenarios: Mapping[str, dict[str, Any]]) -> dict[str,
 def _split(override: str) -> tuple[str, str]:
     parameter, equals, value = override.partition("=")
     parameter = parameter.strip().replace("-", "_")
-    if not equals or (parameter not in _PARAMETERS and parameter != "prices"):
-        raise ScenarioError(f"{override!r}: not parameter=value; the parameters are: prices, {', '.join(_PARAMETERS)}")
+    if not equals:
+        raise ScenarioError(f"{override!r}: not parameter=value, such as rate_mb_s=10; {_LISTED}")
+    if parameter not in (*_PARAMETERS, "prices"):
+        near = _STANDS_FOR.get(parameter) or meant(parameter, _PARAMETERS, least=0.5)
+        raise ScenarioError(f"{override!r}: no parameter has this name{near}; {_LISTED}")
     if parameter != "prices" and is_pythons_number(value):
         raise ScenarioError(f"{override!r}: {value.strip()} is no number")
     return parameter, value.strip()

@@ -54,6 +54,14 @@ def lines_of(text: str) -> set[str]:
     return set(text.splitlines())
 
 
+def test_a_wrong_value_is_told_in_our_words_alone(file: Path) -> None:
+    file.write_text(BROKER + "remote.wal.agent.peers=<the others alike>\n")
+    _, out, err = run("check", "--broker-config", file)
+    told = " ".join((out + err).split())
+    assert "remote.wal.agent.peers: '<the others alike>' is" in told
+    assert "Value error" not in told
+
+
 def test_with_the_proposed_lines_an_agent_can_start_once_they_are_filled_in(file: Path) -> None:
     code, lines, _ = run("init", "--broker-config", file)
     assert code == ExitCode.GOOD

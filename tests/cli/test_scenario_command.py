@@ -1,5 +1,6 @@
 """`remote-wal scenario`: what a workload would cost."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import build_app, is_own_error
-from retention_job.cost.scenarios import ScenarioError
+from retention_job.cost.scenarios import ScenarioError, Workload
 
 
 def invoke(*arguments: str) -> Result:
@@ -62,6 +63,25 @@ def test_the_text_tells_of_the_parameters_and_what_the_percentage_contains() -> 
     assert "30 MB/s" not in shown
     assert "without get requests and metadata" in " ".join(invoke("kip-1176").stdout.split())
     assert "22.9 % more paid" in invoke("small-recovery").stdout
+
+
+@pytest.mark.parametrize(
+    ("set_", "told"),
+    [
+        ("acks=all", "no parameter has this name; producers_wait=true stands for acks=all, and false for acks=1; "),
+        ("rate=10", "no parameter has this name (is rate_mb_s meant?); `remote-wal scenario` lists all"),
+        ("fast", "not parameter=value, such as rate_mb_s=10; `remote-wal scenario` lists all"),
+    ],
+)
+def test_a_parameter_that_does_not_exist_is_answered_by_the_one_that_does(set_: str, told: str) -> None:
+    assert told in str(invoke("today", "--set", set_).exception)
+
+
+def test_parameters_are_listed_with_their_meaning() -> None:
+    told = json.loads(invoke("--json").stdout)["parameters"]
+    assert told.keys() == {field.name for field in dataclasses.fields(Workload)} | {"prices"}
+    assert all(told.values())
+    assert "producers_wait" in invoke().stdout
 
 
 @pytest.mark.parametrize(
