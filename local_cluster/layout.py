@@ -214,7 +214,7 @@ def load_layout(directory: Path) -> ClusterLayout:
         brokers, base = int(document["brokers"]), int(document["replica_port_base"])
         return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base, str(document["network"]))
     except FileNotFoundError as error:
-        raise LayoutError(f"there is no cluster in {directory}: {LAYOUT_FILE} is missing") from error
+        raise LayoutError(f"there is no cluster in {directory}: start one by ./run cluster up") from error
     except (KeyError, TypeError, ValueError) as error:
         raise LayoutError(f"cannot read {path}: it was not written by this program: {error!r}") from error
 

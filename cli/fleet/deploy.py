@@ -6,6 +6,7 @@ The wheel has the folder `deploy` of the checkout, but for what only a checkout 
 import shutil
 import zipfile
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,7 +15,7 @@ import typer
 from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
-from cli.tables import fail, show, table, tell_json
+from cli.tables import fail, tell_json
 
 app = command_group(
     "Show, or write into a directory, units, alerts, the board, policies, a Helm chart, an Ansible role and Terraform."
@@ -46,11 +47,12 @@ def show_files(part: Part = "", json: Json = False) -> None:
     if not json and part in files:
         typer.echo((home / part).read_text(), nl=False)
         return
-    rows = [(name, PARTS[name.partition("/")[0]]) for name in files]
+    purposes = {name: PARTS[name.partition("/")[0]] for name in files}
     if json:
-        tell_json({"files": [{"file": name, "for": purpose} for name, purpose in rows]})
-    else:
-        show(table("file", "for", rows=rows))
+        tell_json({"files": [{"file": name, "for": purpose} for name, purpose in purposes.items()]})
+        return
+    for purpose, names in groupby(files, lambda name: purposes[name]):
+        typer.echo("\n".join([f"{purpose}:", *(f"  {name}" for name in names)]))
 
 
 @app.command()

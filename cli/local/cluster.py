@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from local_cluster.broker_config import AgentsMode
-    from local_cluster.cluster import ClusterStatus
+    from local_cluster.cluster import ClusterStatus, LocalCluster
 
 app = command_group("A real Kafka cluster on this machine, with or without agents.")
 
@@ -89,9 +89,11 @@ def up(
         for broker_id, keys in cluster.changed_by_hand.items():
             file = cluster.layout.server_properties(broker_id)
             console.print(f"{file}: kept as you changed it: {', '.join(keys)}", highlight=False, soft_wrap=True)
-        cluster.start()
+        _start(cluster, directory)
         status = status_of(cluster)
     _show(status, as_json)
+    if not as_json:
+        _show_next_steps(status, directory)
 
 
 @app.command()
@@ -114,6 +116,7 @@ def down(
         else:
             cluster.stop()
             end_native_store(_native_directory(directory))
+    typer.echo(f"brokers and agents are ended; {f'{directory} is removed' if remove else f'data stay in {directory}'}")
 
 
 @app.command()
@@ -125,6 +128,19 @@ def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False
     _show(found, as_json)
     if not found.healthy:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _start(cluster: "LocalCluster", directory: Path) -> None:
+    """Start the cluster. Raises WaitTimeoutError, ProcessStartError, with what to do then."""
+    from local_cluster.polling import WaitTimeoutError
+    from local_cluster.processes import ProcessStartError
+
+    try:
+        cluster.start()
+    except (WaitTimeoutError, ProcessStartError) as error:
+        logs = f"{directory}/broker-*/kafka.log and {directory}/agent-*/stdout.log"
+        told = f"{error}. What was started is stopped again; why stands in {logs}"
+        raise type(error)(f"{told}. On a busy machine, try again by the same command") from error
 
 
 def _native_directory(directory: Path) -> Path:
@@ -160,11 +176,33 @@ def _show(status: "ClusterStatus", as_json: bool) -> None:
     else:
         replicas = status.replicas
         console.print(
-            f"replicas           {replicas.partitions} partitions of {replicas.topics} topics: "
-            f"{replicas.under_replicated} under-replicated, {replicas.without_leader} without a leader",
+            f"replicas           {replicas.partitions} partitions: {replicas.under_replicated} under-replicated, "
+            f"{replicas.without_leader} without a leader",
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _show_next_steps(status: "ClusterStatus", directory: Path) -> None:
+    """Print what to do with the new cluster, in lines of at most 80 columns unless the directory's name is long."""
+    at = f" --bootstrap-server {status.bootstrap_servers.partition(',')[0]}"
+    of = "" if directory == DEFAULT_DIRECTORY else f" -d {directory}"
+    steps = [
+        ("a topic", f"./run kafka{of} topics --create --topic orders --partitions 3"),
+        ("a load", f"./run kafka{of} producer-perf --help"),
+        ("settings", f"{directory}/broker-1/server.properties, and so on"),
+        ("the end", f"./run cluster down{of}, with --remove for its data, too"),
+    ]
+    if status.agents:
+        steps[1:1] = [("its links", f"./run topics enable orders{at}")]
+        steps[3:3] = [
+            ("its way", f"./run describe --why{at}"),
+            ("all", f"./run status{at}"),
+            ("in a browser", f"http://{status.agents[0].http_listener}/"),
+        ]
+    typer.echo("\nWhat next:")
+    for what, how in steps:
+        typer.echo(f"  {what:<13}{how}")
 
 
 def _table(status: "ClusterStatus") -> "Table":

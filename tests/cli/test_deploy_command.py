@@ -26,6 +26,13 @@ def test_each_part_has_files() -> None:
     assert {one["for"] for one in told["files"]} == set(PARTS.values())
 
 
+def test_the_list_has_a_line_for_each_file_to_copy_it_from() -> None:
+    files = [one["file"] for one in json.loads(run("show", "--json").stdout)["files"]]
+    lines = run("show").stdout.splitlines()
+    assert [line.strip() for line in lines if line.startswith("  ")] == files
+    assert {line for line in lines if not line.startswith("  ")} == {f"{purpose}:" for purpose in PARTS.values()}
+
+
 def test_a_file_is_printed_as_it_is(tmp_path: Path) -> None:
     assert run("write", str(tmp_path), UNIT).exit_code == 0
     assert run("show", UNIT).stdout == (tmp_path / UNIT).read_text()

@@ -1,0 +1,83 @@
+"""`remote-wal cluster` and `kafka`: what they say before there is a cluster, when one starts, and at its end."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.local import cluster as command
+from cli.local.cluster import DEFAULT_DIRECTORY
+from cli.main import build_app
+from local_cluster.cluster import AgentStatus, BrokerStatus, ClusterStatus, LocalCluster, ReplicaSummary
+from local_cluster.layout import LayoutError
+from local_cluster.object_store import native
+from local_cluster.polling import WaitTimeoutError
+from tests.command_lines import is_command
+
+
+def status(agents: int = 3) -> ClusterStatus:
+    listeners = [f"127.0.0.1:{29_900 + number}" for number in range(3)]
+    return ClusterStatus(
+        "/somewhere",
+        "id",
+        ",".join(listeners),
+        tuple(BrokerStatus(one, 1, True, at, at) for one, at in enumerate(listeners, 1)),
+        tuple(AgentStatus(one + 1, 1, True, listeners[one], listeners[one]) for one in range(agents)),
+        ReplicaSummary(6, 108, 3, 0),
+    )
+
+
+@pytest.mark.parametrize("words", ["cluster status", "cluster down", "cluster down --remove", "kafka topics"])
+def test_without_a_cluster_the_command_that_makes_one_is_named(words: str, tmp_path: Path) -> None:
+    first, *rest = words.split()
+    at = ["-d", str(tmp_path)]
+    told = CliRunner().invoke(build_app(), [first, *at, *rest] if first == "kafka" else [first, *rest, *at])
+    assert isinstance(told.exception, LayoutError)
+    assert str(told.exception).endswith("start one by ./run cluster up")
+
+
+def test_a_cluster_that_has_started_is_shown_with_what_to_do_next_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command._show(status(), as_json=False)  # noqa: SLF001
+    command._show_next_steps(status(), DEFAULT_DIRECTORY)  # noqa: SLF001
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    steps = [line.partition("./run ")[2].partition(",")[0].split() for line in lines if "./run " in line]
+    assert len(steps) == 6
+    assert all(is_command("", words) for words in steps)
+
+
+def test_a_cluster_without_agents_has_nothing_of_theirs_among_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    command._show_next_steps(status(agents=0), Path("mine"))  # noqa: SLF001
+    shown = capsys.readouterr().out
+    assert "./run cluster down -d mine" in shown
+    assert "enable" not in shown
+
+
+def test_a_start_that_takes_too_long_says_what_it_stopped_and_which_log_to_read() -> None:
+    class Slow:
+        def start(self) -> None:
+            raise WaitTimeoutError("not within 120 s: brokers are registered")
+
+    with pytest.raises(WaitTimeoutError, match=r"120 s.*is stopped again.*mine/broker-\*/kafka.log.*try again"):
+        command._start(Slow(), Path("mine"))  # type: ignore[arg-type]  # noqa: SLF001
+
+
+@pytest.mark.parametrize(("options", "end"), [([], "data stay in {}"), (["--remove"], "{} is removed")])
+def test_the_end_says_what_became_of_the_data(
+    options: list[str], end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cluster:
+        def stop(self) -> None: ...
+
+        def kill_all(self) -> None: ...
+
+    monkeypatch.setattr(LocalCluster, "open", lambda _directory: Cluster())
+    monkeypatch.setattr(native, "end_native_store", lambda _directory: None)
+    directory = tmp_path / "mine"
+    directory.mkdir()
+    told = CliRunner().invoke(build_app(), ["cluster", "down", "-d", str(directory), *options])
+    assert told.stdout == f"brokers and agents are ended; {end.format(directory)}\n"
+    assert directory.exists() is not bool(options)

@@ -1,0 +1,47 @@
+"""The clone's `./run`: one set-up at a time, and what it leaves behind."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.package.bare_environment import ROOT
+
+
+def set_up(clone: Path) -> None:
+    """A clone that is set up already: its command prints its arguments."""
+    for name in ("run", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, clone / name)
+    command = clone / ".venv/bin/remote-wal"
+    command.parent.mkdir(parents=True)
+    command.write_text('#!/bin/sh\necho "$@"\n')
+    command.chmod(0o755)
+    wanted = b"".join((clone / name).read_bytes() for name in ("requirements.lock", "pyproject.toml"))
+    told = hashlib.sha256(wanted + str(clone.resolve()).encode()).hexdigest()
+    (clone / ".venv/installed").write_text(f"{told}  -\n")
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="not here: flock")
+def test_a_second_start_during_set_up_says_what_it_waits_for(tmp_path: Path) -> None:
+    set_up(tmp_path)
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with subprocess.Popen(
+        [tmp_path / "run", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as second:
+        assert second.stderr is not None
+        assert "waiting for it" in second.stderr.readline()
+        os.close(held)
+        out, _ = second.communicate(timeout=60)
+    assert (out, second.returncode) == ("--help\n", 0)
+    alone = subprocess.run([tmp_path / "run", "--help"], capture_output=True, text=True, check=True)
+    assert (alone.stdout, alone.stderr) == ("--help\n", "")
+
+
+def test_the_directory_of_cluster_up_is_no_change_of_the_tree() -> None:
+    ignored = ["git", "-C", str(ROOT), "check-ignore", "-q", ".remote-wal-cluster/cluster.json"]
+    assert subprocess.run(ignored, check=False).returncode == 0
