@@ -28,9 +28,9 @@ _WAYS: Final = {
     "today": "today",
     "client_rack": "client.rack alone",
     "packing": "packing alone",
-    "links": "links",
-    "links_and_client_rack": "links, client.rack",
-    "gateway": "links, gateway",
+    "links": "agents",
+    "links_and_client_rack": "agents, client.rack",
+    "gateway": "agents, gateway",
 }
 
 
@@ -208,7 +208,7 @@ def _why_inline(row: dict[str, Any]) -> str:
 _COLUMNS: Final = (
     "topic", ">produced", ">read", *(f">{name}" for name in _WAYS.values()), ">packed", ">linked",
 )  # fmt: skip
-_LESS_NEEDED: Final = ("read", "packing alone", "client.rack alone", "packed", "links, client.rack", "links, gateway")
+_LESS_NEEDED: Final = ("read", "packing alone", "client.rack alone", "packed", "agents, client.rack", "agents, gateway")
 """Columns that a narrow terminal does without, the first ones first: the table of all topics has them, too."""
 
 
@@ -222,11 +222,13 @@ def _summary(document: dict[str, Any]) -> "list[list[str]]":
 
 def _told(document: dict[str, Any]) -> list[str]:
     prices, mb_s, size = document["prices"], document["break_even_mb_s"], document["break_even_bytes"]
+    is_packed = document["total"]["pack_ratio"] < 1
+    beside = ", as inline records are packed" if is_packed else ""
     pays = "Links never pay at these prices." if size is None else (
-        f"Links pay from {size / 1e3:,.0f} KB an object, that is from {mb_s:.2f} MB/s for each broker."
+        f"Links pay from {size / 1e3:,.0f} KB an object{beside}, that is from {mb_s:.2f} MB/s for each broker."
     )  # fmt: skip
     return [
-        pays,
+        f"By agents: links where they cost less, else inline{' and packed' if is_packed else ''}. {pays}",
         *_told_rates(document["prometheus"]),
         f"From {document['sampled_s']:,.0f} s of {document['brokers']} brokers in {document['zones']} zones. Prices: "
         f"{prices['provider']}, {prices['store']}, confirmed {prices['confirmed']} ({prices['source']}); --prices "
@@ -261,9 +263,7 @@ def _print(found: "Estimate", document: dict[str, Any]) -> None:
     shown = document["topics"][:_MOST_TOPICS]
     rows = [_cells(row, tells_rate=tells_rate) for row in (*shown, document["total"])]
     made = fitted(*_COLUMNS, rows=rows, drop=_LESS_NEEDED, title="By topic and month: bytes, and dollars by each way")
-    reasons = [
-        f"{row['topic']} goes inline, of what is moved a month: {why}" for row in shown if (why := _why_inline(row))
-    ]
+    reasons = [f"{row['topic']}: inline a month, by reason: {why}" for row in shown if (why := _why_inline(row))]
     if (more := len(found.topics) - _MOST_TOPICS) > 0:
         made.caption = f"and {more:,} more topics, all in the total"
     show(

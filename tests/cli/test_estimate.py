@@ -75,7 +75,13 @@ def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_ar
     monkeypatch.setenv("COLUMNS", "200")
     page = tmp_path / "estimate.html"
     told = run("--page", str(page), "--acks", "1").stdout
-    for text in ("orders", "client.rack alone", "links, gateway", "Links pay from 34 KB an object", "0.51 MB/s"):
+    for text in (
+        "orders",
+        "client.rack alone",
+        "agents, gateway",
+        "By agents: links where they cost less, else inline. Links pay from 34 KB an object",
+        "0.51 MB/s",
+    ):
         assert text in told
     assert "Prices: AWS, s3_express, confirmed " in told.replace("\n", " ")
     written = page.read_text()
@@ -84,7 +90,7 @@ def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_ar
         "Links pay from 34 KB an object",
         "costs <b>$691.20</b> a month today",
         "<th>produced a month</th>",
-        "<th>links, $ a month</th>",
+        "<th>agents, $ a month</th>",
         "prefers-color-scheme: dark",
     ):
         assert text in written
@@ -101,7 +107,7 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_none(
     assert max(map(len, lines[begin:])) <= columns
     assert "…" not in told
     head = lines[begin + 1]
-    assert [name in head for name in ("topic", "produced", "today", "links", "linked")] == [True] * 5
+    assert [name in head for name in ("topic", "produced", "today", "agents", "linked")] == [True] * 5
     assert ("packing alone" in head) is is_whole
 
 

@@ -355,7 +355,9 @@ def test_what_a_policy_does_is_told_by_what_agents_have_measured() -> None:
         {"link_round_ms": None, "break_even_bytes": None},
     ]
     told = topics_module.what_it_does("cost", agents)
-    assert told.startswith("cost: links where objects, from 33 KB on, pay on the average. acks=all producers")
-    assert "wait about 14 ms for a round" in told
+    assert told.startswith(
+        "cost: links where objects, from 33 KB on as records pack now, pay on the average. acks=all producers"
+    )
+    assert "wait about 14 ms, with small batches up to five times as long" in told
     assert topics_module.what_it_does("always", []).startswith("always: links for every byte, whatever it costs.")
     assert "a PUT and a GET" in topics_module.what_it_does("cost", [])
