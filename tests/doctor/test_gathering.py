@@ -315,7 +315,10 @@ def test_names_are_resolved_by_the_hosts_file_of_the_brokers_own_java(
     assert broker_hosts((log_dir,)) is None
     at = (log_dir / ".lock").stat()
     name = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
-    with subprocess.Popen(["sh", "-c", "read x", f"-Djdk.net.hosts.file={hosts}"], stdin=subprocess.PIPE) as broker:
+    command = ["sh", "-c", "echo; read x", f"-Djdk.net.hosts.file={hosts}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        broker.stdout.readline()  # then its command line is in /proc
         locks.write_text(f"1: POSIX  ADVISORY  WRITE {broker.pid} {name} 0 EOF\n")
         found = broker_hosts((log_dir,))
         broker.communicate()
