@@ -25,7 +25,7 @@ _STORES = {
 _PICTURE = """
   the leader's zone                                                  two followers' zones
  ┌────────────────────┐                                             ┌────────────────────┐
- │ broker     agent ──┼────────── links: [crossed.] ───────────────▶│ agents     brokers │
+ │ broker     agent ──┼───── links, packed records: [crossed.] ────▶│ agents     brokers │
  └──────────────┬─────┘                                             └───▲────────────────┘
                 │                 ┌──────────────────┐                  │
                 └── [put.....] ──▶│  object storage  ├─── [get.....] ───┘
@@ -127,11 +127,12 @@ def _money(report: Report) -> "RenderableType":
     crossed = [(one.zone_bytes.with_links, one.zone_bytes.stock) for one in columns]
     costs = [one.cost_per_gb for one in columns]
     row("producers wrote", (_megabytes(traffic.produced_bytes) for traffic in columns))
-    row("crossed zones", (_coloured(_megabytes(ours), ours, stock) for ours, stock in crossed))
+    row("followers got, in two copies", (_megabytes(one.linked_bytes + one.inline_bytes) for one in columns))
+    row("  as links", (f"{_megabytes(one.linked_bytes)}, {_percent(one.link_share)}" for one in columns))
+    row("  inline, packed on the way", (_megabytes(one.inline_bytes) for one in columns))
+    row("crossed zones, all told", (_coloured(_megabytes(ours), ours, stock) for ours, stock in crossed))
     row("  stock Kafka would have sent", (_megabytes(traffic.zone_bytes.stock) for traffic in columns), "red")
     row("  left of it", (_percent(traffic.zone_bytes.ratio) for traffic in columns))
-    row("followers' bytes sent as links", (_percent(traffic.link_share) for traffic in columns))
-    row("inline bytes packed", (_packed(traffic) for traffic in columns))
     row("objects, of mean size", map(_objects, columns))
     row("PUT / GET requests", (f"{traffic.requests['put']:,} / {traffic.requests['get']:,}" for traffic in columns))
     table.add_section()
@@ -144,14 +145,9 @@ def _money(report: Report) -> "RenderableType":
     return _captioned(
         table,
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
-        "A small load (paced) gains nothing: an object would cost more than it saves, so most bytes go inline, "
-        "packed, and are in no object.",
+        "For a small load (paced) an object would cost more than it saves, so most bytes go inline, and packing saves. "
+        "What producers and consumers send across zones themselves is in neither bill.",
     )
-
-
-def _packed(traffic: Traffic) -> str:
-    before, after = traffic.packed_bytes["before"], traffic.packed_bytes["after"]
-    return f"{_megabytes(before)} to {_megabytes(after)}" if after else "none"
 
 
 def _records(report: Report) -> "Table":

@@ -68,7 +68,7 @@ class Traffic:
     """Record bytes that followers were given as links, once per follower."""
     inline_bytes: int
     packed_bytes: Mapping[str, int]
-    """Of records that crossed inline and packed: "before" and "after"."""
+    """Of records that crossed inline and packed, to followers and between agents for clients: "before" and "after"."""
     objects: int
     requests: Mapping[str, int]
     """By operation, "put" and "get"."""
