@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 from cli.local import cluster as command
 from cli.local.cluster import DEFAULT_DIRECTORY
 from cli.main import build_app
-from local_cluster.cluster import AgentStatus, BrokerStatus, ClusterStatus, LocalCluster, ReplicaSummary
+from local_cluster.cluster import AgentStatus, BrokerStatus, ClusterStatus, LocalCluster
+from local_cluster.cluster_admin import ReplicaSummary
 from local_cluster.layout import LayoutError
 from local_cluster.object_store import native
 from local_cluster.polling import WaitTimeoutError

@@ -177,7 +177,8 @@ def test_of_a_dead_agent_it_is_said_whether_its_broker_is_replicated_past_it(
         failure = None if ago == 0.5 else "refused"
         return {"2": {"answered_s_ago": ago, "failure": failure, "is_bypassed": False, "has_bypass": has_bypass}}
 
-    pages = {1: page(1) | {"peers": heard(*seen[1])}, 2: OSError("refused"), 3: page(3) | {"peers": heard(*seen[3])}}
+    pages: dict[int, dict[str, Any] | OSError] = {one: page(one) | {"peers": heard(*seen[one])} for one in (1, 3)}
+    pages[2] = OSError("refused")
     told = shown(monkeypatch, pages).stdout.splitlines()
     [line] = [line for line in told if line.startswith("broker 2: its agent does not answer")]
     assert consequence in line
