@@ -118,7 +118,7 @@ def _print(findings: "list[Finding]") -> None:
     console = plain_console()
     for level in (Level.ERROR, Level.WARNING, Level.UNKNOWN, Level.INFORMATION):
         for head, found, changes in _merged([one for one in findings if one.level is level]):
-            console.print(Text(f"{level}: {head}", style=_COLOURS[level]), soft_wrap=True)
+            console.print(Text(_indented(f"{level}: ", head, console.width), style=_COLOURS[level]), soft_wrap=True)
             for mark, text in (("  ", found), *(("  → ", change) for change in changes)):
                 console.print(_indented(mark, text, console.width), soft_wrap=True)  # no path or key is broken
     for one in findings:

@@ -131,15 +131,17 @@ def test_a_cause_that_kept_many_checks_from_being_made_is_told_once(
         Finding("agent-peers", Level.UNKNOWN, f"those known answer; whether all are there: {cause}"),
         Finding("clock-store", Level.UNKNOWN, "no object was listed"),
         Finding("topics-visible", Level.UNKNOWN, cause),
+        Finding("metadata-topic-retention", Level.UNKNOWN, cause),
     ]
     shown = diagnosed(monkeypatch, tmp_path, findings)
-    assert shown[:4] == [
-        "unknown: 3 checks could not be made: link-policy, agent-peers, topics-visible",
+    assert shown[:5] == [
+        "unknown: 4 checks could not be made: link-policy, agent-peers, topics-visible,",
+        "         metadata-topic-retention",
         f"  {cause}",
         "unknown: clock-store",
         "  no object was listed",
     ]
-    assert shown[-1] == "4 unknown, 1 ok"
+    assert shown[-1] == "5 unknown, 1 ok"
 
 
 ODD = ("orders-[a-z]{2}-[0-9]+", "logs[/.-]prod", "[fe80::1]:19095", "[bold]", "a:warning:b")
