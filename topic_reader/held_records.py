@@ -5,6 +5,7 @@ records. Of a transaction, records are restored only if its commit is among what
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from kafka_log.plain_records import PlainRecord
 from kafka_log.record_batch import RecordBatchHeader, scan_batches, verify_batches
@@ -21,39 +22,62 @@ from topic_reader.stored_log import LostRange, StoredBatch
 _NO_END = 2**63
 
 
+_Log = Sequence[RemoteWalLogSegmentMetadata]
+"""What is held of one log, by offset."""
+
+
+def held_logs(store: RemoteWalMetadataStore, partition: TopicIdPartition) -> list[list[RemoteWalLogSegmentMetadata]]:
+    """Return the metadata store's `held_runs` by the log that had them, the oldest first.
+
+    A loss ends a log: newer leader epochs wrote other records from there on, which may be lost as well. So does an
+    epoch that begins below the end of an older one, as nobody knows which of the two the log had.
+    """
+    ended_by = {loss.leader_epoch for loss in store.local_losses().get(partition, ())}
+    logs: list[list[RemoteWalLogSegmentMetadata]] = []
+    epoch = end = -1
+    for run in store.held_runs(partition):
+        entry, before = run.entry, epoch
+        epoch = entry.leader_epoch
+        if not logs or (before < epoch and (entry.first_offset < end or any(before < by <= epoch for by in ended_by))):
+            logs.append([])
+            end = -1
+        logs[-1].append(run)
+        end = max(end, entry.last_offset + 1)
+    return logs
+
+
 def held_records(
-    storage: RemoteWalStorageManager,
-    runs: Sequence[RemoteWalLogSegmentMetadata],
-    left_out: Callable[[int], None],
+    storage: RemoteWalStorageManager, logs: Sequence[_Log], left_out: Callable[[int], None]
 ) -> Iterator[PlainRecord]:
-    """Yield all held records, each offset once, ascending; before the first, every batch was decoded once.
+    """Yield all records of these logs, each log's offset once, ascending; before the first, every batch was decoded.
 
     So damaged bytes and missing codecs end it before anything is restored. `left_out` is called with how many records
     belong to transactions whose end is not held. Raises RemoteStorageError, UnusableRunError, CorruptBatchError,
-    MalformedMessageError. `runs` are the metadata store's `held_runs`.
+    MalformedMessageError.
     """
-    for batch in _batches(storage, runs):
+    for batch in (batch for log in logs for batch in _batches(storage, log)):
         for _ in batch.records():
             pass
-
-    def again(offset: int) -> Iterator[StoredBatch]:
-        return (batch for batch in _batches(storage, runs) if batch.header.base_offset >= offset)
-
-    pieces = _pieces(storage, runs)
-    for batch in committed(pieces, again, _NO_END, lambda _first, records, _lost: left_out(records)):
-        yield from batch.records()
-
-
-def _batches(storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSegmentMetadata]) -> Iterator[StoredBatch]:
-    return (piece for piece in _pieces(storage, runs) if isinstance(piece, StoredBatch))
+    for log in logs:
+        for batch in committed(
+            _pieces(storage, log),
+            partial(_batches, storage, log),
+            _NO_END,
+            lambda _first, count, _lost: left_out(count),
+        ):
+            yield from batch.records()
 
 
-def _pieces(
-    storage: RemoteWalStorageManager, runs: Sequence[RemoteWalLogSegmentMetadata]
-) -> Iterator[StoredBatch | LostRange]:
+def _batches(storage: RemoteWalStorageManager, log: _Log, from_offset: int = 0) -> Iterator[StoredBatch]:
+    for piece in _pieces(storage, log):
+        if isinstance(piece, StoredBatch) and piece.header.base_offset >= from_offset:
+            yield piece
+
+
+def _pieces(storage: RemoteWalStorageManager, log: _Log) -> Iterator[StoredBatch | LostRange]:
     """Yield the batches, and what is not held between two runs. Within a run, only compaction left offsets out."""
     next_offset = 0
-    for run in runs:
+    for run in log:
         entry = run.entry
         if entry.last_offset < next_offset:
             continue

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kafka_log.plain_records import PlainRecord
     from kafka_log.topic_partition import TopicIdPartition
     from metadata_topic.topic.topic_session import TopicSession
-    from plugin.segment_metadata import RemoteWalLogSegmentMetadata
 
 app = command_group("Records that a log lost, and object storage still holds.")
 _TIMEOUT_S = 30.0
@@ -54,7 +53,7 @@ def list_held(topic: Topic, partition: Partition, where: BrokersCluster, json: J
     with _opened(topic, partition, where) as held:
         rows = [
             (run.entry.first_offset, run.entry.last_offset, run.entry.leader_epoch, str(run.combined_segment_id))
-            for run in held.runs
+            for run in held.session.store.held_runs(held.partition)
         ]
     code = ExitCode.FINDINGS if rows else ExitCode.GOOD
     if json:
@@ -76,11 +75,12 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
     snappy or lz4 need remote-wal[report]; nothing is appended unless all can be decoded. Exits with 1 if records
     were left out or changed: of transactions whose end is not held, or with header keys that are not UTF-8.
     """
-    from topic_reader.held_records import held_records
+    from topic_reader.held_records import held_logs, held_records
 
     undecided: list[int] = []
     with _opened(topic, partition, where) as held:
-        records = held_records(held.stores.storage, held.runs, undecided.append)
+        logs = held_logs(held.session.store, held.partition)
+        records = held_records(held.stores.storage, logs, undecided.append)
         appended, odd_keys, faults = produce(held.stores.client, topic, partition, records)
     typer.echo(f"{appended:,} records were appended to {topic}-{partition}")
     if faults:
@@ -151,10 +151,6 @@ class _Held:
     stores: OpenStores
     partition: "TopicIdPartition"
     session: "TopicSession"
-
-    @property
-    def runs(self) -> "list[RemoteWalLogSegmentMetadata]":
-        return self.session.store.held_runs(self.partition)
 
 
 @contextmanager

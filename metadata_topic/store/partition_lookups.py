@@ -163,8 +163,7 @@ class PartitionLookups:
     def held_runs(self, topic_id_partition: TopicIdPartition) -> list[RemoteWalLogSegmentMetadata]:
         """Return the runs of a partition's local losses that objects hold and nobody has given up.
 
-        They are sorted by offset, the newest leader epoch first. Offsets are those that are held; positions are of the
-        whole entry.
+        They are sorted by leader epoch and offset. Offsets are those that are held; positions are of the whole entry.
         """
         losses = self.local_losses()
         found: list[RemoteWalLogSegmentMetadata] = []
@@ -175,7 +174,7 @@ class PartitionLookups:
                         key = (topic_id_partition, epoch)
                         for state in (FINISHED, DELETING):
                             found += self._held(self._runs(key, loss.from_offset, NO_END, state), key, loss)
-        return sorted(set(found), key=lambda view: (view.entry.first_offset, -view.entry.leader_epoch))
+        return sorted(set(found), key=lambda view: (view.entry.leader_epoch, view.entry.first_offset))
 
     def _held(
         self, runs: list[_Run], key: PartitionAndEpoch, loss: DeclaredGap

@@ -240,7 +240,7 @@ class LedGaps:
                 {
                     "topic": status.topic,
                     "partition": status.partition,
-                    "from_offset": runs[0].entry.first_offset,
+                    "from_offset": min(run.entry.first_offset for run in runs),
                     "to_offset": max(run.entry.last_offset for run in runs) + 1,
                     "restore": f"remote-wal held restore {status.topic} {status.partition}",
                     "give_up": f"remote-wal held give-up {status.topic} {status.partition}",

@@ -16,7 +16,7 @@ from rlm.lifecycle.gap_declarations import LedGaps
 from rlm.lifecycle.release import ClusterView, Release, ReleaseJudge, Tiers
 from rlm.write_path.core.led_partition import PartitionStatus
 from tests.rlm.test_failover import B1, B3, OTHER, PARTITION, dead, led_by, uploaded
-from topic_reader.held_records import give_up
+from topic_reader.held_records import give_up, held_logs
 
 AGAIN = LeaderEpochs([(0, 0), (2, 300)])
 """The log after the power cut; its broker leads again."""
@@ -120,6 +120,18 @@ def test_an_entry_of_a_newer_epoch_or_beside_the_range_is_not_held() -> None:
     for sequence, (epoch, first, last) in enumerate([(2, 300, 400), (0, 200, 299), (0, 400, 500), (1, 290, 310)]):
         uploaded(store, B1, sequence, (TopicIdPartition(*PARTITION), epoch, first, last))
     assert [(run.entry.first_offset, run.entry.last_offset) for run in store.held_runs(PARTITION)] == [(300, 310)]
+
+
+def test_what_each_of_two_losses_took_stays_a_log_of_its_own() -> None:
+    store, _ = lost()
+    uploaded(store, B1, 2, (PARTITION, 1, 400, 449))  # of the first log, led once more
+    agent = Told(B1, store)
+    assert agent.planner.plan(PARTITION, AGAIN, 0, LED_AGAIN) == []
+    uploaded(store, B1, 3, (PARTITION, 2, 300, 509), (PARTITION, 3, 505, 520))
+    twice_cut = LeaderEpochs([(0, 0), (2, 300), (4, 500)])
+    assert agent.planner.plan(PARTITION, twice_cut, 0, led_by(*5 * [B1])) == []
+    held = [[(run.entry.leader_epoch, run.entry.first_offset) for run in log] for log in held_logs(store, PARTITION)]
+    assert held == [[(0, 300), (1, 400)], [(2, 500)], [(3, 505)]]
 
 
 def test_what_the_shortened_log_has_itself_is_neither_held_nor_given_up() -> None:

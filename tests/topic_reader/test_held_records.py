@@ -40,10 +40,10 @@ class Objects:
     ) -> bytes:
         return self.content[segment_id][start:end]
 
-    def holds(self, raw: bytes, first: int, last: int) -> RemoteWalLogSegmentMetadata:
+    def holds(self, raw: bytes, first: int, last: int, epoch: int = 0) -> RemoteWalLogSegmentMetadata:
         segment_id = CombinedSegmentId(1, 1, len(self.content))
         self.content[segment_id] = raw
-        entry = RemoteLogSegmentMetadataEntry(ORDERS, 0, first, last, 0, len(raw), 0)
+        entry = RemoteLogSegmentMetadataEntry(ORDERS, epoch, first, last, 0, len(raw), 0)
         return RemoteWalLogSegmentMetadata(segment_id, entry, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 
 
@@ -52,7 +52,7 @@ def restored(objects: Objects, runs: Sequence[RemoteWalLogSegmentMetadata]) -> l
 
 
 def held(objects: Objects, runs: Sequence[RemoteWalLogSegmentMetadata], left_out: list[int]) -> Iterator[PlainRecord]:
-    return held_records(cast(RemoteWalStorageManager, objects), runs, left_out.append)
+    return held_records(cast(RemoteWalStorageManager, objects), [runs], left_out.append)
 
 
 def test_each_lost_record_is_restored_once_and_none_that_the_log_has() -> None:
@@ -77,6 +77,17 @@ def test_of_a_transaction_only_what_was_committed_is_restored(marker: bytes, exp
         + batch(3, payload=b"open", attributes=TRANSACTIONAL, producer_id=7)
     )
     assert restored(objects, [objects.holds(raw, 0, 3)]) == expected
+
+
+def test_what_two_logs_lost_at_the_same_offsets_is_restored_of_both() -> None:
+    """No marker in the newer log decides about a transaction of the older one."""
+    objects = Objects()
+    older = objects.holds(batch(5, payload=b"first") + of_transaction(6, b"open"), 5, 6)
+    newer = objects.holds(batch(5, payload=b"second") + batch(6) + end(7, COMMIT), 5, 7, epoch=2)
+    left_out: list[int] = []
+    records = held_records(cast(RemoteWalStorageManager, objects), [[older], [newer]], left_out.append)
+    assert [(record.offset, record.value) for record in records] == [(5, b"first"), (5, b"second"), (6, b"x")]
+    assert left_out == [1]
 
 
 def test_a_transaction_whose_marker_is_not_held_is_left_out_and_told() -> None:
