@@ -48,8 +48,8 @@ def test_batches_and_streams_give_each_record_once_with_the_columns_of_kafkas_so
     ]
     assert [(one.key, one.value) for one in rows[3].headers] == [("h", b"1"), ("h", None)]
     assert (rows[0].topic, rows[0].partition, rows[0].timestampType, rows[0].headers) == ("orders", 0, 0, None)
-    narrow = read.option("columns", "offset").option("startingTimestamp", str(BASE_MS + 7))
-    narrow = narrow.option("endingOffsets", json.dumps({"orders": {"0": 12}}))
+    wanted = {"startingTimestamp": str(BASE_MS + 7), "endingOffsets": json.dumps({"orders": {"0": 12}})}
+    narrow = spark.read.format("remote_wal").options(**options(ruins), **wanted, columns="offset")
     assert [row.asDict() for row in narrow.load().collect()] == [{"offset": number} for number in range(7, 12)]
 
     # A stream goes on where its checkpoint ends, whatever was stored meanwhile.
