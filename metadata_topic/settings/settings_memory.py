@@ -8,10 +8,11 @@ Theory. While the topic is the one that is remembered, and whole, it counts alon
 the memory counts as well: a value of it counts if the topic has none under its key, or an older one. Agents write such
 values into the topic again (`restorations`), each with its place in the lost topic. So agents that knew the lost topic
 up to different offsets agree, whoever comes first, and a new record is newer than all that is restored, unless it would
-have yielded to it in the lost topic. An agent that had read the lost topic further than another one also removes what
-that one restored and had been removed since. Once the topic has all that the memory has, the agent notes so in the
-topic (`RESTORED`), and the topic counts alone again:
-also for agents that come back later, and read the lost topic less far.
+have yielded to it in the lost topic. Places also say how many losses their topic had noted (`RESTORED`), which orders
+what two lost topics had, for agents that were away while one of them was restored. An agent that had read the lost
+topic further than another one also removes what that one restored and had been removed since. Once the topic has all
+that the memory has, the agent notes so in the topic (`RESTORED`), and the topic counts alone again: also for agents
+that come back later, and read the lost topic less far.
 
 A record that does not count may come behind one that does, which compaction would remove. Agents then write the one
 that counts again.
@@ -192,7 +193,7 @@ class SettingsMemory:
 
     def _put(self, key: Key, row: _Row) -> None:
         known = self._now.rows.get(key)
-        if row.is_restored and known is not None and (row.place, row.value) == (known.place, known.value):
+        if row.is_restored and known is not None and (row.place[:3], row.value) == (known.place[:3], known.value):
             row = known  # several agents restore the same
         elif known is not None and self._yields(key, row, known):
             self._superseded[key] = self._now.end - 1
@@ -210,9 +211,13 @@ class SettingsMemory:
     def _is_newer(self, key: Key, row: _Row, than: _Row) -> bool:
         """Whether a restored or remembered value replaces one that the topic has."""
         place = row.place
+        if key[0] is RESTORED and key[1] != self._now.topic and isinstance(row.value, int):  # who knew more, counts
+            return not isinstance(than.value, int) or row.value > than.value
         is_of_now = self._cut is not None and not than.is_restored and than.place.offset >= self._cut
         if place.topic == than.place.topic and not is_of_now:
             return _rank(key, row) > _rank(key, than)
+        if than.is_restored and place.losses != than.place.losses:
+            return place.losses > than.place.losses
         if None not in (row.value, than.value) and key[0].yields(than.value, row.value):
             return True  # an agent that did not know the own value wrote what the topic inherits
         return place.topic == self._now.topic and than.is_restored
@@ -226,7 +231,12 @@ class SettingsMemory:
             rows |= self._lacking()
             for key in self._removed():
                 del rows[key]
-        return {key: row for key, row in rows.items() if row.value is not None or row.place.is_unread}
+        losses = _losses(rows)
+        return {
+            key: row if row.is_restored else row._replace(place=row.place._replace(losses=losses))
+            for key, row in rows.items()
+            if row.value is not None or row.place.is_unread
+        }
 
     def _lacking(self) -> dict[Key, _Row]:
         """Return the remembered values that the topic lacks, or has older.
@@ -250,10 +260,16 @@ class SettingsMemory:
             for key, row in self._now.rows.items()
             if row.is_restored
             and row.value is not None
-            and row.place.topic == self._before.topic
-            and row.place.offset < self._before.end
+            and row.place.offset < self._known_of(row.place.topic)
             and key not in self._before.rows
         ]
+
+    def _known_of(self, topic: str) -> int:
+        """Return up to where the memory knows what became of a lost topic's values, the last or an earlier one."""
+        if topic == self._before.topic:
+            return self._before.end
+        noted = self._before.rows.get((RESTORED, topic))
+        return noted.value if noted is not None and isinstance(noted.value, int) else 0
 
     def table(self, *, is_read: bool) -> SettingsTable:
         """Return the values that count; until the topic was read to its end once (`is_read`), those that are
@@ -316,7 +332,7 @@ class SettingsMemory:
                 for key, offset in self._superseded.items()
             }
             if self._is_lost:
-                gone = Place(self._before.topic, self._before.end - 1)
+                gone = Place(self._before.topic, self._before.end - 1, losses=_losses(self._before.rows))
                 found |= self._lacking() | {key: _Row(None, gone, is_restored=True) for key in self._removed()}
                 if not found:
                     return {RESTORED.key(self._before.topic): RESTORED.encode(self._known_end())}
@@ -399,6 +415,10 @@ def _rank(key: Key, row: _Row) -> tuple[int, bool, int]:
     """Return what decides between values that one topic had under a key."""
     strictness = 0 if row.value is None else key[0].strictness(row.value)
     return row.place.offset, not row.place.is_unread, strictness
+
+
+def _losses(rows: Collection[Key]) -> int:
+    return sum(kind is RESTORED for kind, _ in rows)
 
 
 def _are_two(topic: str, other: str) -> bool:

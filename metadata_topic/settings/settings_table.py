@@ -78,6 +78,8 @@ class Place(NamedTuple):
     offset: int
     is_unread: bool = False
     """Whether that record could not be read, so that the value stands for it: the record itself counts if known."""
+    losses: int = 0
+    """How many losses of earlier topics that topic had noted: of two topics' values, those of more losses are newer."""
 
 
 @with_config(AS_READ)
