@@ -48,6 +48,7 @@ from metadata_topic.settings.settings_records import (
 )
 from metadata_topic.settings.topic_settings import (
     AS_READ,
+    FILE,
     INTERNAL_TOPICS,
     AgentRegistration,
     TopicSettings,
@@ -264,12 +265,13 @@ class SettingsTable:
             return None
         if topic in self._by_pattern:
             return self._by_pattern[topic]
-        found = self._strictest(topic)
+        found = self.strictest(topic)
         if len(self._by_pattern) < _MOST_NAMES:  # clients ask for names that are no topic's
             self._by_pattern[topic] = found
         return found
 
-    def _strictest(self, topic: str) -> TopicSettings | None:
+    def strictest(self, topic: str) -> TopicSettings | None:
+        """Return the settings of the strictest pattern that matches; None if none does."""
         matching = [pattern for pattern in self.patterns if is_match(pattern, topic)]
         if not matching:
             return None
@@ -287,4 +289,11 @@ def table_of(values: Mapping[Key, object]) -> SettingsTable:
         if kind is PATTERNS and isinstance(value, TopicSettings):
             value = replace(value, origin=f"pattern {name}")
         found[kind.field][name] = value
-    return SettingsTable(**cast(Any, {field: MappingProxyType(its) for field, its in found.items()}))
+    table = SettingsTable(**cast(Any, {field: MappingProxyType(its) for field, its in found.items()}))
+    # Who wrote these from the file knew no pattern: the settings topic had lost it, or it is new.
+    outdated = {
+        topic: replace(by_pattern, topic_id=one.topic_id)
+        for topic, one in (table.topics.items() if table.patterns else ())
+        if one.origin == FILE and (by_pattern := table.strictest(topic)) is not None
+    }
+    return replace(table, topics=MappingProxyType({**table.topics, **outdated})) if outdated else table

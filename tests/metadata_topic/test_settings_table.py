@@ -176,6 +176,7 @@ def test_a_topic_without_a_record_is_treated_by_the_strictest_pattern_that_match
     own = replace(ON, topic_id=OLD)
     table, _ = _read(
         *(record(at, PATTERNS, pattern, its) for at, (pattern, its) in enumerate(patterns.items())),
+        record(8, TOPICS, "pay-file", TopicSettings(enable=True, origin=FILE, topic_id=NEW)),
         record(9, TOPICS, "payments-old", own),
     )
 
@@ -185,6 +186,7 @@ def test_a_topic_without_a_record_is_treated_by_the_strictest_pattern_that_match
     assert of("payments-new") == replace(patterns["pay.*"], origin="pattern pay.*")
     assert of("payments-old", OLD) == of("payments-old", None) == own
     assert of("payments-old") == of("payments-new"), "it was made again"
+    assert of("pay-file") == replace(of("pay-new") or ON, topic_id=NEW), "who read the file knew no pattern"
     assert of("off-1") == TopicSettings(origin="pattern off-.*")
     assert (of("orders"), of("__consumer_offsets")) == (None, None)
     assert table.is_any_durable
