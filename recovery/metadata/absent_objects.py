@@ -18,6 +18,7 @@ from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, AgentsRetention
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.store.held_records import HeldRecords
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.archive.archived_topics import ArchiveTier
 from rlm.lifecycle.cluster_observer import ClusterObserver, with_wal_retention
@@ -53,7 +54,9 @@ def agents_judges(
         table = _settings(client, state_directory)
         names = () if table is None else tuple(table.topics)
         observation = ClusterObserver(client, broker_id, TopicWatch(0)).observe(topics, names, wall_ms)
-        held = {partition: losses for store in known for partition, losses in store.local_losses().items()}
+        held = HeldRecords()
+        for store in known:
+            held.add(loss for losses in store.local_losses().values() for loss in losses)
         starts = _highest(LogStarts(store).told(observation.view.log_start) for store in known)
 
         def is_archived(topic: TopicId) -> bool:
@@ -65,7 +68,9 @@ def agents_judges(
             tiers.append(TieredStorageTier(tier, _ReadOnce(), LogEpochs(lambda _: None, monotonic)))
         agents = ALL_AS_BEFORE if table is None else AgentsRetention.registered(table.agents.values())
         observations = (with_wal_retention(observation, table, one) for one in agents.agents)
-        return [ReleaseJudge(replace(one.view, log_start=starts, held=held), Tiers(tiers)) for one in observations]
+        return [
+            ReleaseJudge(replace(one.view, log_start=starts, held=held.losses), Tiers(tiers)) for one in observations
+        ]
 
     return judges
 

@@ -1,5 +1,6 @@
 """An absent object counts as deleted by agents only if they would delete it by what is known of the cluster."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def is_released(
     age_ms: int,
     told_start: int = 0,
     state: Path = Path("nowhere"),
+    lost: Sequence[DeclaredGap] = (),
 ) -> bool:
     def read_settings(client: KafkaClientConfig, memory: SettingsMemory) -> SettingsTable:
         if isinstance(table, FakeTopic):
@@ -53,6 +55,8 @@ def is_released(
     store.apply(RemoteWalGapDeclaration(1, 1, 0, (begin,), 0), (0, 0))
     judges = agents_judges(KafkaClientConfig("127.0.0.1:1"), 1, lambda: 0, lambda: None, state)
     known = (RemoteWalMetadataStore(), store)
+    for told, loss in zip(known, lost, strict=False):
+        told.apply(RemoteWalGapDeclaration(1, 1, 1, (loss,), 0), (0, 1))
     return all(judge.releases([ENTRY], age_ms, {}) for judge in judges([ORDERS.topic_id], known, ArchiveStore()))
 
 
@@ -88,6 +92,13 @@ def test_a_topic_or_its_begin_that_is_gone_releases_only_if_somebody_says_so(
     admin: FakeAdmin, told_start: int, *, released: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert is_released(admin, SettingsTable(), monkeypatch, 0, told_start) is released
+
+
+def test_what_either_store_holds_of_a_lost_logs_end_is_not_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = [DeclaredGap(ORDERS, begin, begin + 5, 2 + begin, GapReason.LOST_LOCALLY) for begin in (0, 900)]
+    admin = FakeAdmin(partitions=OF_THREE, config={"retention.ms": str(100 * HOUR_MS)})
+    for lost in (losses, losses[::-1]):
+        assert not is_released(admin, SettingsTable(ENABLED, agents=ONE_AGENT), monkeypatch, HOUR_MS, lost=lost)
 
 
 def test_what_an_agent_remembers_of_a_lost_settings_topic_releases_nothing(
