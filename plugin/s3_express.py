@@ -22,7 +22,7 @@ import structlog
 from botocore.credentials import ReadOnlyCredentials, RefreshableCredentials
 from botocore.utils import S3ExpressIdentityResolver
 
-from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.backend_settings import ObjectBackendSettings, check_no_proxy_sees
 from plugin.clients.object_store import ObjectStore
 from plugin.errors import (
     RemoteStorageAccessError,
@@ -60,6 +60,7 @@ class S3ExpressWalStorageManager(ObjectWalStorageManager):
                 "use the class plugin.s3.S3WalStorageManager for other buckets",
             )
         client = open_client(settings)
+        check_no_proxy_sees(client.meta.endpoint_url)  # an answer holds a session's secret key
         sessions = ExpressSessions(lambda: _create_session(client, settings.bucket), self._clock)
         _use(sessions, client)
         return S3ExpressObjectStore(client, settings, sessions, self._clock)

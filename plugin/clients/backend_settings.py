@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -95,12 +96,30 @@ def check_endpoint(url: str | None, allow_http: bool) -> None:
     if url is None:
         return
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+    if parts.scheme not in ("http", "https") or not parts.hostname or not _is_place(parts):
         raise RemoteStorageConfigError("configure", "endpoint.url", "is no URL like https://host:port")
     if parts.scheme == "http" and not allow_http:
         raise RemoteStorageConfigError(
             "configure", "endpoint.url", "is plain http", "use https, or set allow.http=true"
         )
+
+
+def _is_place(parts: SplitResult) -> bool:
+    """Whether a URL names a place alone: no login, and no token behind it."""
+    try:
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:  # a port that is no number: what stands there may be a login's password
+        return False
+    return has_port and not ("@" in parts.netloc or parts.query or parts.fragment)
+
+
+def check_no_proxy_sees(url: str | None) -> None:
+    """Raise RemoteStorageConfigError if secrets that requests or answers hold would go to a proxy in plain text."""
+    proxies, parts = getproxies_environment(), urlsplit(url or "")
+    is_proxied = bool(proxies.keys() & {"http", "all"}) and not proxy_bypass(parts.netloc)
+    if parts.scheme == "http" and is_proxied:
+        reason = "is plain http, and a proxy of the environment would see the secret"
+        raise RemoteStorageConfigError("configure", "endpoint.url", reason, "use https, or name the host in NO_PROXY")
 
 
 FileState = tuple[int, int, int, int]

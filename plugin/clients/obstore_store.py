@@ -24,7 +24,7 @@ import structlog
 from obstore.exceptions import BaseError
 
 from kafka_log.crc32c import crc32c
-from plugin.clients.backend_settings import RemoteBackendSettings, check_endpoint, state_of
+from plugin.clients.backend_settings import RemoteBackendSettings, check_endpoint, check_no_proxy_sees, state_of
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead
 from plugin.clients.response_errors import Permissions, error_of_response
 from plugin.errors import (
@@ -56,6 +56,7 @@ _NO_OBJECT: Final = "no-such-object"
 def client_options(settings: RemoteBackendSettings) -> "ClientConfig":
     """Return the options of obstore's HTTP client. Raises RemoteStorageConfigError."""
     check_endpoint(settings.endpoint_url, settings.allow_http)
+    check_no_proxy_sees(settings.endpoint_url)
     options: ClientConfig = {
         "allow_http": settings.allow_http,
         "timeout": datetime.timedelta(milliseconds=settings.attempt_timeout_ms),

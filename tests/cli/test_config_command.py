@@ -107,6 +107,10 @@ FOUND_IN_FILE = [
     ({"rsm.wal.confg.region": "x"}, "rsm.wal.confg.region: no such setting"),
     ({"rsm.wal.config.prefix": "/team"}, "rsm.wal.config.prefix: "),
     ({"rsm.wal.config.endpoint.url": "http://a"}, "rsm.wal.config.endpoint.url: is plain http"),
+    *(
+        ({"rsm.wal.config.endpoint.url": url}, "rsm.wal.config.endpoint.url: is no URL like https://host:port")
+        for url in ("https://a/?sv=1&sig=x", "https://a#sig", "https://user:p/w@a", "https://@a", "https://a:0")
+    ),
     ({"rsm.wal.config.tls.ca.file": "/none/ca.pem"}, "rsm.wal.config.tls.ca.file: /none/ca.pem is not there"),
     ({"remote.wal.agent.http.token.file": "/none/token"}, "remote.wal.agent.http.token.file: /none/token is not there"),
     (

@@ -27,6 +27,8 @@ from plugin.errors import (
     RemoteStorageUnreachableError,
 )
 from plugin.gcs import GcsWalStorageManager
+from plugin.remote_wal_storage_manager import StorageContext
+from plugin.s3_express import S3ExpressWalStorageManager
 from plugin.store_loop import ask, ask_each
 from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyServer
 from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
@@ -222,6 +224,24 @@ def test_a_file_that_is_none_of_its_kind_is_told_by_its_key(
             by_obstore.manager(None, None, **{key: str(file)})
         assert caught.value.key == key
         assert "planted" not in f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_no_proxy_is_shown_a_secret_in_plain_text(
+    variable: str, server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "sas"
+    token.write_text("sv=1&sig=x")
+    azure = {"account": "account", "container": "container", "sas.token.file": str(token)}
+    express = {"bucket": "bucket--use1-az4--x-s3", "region": "eu-central-1"}
+    monkeypatch.setenv(variable, server.endpoint_url)
+    for manager, settings in ((AzureBlobWalStorageManager, azure), (S3ExpressWalStorageManager, express)):
+        settings |= {"endpoint.url": "http://store.example:9", "allow.http": "true"}
+        with pytest.raises(RemoteStorageConfigError, match="proxy of the environment"):
+            manager().configure(settings, StorageContext("cluster", 1, is_written=False))
+        with monkeypatch.context() as outside:
+            outside.setenv("NO_PROXY", "store.example")
+            manager().configure(settings, StorageContext("cluster", 1, is_written=False))
 
 
 def test_a_token_that_the_store_does_not_know_is_an_access_error(server: FaultyServer, tmp_path: Path) -> None:
