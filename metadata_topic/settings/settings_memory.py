@@ -92,6 +92,8 @@ class SettingsMemory:
         self._is_lost = False
         self._cut: int | None = None
         """Where the topic ended when it was found shorter than before; None: it was not."""
+        self._until = 0
+        """Where the topic ended when its reading began or went on: before it is read up to there, no loss has ended."""
         self._is_cut = False
         """Whether the topic's beginning was gone when its reading began."""
         self._saved: object = None
@@ -126,6 +128,7 @@ class SettingsMemory:
         topic = _UNKNOWN_TOPIC if topic_id is None else topic_id.hex()
         end = end_of(0, self.epochs_read.get(0), ends, epoch_ends)
         with self._lock:
+            self._until = ends.get(0, 0)
             if _are_two(topic, self._now.topic):
                 self._lose(f"its id is {topic}, it was {self._now.topic}", topic)
                 return False
@@ -352,11 +355,20 @@ class SettingsMemory:
         return -1 if is_of_an_earlier_loss else noted.value
 
     def _is_noted(self) -> bool:
-        """Whether somebody who had read the lost topic as far as it is known here noted so."""
-        return self._noted() >= self._before.end
+        """Whether somebody who had read the lost topic as far as it is known here noted so.
+
+        What the note vouches for may come behind it, as compaction keeps each key's last record.
+        """
+        return self._now.end >= self._until and self._noted() >= self._before.end
 
     def _end_loss(self) -> None:
-        if self._is_lost and self._noted() >= self._known_end() and not self._lacking() and not self._removed():
+        if (
+            self._is_lost
+            and self._now.end >= self._until
+            and self._noted() >= self._known_end()
+            and not self._lacking()
+            and not self._removed()
+        ):
             self._is_lost, self._cut, self._before = False, None, _Content()
             self.changes += 1
             log.warning("settings_topic_restored", values=len(self._now.rows))
