@@ -260,18 +260,16 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
     return listing.cluster_id, ClusterView(topics, left_out=left_out, names=listing.topics.keys())
 
 
-def log_ends(client: KafkaClientConfig, topic: TopicView) -> dict[int, int]:
-    """Return where the leaders say that the topic's logs end, of partitions that have one. Raises UnknownClusterError.
-
-    Blocks.
-    """
+def is_empty(client: KafkaClientConfig, topic: TopicView) -> bool:
+    """Return whether each partition has a leader that says that its log is empty. Blocks. Raises
+    UnknownClusterError."""
     asked = [(topic.name, number) for number in topic.partitions]
     cluster = KafkaCluster(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)  # it answers for as long as it is held
     try:
-        ends, _refused = _told(cluster.offsets(asked, LATEST))
+        (starts, _), (ends, _) = (_told(cluster.offsets(asked, at)) for at in (EARLIEST, LATEST))
     except KafkaClusterError as error:
         raise UnknownClusterError("ask cluster", client.bootstrap_servers, error.reason) from error
-    return {number: end for (_name, number), end in ends.items()}
+    return starts == ends and len(ends) == len(asked)
 
 
 def with_hidden(view: ClusterView, client: KafkaClientConfig, known: Mapping[str, TopicSettings]) -> ClusterView:

@@ -32,7 +32,7 @@ from plugin.format.entry_column_batches import LogFilter
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from plugin.store_loop import ask_each
-from recovery.cluster_view import ClusterView, TopicView, ask_cluster, log_ends, read_kraft_view
+from recovery.cluster_view import ClusterView, TopicView, ask_cluster, is_empty, read_kraft_view
 from recovery.errors import UnknownClusterError
 from recovery.logs.log_directory_target import identity_in
 from recovery.logs.log_plan import LogRuns
@@ -197,17 +197,12 @@ class OpenTopics:
             cluster_id, hint = self.topics.stores.context.cluster_id, "are bucket, prefix and cluster id right?"
             raise UnknownClusterError("read topics", f"cluster {cluster_id}", "the store has no records of it", hint)
         if self.check_readable(fail_on_data_loss=fail_on_data_loss):
-            stored = {one.topic_id for one in inventory.partitions()}
+            stored, client = {one.topic_id for one in inventory.partitions()}, self.topics.client
             for topic, view in self.topics.topics.items():
-                if view.partitions and view.topic_id not in stored and not self._is_empty(view):
+                if view.topic_id in stored or not view.partitions:
+                    continue
+                if client is None or not is_empty(client, view):
                     report(topic, f"all its records {WENT_INLINE}", fail_on_data_loss=fail_on_data_loss)
-
-    def _is_empty(self, view: TopicView) -> bool:
-        """Return whether a living cluster says that the topic has no records. Raises UnknownClusterError."""
-        client = self.topics.client
-        return client is not None and all(
-            end == view.partitions[number].log_start for number, end in log_ends(client, view).items()
-        )
 
     def check_readable(self, *, fail_on_data_loss: bool) -> bool:
         """Raise DataLossError, or log it and return False, if buckets, objects or the metadata are not wholly known."""

@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.responses import (
+    NO_LEADER_TO_ASK,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -24,7 +25,7 @@ from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import METADATA_TOPIC
 from recovery import cluster_view
 from recovery.broker_recovery import LostBroker, Selection, plan_broker
-from recovery.cluster_view import ask_cluster, with_hidden
+from recovery.cluster_view import ReplicaSet, TopicView, ask_cluster, is_empty, with_hidden
 from recovery.metadata.inventory import Inventory
 from recovery.verification import FindingKind, check_inventory
 
@@ -117,3 +118,19 @@ def test_a_topic_that_kafka_hides_is_named_if_the_agents_settings_tell_of_it(mon
     known = {name: TopicSettings(enable=True, topic_id=_id(name)) for name in names}
     known["made anew"] = TopicSettings(enable=True, topic_id=_id("made anew"))
     assert list(with_hidden(view, CLIENT, known).left_out) == ["secret"]
+
+
+@pytest.mark.parametrize("second", [(0, 9, 9), (0, 7, 9), *((code, 0, 0) for code in (*NO_LEADER_TO_ASK, DENIED))])
+def test_a_topic_is_empty_only_if_each_partitions_leader_says_so(
+    monkeypatch: pytest.MonkeyPatch, second: tuple[int, int, int]
+) -> None:
+    told = {0: (0, 7, 7), 1: second}
+
+    def offsets(_: object, partitions: Iterable[tuple[str, int]], at: int) -> Responses[tuple[str, int], int]:
+        place = {EARLIEST: 1, LATEST: 2}[at]
+        return _answers({where: (told[where[1]][0], told[where[1]][place]) for where in partitions}, int)
+
+    monkeypatch.setattr(PlayedCluster, "offsets", offsets)
+    _play(monkeypatch)
+    view = TopicView("orders", _id("orders"), {}, dict.fromkeys(told, ReplicaSet((1,), (1,), 1)))
+    assert is_empty(CLIENT, view) is (second == (0, 9, 9))
