@@ -1,10 +1,11 @@
 """A backend's settings: `put_latency_ms` in the model is `put.latency.ms` in the file."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass
+from urllib.request import proxy_bypass
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -114,13 +115,20 @@ def _is_place(parts: SplitResult) -> bool:
 
 
 def check_no_proxy_sees(url: str | None) -> None:
-    """Raise RemoteStorageConfigError if secrets that requests or answers hold would go to a proxy in plain text."""
-    proxies, parts = getproxies_environment(), urlsplit(url or "")
-    is_proxied = bool(proxies.keys() & {"http", "all"}) and not proxy_bypass(parts.netloc)
-    if parts.scheme == "http" and is_proxied:
+    """Raise RemoteStorageConfigError if secrets that requests or answers hold would go to a proxy in plain text.
+
+    obstore and botocore read the environment differently, as to an empty variable, to both spellings of one, and to a
+    port in NO_PROXY. Any variable counts as a proxy, and only a host that each of them excludes is excluded.
+    """
+    parts = urlsplit(url or "")
+    excluded = [os.environ[name] for name in ("NO_PROXY", "no_proxy") if name in os.environ]
+    is_excluded = bool(excluded) and all(proxy_bypass(parts.hostname or "", {"no": hosts}) for hosts in excluded)
+    if parts.scheme == "http" and any(map(os.environ.get, _PROXIES)) and not is_excluded:
         reason = "is plain http, and a proxy of the environment would see the secret"
         raise RemoteStorageConfigError("configure", "endpoint.url", reason, "use https, or name the host in NO_PROXY")
 
+
+_PROXIES: Final = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 
 FileState = tuple[int, int, int, int]
 

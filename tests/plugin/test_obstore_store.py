@@ -226,21 +226,32 @@ def test_a_file_that_is_none_of_its_kind_is_told_by_its_key(
         assert "planted" not in f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        *({name: "http://proxy.example:9"} for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")),
+        {"HTTP_PROXY": "http://proxy.example:9", "http_proxy": ""},
+        {"HTTP_PROXY": "http://proxy.example:9", "NO_PROXY": "store.example:9"},
+        {"HTTP_PROXY": "http://proxy.example:9", "NO_PROXY": "other.example", "no_proxy": "store.example"},
+    ],
+)
 def test_no_proxy_is_shown_a_secret_in_plain_text(
-    variable: str, server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], tmp_path: Path, credentials_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = tmp_path / "sas"
     token.write_text("sv=1&sig=x")
     azure = {"account": "account", "container": "container", "sas.token.file": str(token)}
     express = {"bucket": "bucket--use1-az4--x-s3", "region": "eu-central-1"}
-    monkeypatch.setenv(variable, server.endpoint_url)
+    express["credentials.file"] = str(credentials_file)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     for manager, settings in ((AzureBlobWalStorageManager, azure), (S3ExpressWalStorageManager, express)):
         settings |= {"endpoint.url": "http://store.example:9", "allow.http": "true"}
         with pytest.raises(RemoteStorageConfigError, match="proxy of the environment"):
             manager().configure(settings, StorageContext("cluster", 1, is_written=False))
         with monkeypatch.context() as outside:
-            outside.setenv("NO_PROXY", "store.example")
+            for name in ("NO_PROXY", "no_proxy"):
+                outside.setenv(name, "store.example")
             manager().configure(settings, StorageContext("cluster", 1, is_written=False))
 
 
