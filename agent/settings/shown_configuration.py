@@ -27,8 +27,8 @@ _STORE_KEYS: Final = frozenset(
 )  # fmt: skip
 """Keys of our own storage managers; also valid after `zone.<zone>.`."""
 _ZONE = re.compile(r"^zone\.[^.]+\.")
-_LOGIN = re.compile(r"//[^/@]*@")
-"""Matches a login in a URL."""
+_MORE_THAN_A_PLACE = re.compile(r"(?<=//).*[@?#].*")
+"""Matches what may hold a secret in a URL. Such an endpoint is refused, but maybe later than it is shown."""
 
 
 def shown_configuration(broker: BrokerProperties, settings: AgentSettings) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def shown_configuration(broker: BrokerProperties, settings: AgentSettings) -> di
 
 def _of_store(prefix: str, given: Mapping[str, str]) -> dict[str, str]:
     return {
-        f"{prefix}{key}": _LOGIN.sub(f"//{HIDDEN}@", value) if _ZONE.sub("", key) in _STORE_KEYS else HIDDEN
+        f"{prefix}{key}": _MORE_THAN_A_PLACE.sub(HIDDEN, value) if _ZONE.sub("", key) in _STORE_KEYS else HIDDEN
         for key, value in given.items()
     }
 

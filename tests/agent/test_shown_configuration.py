@@ -44,18 +44,21 @@ def test_values_are_shown_as_in_the_file_with_defaults_and_what_was_set(tmp_path
     assert "remote.wal.agent.memory.bytes" not in told["set"]
 
 
+@pytest.mark.parametrize(
+    "url", ["//name:{}@minio:9000/", "//name:a/{}@minio", "//na@me:{}@minio", "//minio/?sig={}", "//minio#{}"]
+)
 @pytest.mark.parametrize("prefix", [IMPL_PREFIX, ARCHIVE_IMPL_PREFIX])
-def test_no_secret_is_shown_wherever_it_stands(tmp_path: Path, prefix: str) -> None:
+def test_no_secret_is_shown_wherever_it_stands(tmp_path: Path, prefix: str, url: str) -> None:
     told = shown(
         tmp_path,
         f"{prefix}secret.access.key={PLANTED}\n{prefix}zone.az1.secret.access.key={PLANTED}\n"
-        f"{prefix}endpoint.url=https://name:{PLANTED}@minio:9000/\n{prefix}zone.az1.region=eu\n"
+        f"{prefix}endpoint.url=https:{url.format(PLANTED)}\n{prefix}zone.az1.region=eu\n"
         f"ssl.keystore.password={PLANTED}\nsasl.jaas.config={PLANTED}\nlistener.name.x.ssl.key.password={PLANTED}\n",
     )
     settings = told["settings"]
     assert isinstance(settings, dict)
     assert settings[f"{prefix}secret.access.key"] == HIDDEN
-    assert settings[f"{prefix}endpoint.url"] == f"https://{HIDDEN}@minio:9000/"
+    assert settings[f"{prefix}endpoint.url"] == f"https://{HIDDEN}"
     assert settings[f"{prefix}zone.az1.region"] == "eu"
 
 
