@@ -6,7 +6,7 @@ from typing import Self
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import milliseconds
-from agent.settings.upload_settings import storage_spec
+from agent.settings.storage_spec import storage_spec
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_log.broker_files.server_properties import BrokerProperties

@@ -25,7 +25,7 @@ from agent.http.http_endpoint import Health, HttpEndpoint, Page, json_page
 from agent.http.status import status_of, summary
 from agent.http.status_page import status_page
 from agent.identity import AgentIdentity, AgentLock
-from agent.metrics.agent_metrics import Paused
+from agent.metrics.paused import Paused
 from agent.metrics.savings import Savings, SavingsCollector
 from agent.release import DISTRIBUTION, agent_info, tell_release
 from agent.service_manager import ListeningSockets, ServiceManager, Watchdog

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from agent.settings.agent_settings import AgentSettings
-from agent.settings.upload_settings import storage_spec
+from agent.settings.storage_spec import storage_spec
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix

@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from agent.settings.agent_settings import OUR_PREFIXES, AgentSettings
-from agent.settings.upload_settings import storage_spec
+from agent.settings.storage_spec import storage_spec
 from doctor.findings import Fault, Level
 from doctor.gateway_checks import faults_of_file
 from doctor.host_checks import listener_fault, plaintext_fault

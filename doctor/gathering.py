@@ -13,7 +13,7 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import tls_context
 from agent.settings.kafka_client import client_config
 from agent.settings.process_settings import HttpSettings
-from agent.settings.upload_settings import storage_spec
+from agent.settings.storage_spec import storage_spec
 from agent.tls.broker_tls import broker_tls_plan
 from agent.tls.certificates import certificate_stores, days_left
 from agent.wiring.peering import broker_listener, peer_addresses, peer_tls

@@ -1,7 +1,7 @@
 """Checks the object store, by what a probe object showed."""
 
 from agent.settings.setting_types import milliseconds
-from agent.settings.upload_settings import storage_spec
+from agent.settings.storage_spec import storage_spec
 from doctor.cluster_checks import judge_clocks
 from doctor.facts import Facts, Store, Unknown, UnknownFactError, known
 from doctor.findings import Level, Verdict, some_of

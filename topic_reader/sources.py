@@ -21,7 +21,8 @@ from agent.stores import StoreSettings
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
 from metadata_topic.records.records import MetadataRecord, PublishedSegment
-from metadata_topic.store.archive.archive_store import ArchiveStore, record_from_object
+from metadata_topic.store.archive.archive_recovery import record_from_object
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.fencing import Source as Place
 from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store import RemoteWalMetadataStore

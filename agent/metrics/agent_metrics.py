@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent.link_pauses import LinkPauses
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.settings.settings_records import Balancer
@@ -15,10 +14,8 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.prices import NEVER_PAYS
-from plugin.remote_wal_storage_manager import WHOLE_STORE
 from plugin.segment_metadata import RemoteLogSegmentState
 from plugin.wrappers.guarded_storage import GuardedStorageManager
-from replication.follower.tiers import Tiers
 from rlm.write_path.core.led_partition import PartitionStatus
 
 _METADATA_COUNTERS = {
@@ -191,67 +188,3 @@ def _by(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Cou
     for value, count in values.items():
         counter.add_metric([value], count)
     return counter
-
-
-ARCHIVE = "archive"
-WAL = "wal"
-
-
-class Paused(Collector):
-    """Collects which stores' reads are paused by circuit breakers, and which links an operator paused.
-
-    Stores that were never read from are left out.
-    """
-
-    def __init__(self, tiers: Tiers | None, pauses: LinkPauses | None) -> None:
-        self._tiers = tiers
-        self._pauses = pauses
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
-        reads = GaugeMetricFamily(
-            "remote_wal_store_reads_paused",
-            f"1 while reads of this store failed repeatedly and what is there comes inline: a bucket, `{WAL}` where "
-            f"there is no list of buckets, or `{ARCHIVE}`",
-            labels=["store"],
-        )
-        if self._tiers is not None:
-            for place, is_paused in self._tiers.paused.items():
-                reads.add_metric([WAL if place == WHOLE_STORE else place], is_paused)
-            reads.add_metric([ARCHIVE], self._tiers.archive.breaker.is_open)
-        links = GaugeMetricFamily(
-            "remote_wal_links_paused",
-            "1 while links are paused by `remote-wal pause`, for `all`, this broker or zone, a topic, or by the file "
-            "(`local`)",
-            labels=["scope"],
-        )
-        for scope in self._pauses.shown if self._pauses is not None else ():
-            links.add_metric([scope], 1)
-        yield from (reads, links)
-
-
-def object_summary(store: RemoteWalMetadataStore, now_ms: int) -> dict[str, Any]:
-    """Return counts, bytes of one copy and ages: `objects` by owner and state, `totals` by state.
-
-    An age is the time in ms since the last record of a segment, so since it has its state. It is never negative,
-    although clocks of hosts differ. Deleted segments are only in the totals. Goes through all segments, and decodes no
-    entries.
-    """
-    return {
-        "objects": [
-            {
-                "broker_id": row.broker_id,
-                "caretaker_broker_id": store.caretaker_of(row.broker_id),
-                "state": row.state.name,
-                "segments": row.segments,
-                "bytes": row.bytes,
-                "oldest_age_ms": max(0, now_ms - row.oldest_ms),
-                "newest_age_ms": max(0, now_ms - row.newest_ms),
-            }
-            for row in store.tally()
-        ],
-        "totals": [
-            {"state": state.name, "segments": total.segments, "bytes": total.bytes}
-            for state, total in store.count_by_state().items()
-        ],
-    }

@@ -16,16 +16,21 @@ from agent.descriptors import DescriptorWatch
 from agent.http.http_endpoint import Health, tell_health
 from agent.http.http_server import HttpMetrics
 from agent.log_stream import lost_lines
-from agent.metrics.agent_metrics import ImbalanceCollector, Paused, StateCollector
+from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector
 from agent.metrics.loop_times import LoopTimes
+from agent.metrics.paused import Paused
 from agent.metrics.savings import Dollars, SavingsCollector
 from agent.metrics.store_times import StoreTimes
 from agent.metrics.topic_metrics import TopicCollector
 from agent.release import agent_info, build_info
 from agent.settings.configuration_doc import table
 from agent.tls.certificates import CertificateWatch
+from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.durable.durable_logs import DurableLogs
-from gateway.metrics import ConsumeMetrics, DurableMetrics, GatewayMetrics, ProduceMetrics, ServeMetrics
+from gateway.durable.durable_metrics import DurableMetrics
+from gateway.metrics import GatewayMetrics
+from gateway.produce.produce_metrics import ProduceMetrics
+from gateway.serve.serve_metrics import ServeMetrics
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive.archive_store import ArchiveStore

@@ -33,7 +33,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCo
 from replication.wire.metrics import ReplicationMetrics
 
 if TYPE_CHECKING:
-    from gateway.metrics import ClientTraffic
+    from gateway.client_traffic import ClientTraffic
 
 log = structlog.get_logger(__name__)
 

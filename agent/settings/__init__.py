@@ -3,8 +3,10 @@
 In the order in which data meets them:
 
 - `setting_types`: the parts of a section, and how values are read
-- `agent_settings`: all sections: `process_settings`, `upload_settings`, `replication_settings`, `gateway_settings`
+- `agent_settings`: all sections: `process_settings`, `upload_settings`, `replication_settings`, `lifecycle_settings`,
+  `gateway_settings`
 - `bypass`, `http_listener`, `kafka_client`, `plain_peers`: checked, and what follows from them
 - `memory_shares`: who may take how much memory
+- `storage_spec`: the store that they name
 - `configuration_doc`, `shown_configuration`: all keys for readers; their values at /config
 """

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
 from agent.settings.gateway_settings import GatewayProduceSettings, GatewaySettings
+from agent.settings.lifecycle_settings import LifecycleSettings, MetadataSettings
 from agent.settings.process_settings import (
     AccessSettings,
     BrokerTlsSettings,
@@ -25,9 +26,7 @@ from agent.settings.setting_types import Section
 from agent.settings.upload_settings import (
     AlarmSettings,
     ArchiveSettings,
-    LifecycleSettings,
     LogManagerSettings,
-    MetadataSettings,
     QuotaSettings,
     StorageSettings,
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from agent.settings.agent_settings import AgentSettings
-from agent.settings.upload_settings import storage_spec
+from agent.settings.storage_spec import storage_spec
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
 

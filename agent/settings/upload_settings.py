@@ -1,21 +1,15 @@
-"""The settings of what is stored: object storage, the write path, the archive, and how long it lives.
-
-See `agent.settings.setting_types`.
-"""
+"""The settings of what is stored: object storage, the write path, the archive. See `agent.settings.setting_types`."""
 
 from pydantic import Field
 
 from agent.settings.setting_types import BucketsSetting, PatternsSetting, Seconds, Section, keyed
-from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.topic_settings import ENABLE_KEY
 from plugin.loading import (
     DEFAULT_ARCHIVE_CLASS_NAME,
     DEFAULT_CLASS_NAME,
-    IMPL_PREFIX,
-    settings_under_prefix,
 )
 from plugin.prices import section_of
-from plugin.zones.buckets import BUCKETS_KEY, StorageSpec
+from plugin.zones.buckets import BUCKETS_KEY
 
 
 class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage.")):
@@ -149,41 +143,3 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
     def price_section(self) -> str:
         """The section of the price table that has the archive's store's prices."""
         return section_of(self.storage_manager_class_name)
-
-
-class MetadataSettings(Section, alias_generator=keyed("remote.wal.log.metadata.")):
-    """The agents' topics, and what is periodically written into them."""
-
-    topic_replication_factor: int = Field(
-        3, ge=1, description="Replication factor of the agents' topics when they create them."
-    )
-
-
-class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
-    """Settings of the life of stored objects."""
-
-    retention_s: Seconds = Field(
-        3_600_000,
-        ge=-2,
-        description="How long a combined segment is kept. -2: as long as brokers keep the log, the default of topics "
-        "with one or two replicas; -1: no limit of its own. What is below a log's start goes.",
-    )
-    uncommitted_ttl_s: Seconds = Field(
-        600_000,
-        ge=1000,
-        description="Age at which an object goes that was never finished or has no metadata. Far above "
-        "total.timeout.ms and any difference of clocks.",
-    )
-
-
-def storage_spec(settings: StorageSettings, broker: BrokerProperties) -> StorageSpec:
-    """Return the spec of the storage manager for this broker's agent; with a bucket for each zone, it writes to its
-    zone's."""
-    return StorageSpec(
-        settings.manager_class_name,
-        settings.manager_class_path,
-        settings_under_prefix(broker.raw),
-        IMPL_PREFIX,
-        settings.buckets,
-        broker.rack,
-    )

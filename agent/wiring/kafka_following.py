@@ -21,8 +21,8 @@ from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, T
 from agent.lease_watch import LeasesInTopic, LeaseWatch, make_lease
 from agent.metrics.loop_times import Loop
 from agent.settings.agent_settings import AgentSettings
+from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
-from agent.settings.upload_settings import LifecycleSettings
 from agent.settings_keeping import SettingsKeeping
 from agent.wiring.agent_resources import AgentResources
 from kafka_cluster.client_config import KafkaClientConfig

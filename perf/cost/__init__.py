@@ -2,5 +2,6 @@
 
 - `load`: what is produced
 - `world`: producers, followers and a store around the write path's core
+- `counts`: its bytes and requests
 - `sweep`: all loads, priced
 """

@@ -33,7 +33,8 @@ from metadata_topic.records.records import (
     RemoteWalTopicRebuilt,
 )
 from metadata_topic.records.states import FINISHED, STARTED
-from metadata_topic.store.archive.archive_store import ArchiveStore, records_from_objects
+from metadata_topic.store.archive.archive_recovery import records_from_objects
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.held_records import HeldRecords, lost_from
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME, decode_archive

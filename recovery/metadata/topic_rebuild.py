@@ -48,7 +48,8 @@ from metadata_topic.records.records import (
 )
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.records.topic_doubt import TopicDoubt
-from metadata_topic.store.archive.archive_store import ArchiveStore, record_from_object
+from metadata_topic.store.archive.archive_recovery import record_from_object
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.released_offsets import ReleasedOffsets
 from metadata_topic.store.sequence_set import SequenceSet

@@ -11,7 +11,7 @@ import pytest
 
 import agent.storage_loading as storage_loading
 from agent.settings.setting_types import AgentSettingsError
-from agent.settings.upload_settings import storage_spec
+from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from agent.storage_loading import StorageLoading
 from kafka_log.broker_files.server_properties import parse_broker_properties

@@ -12,7 +12,7 @@ from agent.configuration import Configuration
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.configuration_doc import configuration_document
 from agent.settings.setting_types import AgentSettingsError, parse_address, parse_peers
-from agent.settings.upload_settings import storage_spec
+from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from agent.wiring.kafka_following import wal_retention
 from agent.wiring.relaying import catch_up_read_limits

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from agent.metrics.agent_metrics import Paused
+from agent.metrics.paused import Paused
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.errors import RemoteStorageTimeoutError
 from plugin.format.archive_object_id import ArchiveObjectId

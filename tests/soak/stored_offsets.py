@@ -9,7 +9,7 @@ wrote the offset, and not declared dead.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from agent.settings.upload_settings import storage_spec
+from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs

@@ -24,8 +24,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
-import structlog
-
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import (
@@ -37,12 +35,9 @@ from metadata_topic.records.archive_records import (
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store.sequence_set import SequenceSet
 from metadata_topic.store.store import StateTotals
-from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
-from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.archive_object import run_holding
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
-from plugin.store_loop import ask, ask_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,28 +475,3 @@ class ArchiveStore:
 def _order(record: ArchiveObjectCommitted) -> tuple[int, int, str]:
     """Return a sort key that differs for any two records with different content."""
     return record.event_timestamp_ms, record.incarnation, repr((record.runs, record.size_bytes, record.sources))
-
-
-log = structlog.get_logger(__name__)
-
-
-def records_from_objects(storage: ArchiveStorage) -> Iterator[ArchiveObjectCommitted]:
-    """Yield a Committed record for every sound object, to be applied to a store or published. Blocks.
-
-    An object that was written and never committed is sound too, because a write is all or nothing; another object may
-    hold the same records. The objects do not tell from which sources they were made; nothing depends on that. Objects
-    that are damaged, or gone since they were listed, are logged and skipped. Raises RemoteStorageError when the store
-    fails.
-    """
-    for stored in ask_each(storage.list()):
-        try:
-            yield record_from_object(storage, stored)
-        except (RemoteSegmentCorruptError, RemoteResourceNotFoundError) as error:
-            log.warning("archive_object_unusable", key=stored.key, error=str(error))
-
-
-def record_from_object(storage: ArchiveStorage, stored: StoredArchiveObject) -> ArchiveObjectCommitted:
-    """Return the record of one archive object, from the object itself. Raises RemoteStorageError."""
-    runs = ask(storage.fetch_runs(stored))
-    incarnation = stored.object_id.writer_id.incarnation
-    return ArchiveObjectCommitted(stored.object_id, incarnation, runs, stored.size_bytes, (), stored.last_modified_ms)
