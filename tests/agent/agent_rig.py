@@ -54,7 +54,7 @@ remote.wal.agent.shutdown.timeout.ms=0
 
 
 async def is_relayed(peer_listener: tuple[str, int], correlation_id: int = 1) -> bool:
-    """Whether a follower's agent that understands no links, which connects and asks, is answered by the local broker."""
+    """Whether an agent that understands no links, and asks for its broker, is answered by the local broker."""
     try:
         reader, writer = await asyncio.open_connection(*peer_listener[:2])
     except OSError:
