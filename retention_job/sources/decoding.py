@@ -23,6 +23,7 @@ from metadata_topic.records.records import (
     UnknownRecord,
 )
 from metadata_topic.records.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
+from metadata_topic.records.usage_record import is_usage_key
 from retention_job.schemas import SEGMENT_KEY
 from retention_job.sources.release_facts import ReleaseFacts
 
@@ -258,7 +259,9 @@ def _rows_of(
     elif isinstance(record, PublishedSegment) or (isinstance(record, UnknownRecord) and record.reason not in newer):
         yield QUARANTINE_ROW, place | _quarantine_row(record, key, value)
     else:  # good, and of a type that is not read here
-        reason = record.reason if isinstance(record, UnknownRecord) else None
+        # Usage, which `cost` reads, tells of no object; what a newer release writes may.
+        is_usage = key is not None and is_usage_key(key)
+        reason = record.reason if isinstance(record, UnknownRecord) and not is_usage else None
         yield OTHER_ROW, place | {"record_type": (value or b"\0\0")[1], "key": key, "value": value, "reason": reason}
 
 

@@ -9,6 +9,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import serde
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import GAPS, RemoteWalGapDeclaration
+from metadata_topic.records.usage_record import USAGE, USAGE_KEY
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -83,3 +84,9 @@ def test_a_gap_for_a_reason_of_a_newer_agent_is_no_fault_and_a_damaged_one_is() 
 def test_a_record_of_a_type_of_a_newer_release_is_no_fault_and_not_understood() -> None:
     key, value = serde.key_of(GAP), serde.encode(GAP)
     assert decoded((key, value[:1] + b"\x63" + value[2:])) == [("other", 0, 0x63, "record_type")]
+
+
+def test_what_agents_tell_of_their_usage_is_understood_although_it_is_not_read_here() -> None:
+    key, value = serde.key_of(GAP), serde.encode(GAP)
+    usage = USAGE_KEY + key, value[:1] + bytes([USAGE]) + value[2:]
+    assert decoded(usage) == [("other", 0, USAGE, None)]
