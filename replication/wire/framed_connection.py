@@ -157,7 +157,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def accept_frames(self, max_frame_bytes: int) -> None:
         """Accept frames up to this size from now on; larger ones end the connection."""
-        self._inbox.assembler.max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = self._inbox.assembler.max_frame_bytes = max_frame_bytes
 
     async def read_frame(self) -> Buffer | None:
         """Return the next frame without its size prefix, or None when the connection ended (`error` may say why).

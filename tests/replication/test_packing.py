@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from replication.leader.zones import Zones
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import PackingMetrics
@@ -63,12 +63,15 @@ class Ends:
 
 @asynccontextmanager
 async def ends(
-    packing: Packing | None, crosses: Callable[[], bool] = lambda: True, budget: MemoryBudget | None = None
+    packing: Packing | None,
+    crosses: Callable[[], bool] = lambda: True,
+    budget: MemoryBudget | None = None,
+    first_bytes: int = DEFAULT_MAX_FRAME_BYTES,
 ) -> AsyncIterator[Ends]:
     accepted: asyncio.Queue[FramedConnection] = asyncio.Queue()
 
     def accept() -> FramedConnection:
-        connection = FramedConnection(budget=budget)
+        connection = FramedConnection(first_bytes, budget=budget)
         accepted.put_nowait(connection)
         return connection
 
@@ -115,6 +118,15 @@ async def test_what_is_not_to_be_packed_crosses_as_it_is(why_plain: str) -> None
         peers.sender.send(MessageKind.KAFKA, body, records=records)
         assert await peers.came() == body
         assert peers.sent.bytes_sent == len(body) + 5
+
+
+async def test_a_connection_whose_first_frame_is_small_takes_large_packed_messages_later() -> None:
+    # As a leader's agent, which accepts no more than a hello before it.
+    async with ends(Rig().packing, first_bytes=1000) as peers:
+        peers.received.accept_frames(300_000)
+        peers.receiver = PeerChannel(peers.received, Rig().packing)
+        peers.sender.send(MessageKind.KAFKA, body := events(200_000), records=of_one(TOPIC, body))
+        assert await peers.came() == body
 
 
 async def test_a_packed_message_that_was_not_agreed_on_is_malformed() -> None:
