@@ -1,10 +1,11 @@
 """The listener that other agents dial; behind it is the local broker's own listener.
 
 Requests go to the broker unchanged, except how long and for how much a replica fetch waits while much is uploaded
-(`FetchMinBytesTuner`). Responses come back unchanged, except Fetch responses to a replica: there `LinkPlanner` replaces
-record bytes that are in object storage by links.
+(`FetchMinBytesTuner`). Responses come back unchanged, except Fetch responses to a replica on a connection that began
+with a hello: there `LinkPlanner` replaces record bytes that are in object storage by links.
 
-Each connection begins with a hello. Those for other purposes go to `LeaderContext.handlers`.
+A connection without a hello (a follower without an agent) is relayed unchanged if that is permitted, and never under
+TLS: a certificate counts for what its owner says it is. Connections for other purposes go to `LeaderContext.handlers`.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ from replication.wire.peer_listener import (
     TooManyConnectionsError,
     shake_hands,
 )
-from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree
+from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
 log = structlog.get_logger(__name__)
@@ -149,7 +150,9 @@ class LeaderProxy:
         limits = self._context.limits
         budget = self._context.request_budget.share_of(share.holder)
         max_request_bytes = limits.max_frame_bytes + MESSAGE_KIND_BYTES
-        peer = FramedConnection(STAGING_BYTES, limits.frame_timeout_s, budget=budget)
+        # With TLS the first frame is a hello. Without, it may be a broker's own Fetch.
+        max_first_bytes = max_request_bytes if self._tls is None else STAGING_BYTES
+        peer = FramedConnection(max_first_bytes, limits.frame_timeout_s, budget=budget)
         max_response_bytes = RESPONSE_FACTOR * limits.max_frame_bytes
         broker = FramedConnection(max_response_bytes, limits.frame_timeout_s, budget=self._context.budget)
         try:
@@ -160,8 +163,10 @@ class LeaderProxy:
                 self._context.metrics.connection_ended("peer", peer.error)
                 return
             peer.accept_frames(max_request_bytes)
-            hello = Hello.decode(first)
-            if await self._served_apart(peer, hello, share):
+            hello = Hello.decode(first) if is_hello(first) else None
+            if hello is None and self._tls is not None:
+                raise PeerRefusedError("a connection without a hello, where a certificate must be held against one")
+            if hello is not None and await self._served_apart(peer, hello, share):
                 return
             capabilities = await self._dial_and_answer(broker, peer, hello, share)
             relay = LeaderRelay(
@@ -170,12 +175,12 @@ class LeaderProxy:
                 broker,
                 capabilities,
                 self._watermarks,
-                hello.broker_id,
+                hello.broker_id if hello is not None else None,
                 is_proven=self._tls is not None,
             )
             self.relays[relay] = None
             try:
-                await relay.run()
+                await relay.run(None if hello is not None else first)
                 self._tell_refusal(broker)
             finally:
                 del self.relays[relay]
@@ -228,13 +233,16 @@ class LeaderProxy:
         self._unreached.is_over()
 
     async def _dial_and_answer(
-        self, broker: FramedConnection, peer: FramedConnection, hello: Hello, share: ConnectionShare
-    ) -> PeerCapabilities:
+        self, broker: FramedConnection, peer: FramedConnection, hello: Hello | None, share: ConnectionShare
+    ) -> PeerCapabilities | None:
         """Connect to the local broker and answer a hello. Returns what both agents can. Raises OSError.
 
         The answer says that we can serve: without it the other agent goes past us. If the broker is down, no way
         leads to it, and the other agent shall wait for it here.
         """
+        if hello is None:
+            await self._dial(broker)
+            return None
         capabilities = self._admit(peer, hello, share)
         try:
             await self._dial(broker)

@@ -26,6 +26,7 @@ from replication.wire.idle_fetch import (
 )
 from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
+from replication.wire.peer_channel import PeerChannel, PlainFrames
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, ZoneReading
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
@@ -140,23 +141,24 @@ class LeaderRelay:
         context: LeaderContext,
         peer: FramedConnection,
         broker: FramedConnection,
-        capabilities: PeerCapabilities,
+        capabilities: PeerCapabilities | None,
         watermarks: WatermarkTimes,
-        broker_id: int,
+        broker_id: int | None = None,
         *,
         is_proven: bool = False,
     ) -> None:
-        """`capabilities` are those that both agents have, and `broker_id` is the other's broker.
+        """`capabilities` are those that both agents have, and `broker_id` is the other's broker; None for a peer that
+        is no agent.
 
         `is_proven`: the peer's certificate names that broker.
         """
         self._context = context
         self._broker = broker
-        self._channel = context.channel(peer, broker_id, is_follower=True)
+        self._channel: PeerChannel = PlainFrames(peer)
         self._peer_bytes = PeerByteCount(context.metrics, "leader", peer)
         self._catch_up: FollowerCatchUp | None = None
         self.read_ahead: ReadAhead | None = None
-        if context.catch_up is not None and PeerCapabilities.LINKS in capabilities:
+        if context.catch_up is not None and capabilities and PeerCapabilities.LINKS in capabilities:
             notify = context.uploads.notify
             self._catch_up = FollowerCatchUp(context.catch_up, self.announce_ahead, notify, capabilities)
             self.read_ahead = self._catch_up.plan
@@ -164,10 +166,14 @@ class LeaderRelay:
         self._own = OwnFetches(broker_id if is_proven else None, context.metrics)
         self.core = RelayCore(context, capabilities, watermarks, self.read_ahead)
         self._idle = IdleRequest()
-        peer.on_lone_frame, broker.on_lone_frame = self._idle_request, self._idle_response
+        if broker_id is not None:
+            self._channel = context.channel(peer, broker_id, is_follower=True)
+            peer.on_lone_frame, broker.on_lone_frame = self._idle_request, self._idle_response
 
-    async def run(self) -> None:
-        """Relay until either side ends."""
+    async def run(self, first_request: Buffer | None) -> None:
+        """Relay until either side ends. `first_request` was read already, from a peer without a hello."""
+        if first_request is not None:
+            await self._ask(first_request)
         try:
             idle = until_idle((self.peer, self._broker), self._context.limits.idle_timeout_s)
             ended = await run_until_one_ends(self._relay_requests(), self._relay_responses(), idle)

@@ -90,12 +90,14 @@ class RelayCore:
     def __init__(
         self,
         context: LeaderContext,
-        capabilities: PeerCapabilities,
+        capabilities: PeerCapabilities | None,
         watermarks: WatermarkTimes,
         read_ahead: ReadAhead | None = None,
     ) -> None:
-        """`capabilities` are those that both agents have."""
-        self._context, self._capabilities = context, capabilities
+        """`capabilities` are those that both agents have; None for a peer that is no agent."""
+        self._context = context
+        self._has_agent = capabilities is not None
+        self._capabilities = capabilities or PeerCapabilities.NONE
         self._watermarks = watermarks
         self._under_way: RequestOrder[_RequestUnderWay] = RequestOrder()
         self._asked_last: _RequestUnderWay | None = None
@@ -360,7 +362,11 @@ class RelayCore:
             tells_owed = self._learn(request, frame, view, now_s)
         except Exception as error:
             self._defects.record("planning", error)
-        if not self._under_way and self._links.begin(frame, view, self.follower_id, request.received_s, now_s):
+        if (
+            self._has_agent
+            and not self._under_way
+            and self._links.begin(frame, view, self.follower_id, request.received_s, now_s)
+        ):
             self._at_hand = request, frame, view
             step = self.look_again(now_s)
             if tells_owed and isinstance(step, WaitForUploads):
@@ -446,7 +452,12 @@ class RelayCore:
         metrics.relayed("response", frame_bytes - sent.crossed_bytes, self.follower_id)
 
     def _count_inline(self, partition: TopicIdPartition | None, size: int, now_s: float) -> None:
-        reason = InlineReason.NOT_ENABLED if partition is None else self._links.why_inline(partition, self.follower_id)
+        if partition is None:
+            reason = InlineReason.NOT_ENABLED
+        elif self._has_agent:
+            reason = self._links.why_inline(partition, self.follower_id)
+        else:
+            reason = InlineReason.NO_AGENT
         self._context.metrics.inline(partition, size, self.follower_id, reason, now_s)
 
     def _plain(self, frame: Buffer, records: Sequence[TopicRecords] | None) -> ToFollower:

@@ -164,7 +164,7 @@ class ResponseLinks:
         if self._context.zones.is_own(follower_id):
             return InlineReason.OWN_ZONE
         if not self._understands_links:
-            return InlineReason.OTHER_VERSION
+            return InlineReason.NO_AGENT
         if self._is_paused:  # by its operator perhaps: if links are paused here as well, that is the reason
             here = self._context.led.why_inline(partition)
             return here if here is InlineReason.PAUSED_BY_OPERATOR else InlineReason.PAUSED

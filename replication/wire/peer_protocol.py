@@ -1,8 +1,9 @@
 """The protocol between two agents, sans-IO.
 
 Every message is framed as Kafka frames are: four bytes of size, then the payload. The first message in either direction
-is a hello. After the hellos, a payload's first byte is its kind (and how the rest is packed, see
-`replication.wire.packed_message`):
+is a hello, told from a Kafka request by its first four bytes (no API has their number); a connection without a hello is
+a plain Kafka connection, whose peer gets no links. After the hellos, a payload's first byte is its kind (and how the
+rest is packed, see `replication.wire.packed_message`):
 
     KAFKA           a Kafka frame, unchanged                                   both ways
     LINKED          a linked response (`replication.wire.link`)                     leader to follower
@@ -177,6 +178,11 @@ class Hello:
         cluster_id = bytes(payload[_HELLO.size : end]).decode("utf-8", "replace")
         unserved = tuple(one for (one,) in _BROKER.iter_unpack(payload[end:]))
         return cls(cluster_id, broker_id, incarnation, PeerCapabilities(capabilities), version, unserved)
+
+
+def is_hello(payload: Buffer) -> bool:
+    """Whether a connection's first frame is a hello rather than a Kafka request."""
+    return bytes(payload[: len(HELLO_MAGIC)]) == HELLO_MAGIC
 
 
 def agree(own: Hello, peer: Hello) -> PeerCapabilities:

@@ -20,7 +20,7 @@ async def test_replicas_that_are_no_brokers_of_the_cluster_leave_nothing_behind(
     async with two_agents() as agents:
         raw = batches(1, 0)
         agents.append({0: raw})
-        follower = await agents.connect()
+        follower = await agents.connect(agents.leader_address)
         for replica_id in range(10_000, 10_200):
             assert await follower.fetch({0: 0}, replica_id=replica_id) == follower.expected({0: raw})
         assert set(agents.leader_metrics.traffic.by_follower) == {-1}

@@ -19,7 +19,7 @@ from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import parse_request_header
 from replication.wire.peer_connection import connect_framed, exchange_hellos
-from replication.wire.peer_protocol import CAPABILITIES, Hello, MessageKind, PeerCapabilities
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.captured_requests import captured
@@ -86,13 +86,9 @@ async def expect_brokers_requests_alone(agents: Agents, listener: str) -> None:
     for api in ApiKey:
         if api.name == "Fetch":
             continue
-        asker, kind = await agents.connect(address), b""
-        if listener == "peer":
-            asker.writer.write(framed(agents.follower_hello.encode()))
-            assert await asker.receive() is not None  # the leader's hello
-            kind = bytes([MessageKind.KAFKA])
+        asker = await agents.connect(address)
         before = len(agents.broker.requests)
-        asker.writer.write(framed(kind + asks(api)))
+        asker.writer.write(framed(asks(api)))
         assert (await asker.receive() is not None) == (api.name in ASKED), api.name
         assert len(agents.broker.requests) - before == (api.name in ASKED), api.name
         if api.name not in ASKED:

@@ -19,7 +19,6 @@ from replication.wire.kafka_frame import (
     encode_unsigned_varint,
     parse_request_header,
 )
-from replication.wire.peer_protocol import MessageKind
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, Follower, framed, two_agents
 
@@ -168,12 +167,10 @@ async def test_of_many_large_requests_that_are_there_at_once_others_get_their_tu
 
     async with two_agents() as agents:
         follower = await agents.connect(agents.leader_address)
-        follower.writer.write(framed(agents.follower_hello.encode()))
-        assert await follower.receive() is not None  # the leader's hello
+        await follower.fetch({0: 0})
         monkeypatch.setattr(relay_core, "scan_fetch_request", scan)
         others = asyncio.create_task(take_turns())
-        asked = framed(bytes([MessageKind.KAFKA]) + of_partitions(300))
-        follower.writer.write(asked * 6)  # all in one read of the agent
+        follower.writer.write(framed(of_partitions(300)) * 6)  # all in one read of the agent
         for _ in range(6):
             assert await follower.receive() is not None
         others.cancel()

@@ -24,7 +24,9 @@ from replication.wire.peer_protocol import (
     coalesce_ranges,
     decode_inline_request,
     encode_inline_request,
+    is_hello,
 )
+from tests.replication.fetch_frames import request
 
 capabilities = st.integers(0, CAPABILITIES.value).map(PeerCapabilities)
 
@@ -41,11 +43,18 @@ capabilities = st.integers(0, CAPABILITIES.value).map(PeerCapabilities)
     )
 )
 def test_a_hello_comes_out_as_it_went_in(sent: Hello) -> None:
+    assert is_hello(sent.encode())
     assert Hello.decode(sent.encode()) == sent
 
 
 def test_an_agent_that_cannot_serve_many_brokers_says_that_it_serves_none() -> None:
     assert Hello.decode(Hello("cluster", 1, 5, unserved=tuple(range(51))).encode()).unserved == NO_BROKER_SERVED
+
+
+def test_no_kafka_request_is_taken_for_a_hello() -> None:
+    assert not is_hello(request({0: 0}))
+    assert not is_hello(b"RWA")
+    assert int.from_bytes(HELLO_MAGIC[:2], "big") > 1000  # far above any API key
 
 
 def test_hostile_hellos_are_refused() -> None:

@@ -20,13 +20,15 @@ from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, framed, two_agents
 
 
-async def test_a_peer_without_a_hello_is_refused() -> None:
+async def test_a_peer_without_a_hello_gets_everything_inline() -> None:
     async with two_agents() as agents:
-        agents.append({0: batches(2, 0)})
+        raw = batches(2, 0)
+        agents.append({0: raw})
         plain = await agents.connect(agents.leader_address)
-        assert await plain.fetch({0: 0}) is None
-        assert agents.broker.requests == []
-        assert agents.leader_faults("peer_refused") == 1
+        assert await plain.fetch({0: 0}) == plain.expected({0: raw})
+        agents.append({0: batches(1, 2)})  # no announcement comes between
+        assert await plain.fetch({0: 2}) == plain.expected({0: batches(1, 2)})
+        assert agents.linked_responses == 0
 
 
 async def test_an_agent_of_another_version_gets_everything_inline() -> None:
@@ -123,13 +125,14 @@ async def test_a_frame_of_an_impossible_size_is_counted_with_its_reason() -> Non
 
 async def test_more_connections_than_the_limit_are_not_served() -> None:
     async with two_agents(max_connections=1) as agents:
-        first = await agents.connect(agents.leader_address)
-        await agents.until(lambda: agents.leader.connections == 1)
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect(agents.leader_address)
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         second = await agents.connect(agents.leader_address)
-        assert await second.receive() is None
+        assert await second.fetch({0: 0}) is None
         assert agents.leader_faults("too_many_connections") == 1
-        first.writer.write(framed(agents.follower_hello.encode()))
-        assert await first.receive() is not None
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
 
 
 async def test_when_the_leaders_agent_is_away_the_followers_connection_ends_and_later_ones_work() -> None:

@@ -44,7 +44,7 @@ WAIT_MAX_S = 0.5
 class Rig:
     def __init__(
         self,
-        capabilities: PeerCapabilities = CAPABILITIES,
+        capabilities: PeerCapabilities | None = CAPABILITIES,
         zones: Zones | None = None,
         *,
         watermark_wait_ms: int = 0,
@@ -122,8 +122,9 @@ def test_after_the_longest_wait_the_bytes_go_inline() -> None:
     assert rig.faults("link_wait_timeout") == 1
 
 
-def test_who_did_not_say_that_it_understands_links_gets_none() -> None:
-    rig = Rig(PeerCapabilities.NONE)
+@pytest.mark.parametrize("capabilities", [None, PeerCapabilities.NONE])
+def test_who_did_not_say_that_it_understands_links_gets_none(capabilities: PeerCapabilities | None) -> None:
+    rig = Rig(capabilities)
     rig.stored()
     rig.asked()
     assert rig.answered() == INLINE
@@ -343,7 +344,7 @@ def test_each_request_is_answered_once_with_its_own_answer_and_what_is_kept_is_t
 
 
 def test_a_follower_that_has_more_than_the_high_watermark_it_was_told_of_waits_for_a_short_time_alone() -> None:
-    rig = Rig(PeerCapabilities.NONE, watermark_wait_ms=2)
+    rig = Rig(None, watermark_wait_ms=2)
 
     def wait_ms(offset: int) -> int:
         """As the broker is asked, which then answers with what `told` says."""
@@ -364,7 +365,7 @@ def test_a_follower_that_has_more_than_the_high_watermark_it_was_told_of_waits_f
 
 
 def test_nothing_is_owed_to_a_follower_of_what_it_has_forgotten() -> None:
-    rig = Rig(PeerCapabilities.NONE, watermark_wait_ms=2)
+    rig = Rig(None, watermark_wait_ms=2)
 
     def wait_ms(offsets: dict[int, int], session_epoch: int, forgotten: Sequence[int] = ()) -> int:
         frame = rig.core.request(request(offsets, session_epoch=session_epoch, forgotten=forgotten), rig.now_s)
@@ -417,10 +418,10 @@ class OwnZone(Zones):
 
 def test_every_inline_byte_has_a_reason() -> None:
     size = len(RAW)
-    older = Rig(PeerCapabilities.NONE)
-    older.asked()
-    older.answered()
-    assert reasons(older) == {"other_version": size}
+    stock = Rig(None)
+    stock.asked()
+    stock.answered()
+    assert reasons(stock) == {"no_agent": size}
 
     near = Rig(zones=OwnZone())
     near.asked()
