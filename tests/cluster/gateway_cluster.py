@@ -1,10 +1,12 @@
 """A running cluster with a zone gateway beside each broker, as tests of gateways share one in a module."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
@@ -63,3 +65,36 @@ def gateway_cluster(
     with LocalCluster.create(directory / "cluster", brokers=len(gateways.zones), settings=settings) as made:
         made.start(_START_S)
         yield made
+
+
+def consumer_of(bootstrap: str, topic: str) -> Consumer:
+    """A consumer of partition 0 from its beginning, without aborted records."""
+    settings = {"group.id": "-", "enable.auto.commit": False, "isolation.level": "read_committed"}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    return consumer
+
+
+class Reader:
+    """A consumer in a thread that reads to the partition's end and on while records are produced."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.values: list[bytes] = []
+        self._where = bootstrap, topic
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def _read(self) -> None:
+        consumer = consumer_of(*self._where)
+        while not self._ends.is_set():
+            messages = consumer.consume(1000, 0.1)
+            self.values += [message.value() or b"" for message in messages if message.error() is None]
+        consumer.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()

@@ -4,13 +4,11 @@ Zones az1 to az3 with a broker each; topics are led in az2. Clients of az1 know 
 """
 
 import random
-import threading
 from itertools import count
 from pathlib import Path
-from typing import Self
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
@@ -19,7 +17,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters, describe
-from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, Reader, consumer_of, with_gateways
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_gateway_durable import read
 
@@ -90,14 +88,8 @@ class Topic:
 
         wait_until(stored, "objects hold all of it", PATIENCE_S)
 
-    def consumer(self) -> Consumer:
-        settings = {"group.id": "-", "enable.auto.commit": False, "isolation.level": "read_committed"}
-        consumer = Consumer({"bootstrap.servers": self.gateway, **settings})
-        consumer.assign([TopicPartition(self.topic, 0, 0)])
-        return consumer
-
     def librdkafka(self) -> list[bytes]:
-        consumer = self.consumer()
+        consumer = consumer_of(self.gateway, self.topic)
         values: list[bytes] = []
         while len(values) < len(self.produced) and (messages := consumer.consume(1000, TIMEOUT_S)):
             values += [message.value() or b"" for message in messages if message.error() is None]
@@ -134,36 +126,6 @@ def to_consumers(counters: AgentCounters) -> float:
     return counters.growth(CROSSED_BYTES, side="gateway", zone="az1", direction="to_client", broker=str(LEADER))
 
 
-class Tail:
-    """A consumer of az1 that reads on while records are produced."""
-
-    def __init__(self, topics: Topic) -> None:
-        self.values: list[bytes] = []
-        self._topics = topics
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._read)
-
-    def _read(self) -> None:
-        consumer = self._topics.consumer()
-        while not self._ends.is_set():
-            messages = consumer.consume(1000, 0.1)
-            self.values += [message.value() or b"" for message in messages if message.error() is None]
-        consumer.close()
-
-    def expect_all(self) -> None:
-        produced = self._topics.produced
-        wait_until(lambda: len(self.values) >= len(produced), "all is read", PATIENCE_S)
-        assert self.values == produced
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
-
-
 def linked(counters: AgentCounters) -> float:
     """Record bytes that consumers of az1 were sent by object storage."""
     return counters.growth(FETCHED_BYTES, zone="az1", way="linked")
@@ -195,13 +157,17 @@ def test_a_consumer_at_the_end_of_the_log_reads_from_objects_while_the_store_ans
 ) -> None:
     # produced -> the store fails for the gateway, then for the leader -> it is there again
     topics, own = Topic(cluster, topic, [LEADER]), cluster.layout.bootstrap_servers
-    with Script(cluster, topic) as script, Tail(topics) as tail:
+    with Script(cluster, topic) as script, Reader(topics.gateway, topic) as tail:
         script.link_topic()
+
+        def expect_all() -> None:
+            wait_until(lambda: len(tail.values) >= len(topics.produced), "all is read", PATIENCE_S)
+            assert tail.values == topics.produced
 
         def links_are_used() -> bool:
             counters = AgentCounters(cluster)
             topics.produce(own)
-            tail.expect_all()
+            expect_all()
             return linked(counters) > RECORDS_BYTES * 0.9 and to_consumers(counters) < RECORDS_BYTES / 10
 
         wait_until(links_are_used, "most is read from objects", PATIENCE_S)
@@ -209,7 +175,7 @@ def test_a_consumer_at_the_end_of_the_log_reads_from_objects_while_the_store_ans
             counters = AgentCounters(cluster)
             script.switch(broker_id, switch)
             topics.produce(own)
-            tail.expect_all()
+            expect_all()
             assert to_consumers(counters) > RECORDS_BYTES * 0.9
             script.clear_switches()
             wait_until(links_are_used, "most is read from objects again", PATIENCE_S)

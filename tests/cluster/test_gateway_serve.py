@@ -5,20 +5,18 @@ alone.
 """
 
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
-from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
+from tests.cluster.gateway_cluster import THREE_ZONES, Reader, gateway_cluster
 from tests.cluster.script import PATIENCE_S, Script
 from tests.soak.transactional_copier import TransactionalCopier, read_committed
 from tests.soak.verifiable_clients import VerifiableClients
@@ -36,39 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     keys = {"remote.wal.gateway.fetch.links.enable": "true", "remote.wal.gateway.fetch.serve.enable": "true"}
     with gateway_cluster(tmp_path_factory, GATEWAYS, keys) as made:
         yield made
-
-
-class Reader:
-    """A consumer of az1 that reads a partition to its end and on, until it is closed."""
-
-    def __init__(self, cluster: LocalCluster, topic: str, isolation: str = "read_committed") -> None:
-        self.values: list[bytes] = []
-        gateway = GATEWAYS.bootstrap_servers(cluster.layout, "az1")
-        self._settings = {
-            "bootstrap.servers": gateway,
-            "group.id": "-",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-        }
-        self._topic = topic
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-
-    def _read(self) -> None:
-        consumer = Consumer(self._settings)
-        consumer.assign([TopicPartition(self._topic, 0, 0)])
-        while not self._ends.is_set():
-            messages = consumer.consume(1000, 0.1)
-            self.values += [message.value() or b"" for message in messages if message.error() is None]
-        consumer.close()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
 
 
 class Writer:
@@ -104,7 +69,8 @@ def test_consumers_read_from_their_gateway_what_the_broker_would_give_them(clust
         script.link_topic()
         writer = Writer(cluster, topic)
         writer.write(1)
-        readers = [stack.enter_context(Reader(cluster, topic)) for _ in range(3)]
+        gateway = GATEWAYS.bootstrap_servers(cluster.layout, "az1")
+        readers = [stack.enter_context(Reader(gateway, topic)) for _ in range(3)]
 
         def all_read() -> bool:
             return all(len(one.values) >= len(writer.committed) for one in readers)
