@@ -8,7 +8,7 @@ from typing import Self
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.storage_spec import storage_spec
 from kafka_log.broker_files.server_properties import BrokerProperties
-from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.archive_storage import ArchiveStorage, load_archive_storage
 from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.zones.bucket_loading import load_storage
@@ -39,7 +39,7 @@ class StoreSettings:
         return cls(context, storage_spec(settings.storage, broker), archive)
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[RemoteWalStorageManager, ObjectArchiveStorage | None]]:
+    def opened(self) -> Iterator[tuple[RemoteWalStorageManager, ArchiveStorage | None]]:
         """Open the store of combined segments and, if there is one, of the archive. Raises RemoteStorageError."""
         with closing(load_storage(self.storage, self.context)) as storage:
             if self.archive is None:

@@ -7,7 +7,6 @@ may also share a bucket, because their keys never meet.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import RemoteSegmentCorruptError, RemoteStorageConfigError, defects_as_storage_errors
@@ -36,51 +35,34 @@ class StoredArchiveObject:
     """The store's own clock, not the writer's."""
 
 
-class ArchiveStorage(Protocol):
-    """The archive's object store, for whole archive objects."""
-
-    async def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
-        """Write an object; it is durable and readable when this returns.
-
-        Idempotent; other bytes under the key raise RemoteSegmentConflictError.
-        """
-
-    async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
-        """Return the bytes [start_position, end_position) of an object, unchecked. Raises
-        RemoteResourceNotFoundError."""
-
-    async def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-        """Return the runs in the object's footer, checked against its key: all that recovery needs.
-
-        Raises RemoteSegmentCorruptError.
-        """
-
-    async def delete(self, object_id: ArchiveObjectId) -> None:
-        """Delete an object. Idempotent: deleting a missing object succeeds."""
-
-    def list(self, topic_id_partition: TopicIdPartition | None = None) -> AsyncIterator[Sequence[StoredArchiveObject]]:
-        """List this cluster's archive objects, or those of one partition, in parts and in any order; foreign objects
-        are skipped."""
-
-
-class ObjectArchiveStorage:
-    """An ArchiveStorage on any of the object backends. Any error of a backend fails only that call."""
+class ArchiveStorage:
+    """Stores whole archive objects on any of the object backends. Any error of a backend fails only that call."""
 
     def __init__(self, manager: ObjectWalStorageManager) -> None:
         """`manager` is already configured."""
         self._manager = manager
 
     async def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
+        """Write an object; it is durable and readable when this returns.
+
+        Idempotent; other bytes under the key raise RemoteSegmentConflictError.
+        """
         with defects_as_storage_errors("write", object_id):
             key = self._manager.keys.archive_key_of(object_id)
             await self._manager.requests.put(key, sealed.chunks, sealed.size_bytes)
 
     async def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+        """Return the bytes [start_position, end_position) of an object, unchecked. Raises
+        RemoteResourceNotFoundError."""
         with defects_as_storage_errors("fetch", object_id):
             key = self._manager.keys.archive_key_of(object_id)
             return await self._manager.requests.get(key, start_position, end_position)
 
     async def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+        """Return the runs in the object's footer, checked against its key: all that recovery needs.
+
+        Raises RemoteSegmentCorruptError.
+        """
         with defects_as_storage_errors("fetch metadata", stored.key):
             header, runs, note = await self._manager.read_footer(stored.key, stored.size_bytes)
         if header.combined_segment_id != stored.object_id.writer_id:
@@ -96,12 +78,15 @@ class ObjectArchiveStorage:
         return runs
 
     async def delete(self, object_id: ArchiveObjectId) -> None:
+        """Delete an object. Idempotent: deleting a missing object succeeds."""
         with defects_as_storage_errors("delete", object_id):
             await self._manager.requests.delete(self._manager.keys.archive_key_of(object_id))
 
     async def list(
         self, topic_id_partition: TopicIdPartition | None = None
     ) -> AsyncIterator[Sequence[StoredArchiveObject]]:
+        """List this cluster's archive objects, or those of one partition, in parts and in any order; foreign objects
+        are skipped."""
         with defects_as_storage_errors("list", topic_id_partition or ""):
             async for part in self._manager.requests.list(self._manager.keys.archive_prefix(topic_id_partition)):
                 yield [
@@ -124,7 +109,7 @@ def load_archive_storage(
     settings: Mapping[str, str],
     context: StorageContext,
     impl_prefix: str = ARCHIVE_IMPL_PREFIX,
-) -> ObjectArchiveStorage:
+) -> ArchiveStorage:
     """Load and configure the archive's storage. `settings` come without their prefix. Raises like
     `load_storage_manager`."""
     manager = load_storage_manager(class_name, class_path, settings, context, impl_prefix)
@@ -136,4 +121,4 @@ def load_archive_storage(
             f"{class_name} is no ObjectWalStorageManager",
             f"the archive needs keys of its own; such as {DEFAULT_ARCHIVE_CLASS_NAME}",
         )
-    return ObjectArchiveStorage(manager)
+    return ArchiveStorage(manager)

@@ -28,7 +28,7 @@ from metadata_topic.records.usage_record import (
     TopicUsage,
     UsageRecord,
 )
-from plugin.archive_storage import ObjectArchiveStorage
+from plugin.archive_storage import ArchiveStorage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
 from replication.wire.metrics import ReplicationMetrics
 
@@ -44,7 +44,7 @@ INTERVAL_MS = 600_000
 
 
 def store_counts(
-    settings: AgentSettings, storage: RemoteWalStorageManager, archive: ObjectArchiveStorage | None
+    settings: AgentSettings, storage: RemoteWalStorageManager, archive: ArchiveStorage | None
 ) -> Iterator[tuple[str, RequestCounts]]:
     """Yield for each of the agent's stores its section of price tables, and its request counters."""
     yield settings.storage.price_section, storage.request_counts

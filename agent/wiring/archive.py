@@ -13,7 +13,7 @@ from agent.wiring.kafka_following import KafkaFollowing
 from metadata_topic.settings.wal_retention import ARCHIVE_DELETE_GRACE_MS
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.topic.topic import MetadataTopicSettings
-from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.archive_storage import ArchiveStorage, load_archive_storage
 from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
 from plugin.prices import NEVER_PAYS, Prices
 from rlm.archive.archive_care import CareLimits
@@ -79,7 +79,7 @@ def build_archiving(around: AgentResources, kafka: KafkaFollowing, duties: Calla
         metadata.doubt,
     )
 
-    def load() -> ObjectArchiveStorage:
+    def load() -> ArchiveStorage:
         storage = load_archive_storage(
             settings.archive.storage_manager_class_name,
             settings.storage.manager_class_path,

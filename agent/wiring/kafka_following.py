@@ -99,7 +99,9 @@ class KafkaFollowing:
         self.lease = LeaseWatch(make_lease(storage.blobs, recorded), wall_ms, settings.lifecycle.uncommitted_ttl_s)
         tiered = TieredOffsets()
         tier = TierFollower(client, tiered, rack=identity.rack)
-        self.tiered_storage = TieredStorageTier(tiered, tier, LogEpochs(self.replicas.directory_of, lasting_s))
+        self.tiered_storage = TieredStorageTier(
+            tiered, LogEpochs(self.replicas.directory_of, lasting_s), lambda: tier.ready
+        )
         self._readers: Sequence[TopicFollower] = (self.topic_settings,)
         if self._has_store:
             self._readers = (self.metadata.consumer, self.topic_settings, tier)

@@ -39,7 +39,7 @@ from metadata_topic.store.store import StoreFile
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from plugin.archive_storage import ObjectArchiveStorage
+from plugin.archive_storage import ArchiveStorage
 from plugin.wall_clock import Clocks, lasting_s
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier, CareDuties
 from rlm.lifecycle.cluster_observer import Observation
@@ -197,7 +197,7 @@ class StorageRun:
         return object_summary(self.kafka.metadata.store, self._around.clocks.wall_ms())
 
     @property
-    def archive_storage(self) -> ObjectArchiveStorage | None:
+    def archive_storage(self) -> ArchiveStorage | None:
         """The archive's store; None until it is loaded."""
         return self._archiving.storage if self._archiving is not None else None
 

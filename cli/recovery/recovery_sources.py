@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from metadata_topic.kip405.tiered_offsets import TieredOffsets
     from metadata_topic.store.snapshots.snapshot_keeper import NewestSnapshot
     from metadata_topic.topic.topic_session import TopicSession
-    from plugin.archive_storage import ObjectArchiveStorage
+    from plugin.archive_storage import ArchiveStorage
     from plugin.format.entry_column_batches import LogFilter
     from plugin.remote_wal_storage_manager import RemoteWalStorageManager
     from recovery.cluster_view import ClusterView
@@ -83,7 +83,7 @@ class Sources:
     view: "ClusterView"
     inventory: "Inventory"
     storage: "RemoteWalStorageManager"
-    archive: "ObjectArchiveStorage | None"
+    archive: "ArchiveStorage | None"
     directory_ids: dict[Path, str]
     """Ids of the broker's log directories, as its agent registered them."""
     reader: "RunReader"
@@ -257,7 +257,7 @@ def _by_metadata(
     client: "KafkaClientConfig",
     newest: "Callable[[], NewestSnapshot]",
     storage: "RemoteWalStorageManager",
-    archive: "ObjectArchiveStorage | None",
+    archive: "ArchiveStorage | None",
     tell: Tell,
     wanted: "LogFilter",
 ) -> "Inventory":
@@ -291,7 +291,7 @@ class OpenStores:
     client: "KafkaClientConfig"
     cluster_id: str
     storage: "RemoteWalStorageManager"
-    archive: "ObjectArchiveStorage | None"
+    archive: "ArchiveStorage | None"
     state_directory: Path
     """The agent's."""
 

@@ -30,10 +30,6 @@ Judges = Callable[[Collection[TopicId], Sequence[RemoteWalMetadataStore], Archiv
 """Takes the topics in question, what is known of objects, and what is archived. Every judge must release an object."""
 
 
-class _ReadOnce:
-    ready = True
-
-
 def agents_judges(
     client: KafkaClientConfig,
     broker_id: int,
@@ -65,7 +61,7 @@ def agents_judges(
 
         tiers: list[LongTermTier] = [ArchiveTier(archive, is_archived, lambda _: None)]
         if observation.tier_ms and (tier := read_tier()) is not None:
-            tiers.append(TieredStorageTier(tier, _ReadOnce(), LogEpochs(lambda _: None, monotonic)))
+            tiers.append(TieredStorageTier(tier, LogEpochs(lambda _: None, monotonic)))
         agents = ALL_AS_BEFORE if table is None else AgentsRetention.registered(table.agents.values())
         observations = (with_wal_retention(observation, table, one) for one in agents.agents)
         return [

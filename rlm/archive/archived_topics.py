@@ -14,11 +14,12 @@ from pathlib import Path
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.archive.archive_care import KnownLogs
-from rlm.lifecycle.cluster_observer import KnownSettings, Observation
+from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.release import ClusterView, HeldRange
 from rlm.lifecycle.tiered_storage import LogEpochs
@@ -44,7 +45,7 @@ class ArchivedTopics:
         own: NodeRegistration,
         store: RemoteWalMetadataStore,
         archive: ArchiveStore,
-        settings: KnownSettings,
+        settings: SettingsReader,
         archives_here: bool,
         clock: Callable[[], float],
     ) -> None:

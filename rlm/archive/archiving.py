@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import structlog
 
-from plugin.archive_storage import ObjectArchiveStorage
+from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive.archive_care import ArchiveCare, ArchiveOrphanRounds, CareLimits
@@ -50,7 +50,7 @@ class Archiving:
 
     def __init__(
         self,
-        load: Callable[[], ObjectArchiveStorage],
+        load: Callable[[], ArchiveStorage],
         first_writer_id: CombinedSegmentId,
         sources: ArchiveSources,
         limits: ArchivingLimits,
@@ -69,7 +69,7 @@ class Archiving:
         self._threads = runtime.pool(_CARE_THREADS, "rlm-archive-care")
         self._assignments: list[Assignment] = []
         self._task: RLMArchiveTask | None = None
-        self.storage: ObjectArchiveStorage | None = None
+        self.storage: ArchiveStorage | None = None
         """None until the archive's store has answered."""
         self.missing: str | None = "no answer yet"
         """Why there is no storage; None when there is."""
@@ -108,7 +108,7 @@ class Archiving:
         if storage is not None:
             storage.close()
 
-    async def _storage(self) -> ObjectArchiveStorage | None:
+    async def _storage(self) -> ArchiveStorage | None:
         try:
             storage = await self._in_thread(self._load)
         except RemoteStorageError as error:
@@ -138,7 +138,7 @@ class Archiving:
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
-    def care_of(self, storage: ObjectArchiveStorage) -> ArchiveCare:
+    def care_of(self, storage: ArchiveStorage) -> ArchiveCare:
         """Return what deletes and checks the objects in this store."""
         sources = self._sources
         return ArchiveCare(
@@ -157,7 +157,7 @@ class Archiving:
             self._runtime.clocks.wall_ms,
         )
 
-    def _make_task(self, storage: ObjectArchiveStorage) -> RLMArchiveTask:
+    def _make_task(self, storage: ArchiveStorage) -> RLMArchiveTask:
         return RLMArchiveTask(
             self._sources, storage, self._first_writer_id, self._limits.task, self._metrics, self._runtime
         )

@@ -21,7 +21,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -37,7 +37,7 @@ from kafka_cluster.responses import (
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
-from metadata_topic.settings.settings_topic import read_settings
+from metadata_topic.settings.settings_topic import SettingsReader, read_settings
 from metadata_topic.settings.wal_retention import (
     NO_LIMIT,
     KeptFor,
@@ -264,16 +264,6 @@ def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, stat
         return None
 
 
-class KnownSettings(Protocol):
-    """The subset of `metadata_topic.settings.settings_topic.SettingsReader` that the cluster's watch needs."""
-
-    @property
-    def table(self) -> SettingsTable: ...
-
-    @property
-    def ready(self) -> bool: ...
-
-
 def with_wal_retention(observation: Observation, table: SettingsTable | None, retention: WalRetention) -> Observation:
     """Return the observation with the WAL retention in its view; `table` has the topics' settings, None if unknown.
 
@@ -323,7 +313,7 @@ class ClusterWatch:
         self,
         make_observer: Callable[[], ClusterObserver],
         wanted: Callable[[], set[TopicId]],
-        settings: KnownSettings,
+        settings: SettingsReader,
         retention: WalRetention,
         on_observation: Callable[[Observation, int], None],
         wall_ms: Callable[[], int],

@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 from random import Random
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -47,7 +47,7 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.records import PublishableRecord, PublishedSegment
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
-from metadata_topic.store.held_records import LocalLosses
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
 from plugin.format.adoption_note import split_note
@@ -57,7 +57,7 @@ from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from plugin.store_loop import ask
 from plugin.wall_clock import Clocks
-from rlm.lifecycle.release import ClusterView, DeadTails, LongTermTier, Release, ReleaseJudge
+from rlm.lifecycle.release import ClusterView, LongTermTier, Release, ReleaseJudge
 from rlm.write_path.metrics import LifecycleMetrics
 from rlm.write_path.runtime import thread_pool
 from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS
@@ -82,25 +82,6 @@ AGE_MS: Final = NAMED_WITHIN_MS
 """A younger object of a gateway may still be adopted."""
 _REMEMBERED: Final = 10_000
 """Deleted segments that are remembered, for gateways' objects that they named (guessed)."""
-
-
-class LifecycleStore(Protocol):
-    """The subset of the metadata store that expiration needs."""
-
-    def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None: ...
-
-    def published_segment(self, combined_segment_id: CombinedSegmentId, /) -> PublishedSegment | None: ...
-
-    def published_segments(
-        self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
-    ) -> Iterator[PublishedSegment]: ...
-
-    def local_losses(self) -> LocalLosses: ...
-
-    def find_adopters(self, object_id: RouterObjectId, /) -> Collection[CombinedSegmentId]:
-        """Return the segments, not deleted, that name this object of a gateway."""
-
-    def dead_tails(self, combined_segment_id: CombinedSegmentId, /) -> DeadTails: ...
 
 
 class Verdict(Enum):
@@ -145,7 +126,9 @@ class _Deletion:
 class ExpirationPlanner:
     """Decides which segments to delete: it tracks deletions in progress, and scans the segments piece by piece."""
 
-    def __init__(self, store: LifecycleStore, tier: LongTermTier, limits: ExpirationLimits, rng: Random) -> None:
+    def __init__(
+        self, store: RemoteWalMetadataStore, tier: LongTermTier, limits: ExpirationLimits, rng: Random
+    ) -> None:
         self.store = store
         self._tier = tier
         self._limits = limits
@@ -345,7 +328,7 @@ class AdoptedObjects:
         find_adopters: Callable[[RouterObjectId], Collection[CombinedSegmentId]],
         wall_ms: Callable[[], int],
     ) -> None:
-        """`find_adopters` returns the segments that name a gateway's object (`LifecycleStore.find_adopters`)."""
+        """`find_adopters` returns the segments that name a gateway's object."""
         self._storage = storage
         self._find_adopters = find_adopters
         self._wall_ms = wall_ms

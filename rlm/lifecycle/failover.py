@@ -30,7 +30,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cache
-from typing import Protocol
 
 import structlog
 
@@ -42,7 +41,7 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.offset_ranges import joined_ranges
 from metadata_topic.records.publishable import MetadataPublisher, Publishable
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.store.held_records import LocalLosses, is_held
+from metadata_topic.store.held_records import is_held
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
 from rlm.write_path.assignment import Assignment
@@ -52,18 +51,6 @@ log = structlog.get_logger(__name__)
 
 _ToldKey = tuple[CombinedSegmentId, int]
 """Segment and leader epoch, within one partition."""
-
-
-class UploadedRuns(Protocol):
-    """The subset of the metadata store that failover needs."""
-
-    def outside_of(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, /
-    ) -> list[tuple[RemoteWalLogSegmentMetadata, int]]:
-        """Return living runs with offsets that a log with these epochs lacks, each with the first such offset."""
-
-    def local_losses(self) -> LocalLosses:
-        """Return the local losses that were already declared, by partition."""
 
 
 Leaders = Mapping[int, int]
@@ -76,7 +63,7 @@ class FailoverPlanner:
     def __init__(
         self,
         broker_id: int,
-        store: UploadedRuns,
+        store: RemoteWalMetadataStore,
         declare_loss: Callable[[DeclaredGap], None] = lambda _loss: None,
     ) -> None:
         """`declare_loss` is called with records that the log lost without an election, repeatedly until the store

@@ -17,12 +17,11 @@ Until this incarnation is valid, no partition counts as led: all bytes go inline
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import structlog
 
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.store.store import RemoteWalMetadataStore
 
 log = structlog.get_logger(__name__)
 
@@ -38,15 +37,6 @@ class IncarnationTakenError(Exception):
         super().__init__(f"incarnation {above} is registered, and its agent is gone")
 
 
-class KnownRegistrations(Protocol):
-    """The subset of the metadata store that the watch needs."""
-
-    def registration_of(self, broker_id: int, /) -> RemoteWalNodeRegistration | None: ...
-
-    def refused_registrations_of(self, broker_id: int, /) -> int:
-        """Return how many registrations came after that of a higher incarnation."""
-
-
 class IncarnationWatch:
     """Notices a newer incarnation of this broker's agent. For the event loop; any thread may read `fenced_because`."""
 
@@ -54,7 +44,7 @@ class IncarnationWatch:
         self,
         broker_id: int,
         incarnation: int,
-        store: KnownRegistrations,
+        store: RemoteWalMetadataStore,
         register: Callable[[], None],
         read_to_end: Callable[[], Awaitable[bool]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

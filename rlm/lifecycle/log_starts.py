@@ -9,7 +9,7 @@ Belongs to the event loop.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import structlog
 
@@ -17,20 +17,10 @@ from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.errors import MalformedFileError
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.write_path.assignment import Assignment
 
 log = structlog.get_logger(__name__)
-
-ToldStarts = Mapping[TopicIdPartition, Mapping[int, int]]
-"""Log starts by partition and the leader epoch in which they were told."""
-
-
-class StoredRuns(Protocol):
-    """The subset of the metadata store that log starts need."""
-
-    def log_starts(self) -> ToldStarts: ...
-
-    def has_runs(self, topic_id_partition: TopicIdPartition, begin: int, end: int, /) -> bool: ...
 
 
 class _Seen(NamedTuple):
@@ -41,7 +31,7 @@ class _Seen(NamedTuple):
 class LogStarts:
     """The starts of led logs as this agent saw them, and the starts of all logs in the metadata topic."""
 
-    def __init__(self, store: StoredRuns) -> None:
+    def __init__(self, store: RemoteWalMetadataStore) -> None:
         self._store = store
         self._seen: dict[TopicIdPartition, _Seen] = {}
 

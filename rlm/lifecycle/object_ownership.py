@@ -13,7 +13,7 @@ judged by the same metadata.
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -34,14 +34,24 @@ class NodeRegistration(NamedTuple):
     caretaker_broker_id: int
 
 
-class Registrations(Protocol):
-    """The subset of the metadata store that ownership needs."""
+class StoreRegistrations:
+    """The registrations in a metadata store, of all agents that have ever run."""
+
+    def __init__(self, store: RemoteWalMetadataStore, agents: Callable[[], Collection[int]]) -> None:
+        """`agents` returns the brokers whose agents have ever registered in the settings topic."""
+        self._store = store
+        self._agents = agents
 
     def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
         """Return the last registration that says who owns this broker's objects."""
+        known = self._store.registration_of(broker_id)
+        if known is None:
+            return None
+        return NodeRegistration(known.broker_id, known.incarnation, known.caretaker_broker_id)
 
     def broker_ids(self) -> Collection[int]:
-        """Return every broker that has segments or a registration."""
+        """Return every broker whose agent has ever run."""
+        return self._agents()
 
 
 TAKEOVER_MS: Final = 3_600_000
@@ -52,7 +62,7 @@ class ObjectOwnership:
     """Decides which registrations this agent publishes, and whose objects it owns. One thread at a time."""
 
     def __init__(
-        self, broker_id: int, incarnation: int, registrations: Registrations, takeover_ms: int = TAKEOVER_MS
+        self, broker_id: int, incarnation: int, registrations: StoreRegistrations, takeover_ms: int = TAKEOVER_MS
     ) -> None:
         self._own = NodeRegistration(broker_id, incarnation, broker_id)
         self._registrations = registrations
@@ -107,7 +117,7 @@ class DecommissionError(Exception):
 
 
 def inheritance(
-    broker_id: int, heir_id: int, living: Collection[int], registrations: Registrations
+    broker_id: int, heir_id: int, living: Collection[int], registrations: StoreRegistrations
 ) -> NodeRegistration:
     """Return the registration that gives a gone broker's objects to the heir. `living` are the cluster's brokers.
 
@@ -127,26 +137,6 @@ def inheritance(
     if heir.caretaker_broker_id != heir_id:
         raise DecommissionError(f"broker {heir_id} is itself cared for by broker {heir.caretaker_broker_id}")
     return NodeRegistration(broker_id, known.incarnation if known is not None else 0, heir_id)
-
-
-class StoreRegistrations:
-    """Implements `rlm.lifecycle.object_ownership.Registrations` with a metadata store."""
-
-    def __init__(self, store: RemoteWalMetadataStore, agents: Callable[[], Collection[int]]) -> None:
-        """`agents` returns the brokers whose agents have ever registered in the settings topic."""
-        self._store = store
-        self._agents = agents
-
-    def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
-        """Return the last registration that says who owns this broker's objects."""
-        known = self._store.registration_of(broker_id)
-        if known is None:
-            return None
-        return NodeRegistration(known.broker_id, known.incarnation, known.caretaker_broker_id)
-
-    def broker_ids(self) -> Collection[int]:
-        """Return every broker whose agent has ever run."""
-        return self._agents()
 
 
 def publish_registration(

@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -44,6 +44,7 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import MetadataPublisher, Publishable
 from metadata_topic.records.records import PublishableRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
 from plugin.remote_wal_storage_manager import WHOLE_STORE, RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import (
@@ -52,7 +53,6 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from plugin.store_loop import ask, ask_each
-from rlm.lifecycle.expiration import LifecycleStore
 from rlm.write_path.metrics import OrphanMetrics
 
 log = structlog.get_logger(__name__)
@@ -69,16 +69,6 @@ class Kind(StrEnum):
     """An object that the metadata says was deleted."""
     LOST = "lost"
     """A finished segment without its object."""
-
-
-class OrphanStore(LifecycleStore, Protocol):
-    """The subset of the metadata store that the search needs."""
-
-    def is_fenced(self, combined_segment_id: CombinedSegmentId, /) -> bool:
-        """Whether the segment was refused because a newer incarnation of its writer had been registered."""
-
-    def knows_incarnation(self, broker_id: int, incarnation: int, /) -> bool:
-        """Whether this incarnation's registration is known; all that it published stands behind it in the topic."""
 
 
 class MetadataBehindError(Exception):
@@ -185,7 +175,7 @@ class Comparison:
 class OrphanSearch:
     """One comparison for one broker's objects: create it before the listing, then call `listed`, then `judged`."""
 
-    def __init__(self, store: OrphanStore, broker_id: int, ttl_ms: int) -> None:
+    def __init__(self, store: RemoteWalMetadataStore, broker_id: int, ttl_ms: int) -> None:
         self._store = store
         self._ttl_ms = ttl_ms
         self._awaited = {known.combined_segment_id: known for known in store.published_segments(FINISHED, broker_id)}
@@ -290,7 +280,7 @@ class OrphanTask:
     """
 
     storage: RemoteWalStorageManager
-    store: OrphanStore
+    store: RemoteWalMetadataStore
     read_to_end: Callable[[], bool]
     """Blocks until the store knows everything that was in the metadata topic at the time of the call; False if that
     fails."""

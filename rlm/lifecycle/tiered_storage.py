@@ -7,7 +7,6 @@ released. It answers only while `__remote_log_metadata` is followed. Otherwise t
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, MalformedFileError, read_leader_epochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -52,24 +51,18 @@ class LogEpochs:
             return None
 
 
-class FollowedTier(Protocol):
-    """The subset of `metadata_topic.kip405.tiered_offsets.TierFollower` that the tier needs."""
-
-    @property
-    def ready(self) -> bool: ...
-
-
 class TieredStorageTier:
     """Implements `rlm.lifecycle.release.LongTermTier` with `__remote_log_metadata`. One thread at a time."""
 
-    def __init__(self, offsets: TieredOffsets, follower: FollowedTier, epochs: LogEpochs) -> None:
+    def __init__(self, offsets: TieredOffsets, epochs: LogEpochs, is_read: Callable[[], bool] = lambda: True) -> None:
+        """While `is_read` returns False, `offsets` may lack what the topic has."""
         self._offsets = offsets
-        self._follower = follower
         self._epochs = epochs
+        self._is_read = is_read
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         """Whether every record of the entry is on the tier; False when that is not known."""
-        if not self._follower.ready:
+        if not self._is_read():
             return False
         partition = entry.topic_id_partition
         epochs = self._epochs.of(partition)
@@ -83,7 +76,7 @@ class TieredStorageTier:
 
     def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
         """Return the last range on the tier, as far as its newest epoch's leader wrote it; None without one."""
-        if not self._follower.ready:
+        if not self._is_read():
             return None
         epochs = self._epochs.of(partition)
         if epochs is None:

@@ -20,7 +20,7 @@ from metadata_topic.records.states import DELETING, FINISHED, STARTED
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.archive_storage import ArchiveStorage, load_archive_storage
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.local_directory import LocalWalStorageManager
@@ -69,7 +69,7 @@ def _settings(**changes: object) -> AgentSettings:
     )
 
 
-def _load(tmp_path: Path) -> ObjectArchiveStorage:
+def _load(tmp_path: Path) -> ArchiveStorage:
     where = {"directory": str(tmp_path / "archive")}
     return load_archive_storage("plugin.local_directory.LocalWalStorageManager", None, where, CONTEXT)
 

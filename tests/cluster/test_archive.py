@@ -22,7 +22,7 @@ from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.archive_storage import ArchiveStorage, load_archive_storage
 from plugin.loading import ARCHIVE_IMPL_PREFIX
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.store_loop import ask, ask_each
@@ -184,7 +184,7 @@ def _log(life: Script) -> Path:
     return directory
 
 
-def _expect_the_logs_bytes(life: Script, storage: ObjectArchiveStorage) -> None:
+def _expect_the_logs_bytes(life: Script, storage: ArchiveStorage) -> None:
     log = b"".join((_log(life) / log_file_name(base)).read_bytes() for base in sorted(list_segments(_log(life))))
     held = b""
     expected_offset = 0
@@ -197,6 +197,6 @@ def _expect_the_logs_bytes(life: Script, storage: ObjectArchiveStorage) -> None:
     assert held == log
 
 
-def _archive_storage(life: Script, settings: dict[str, str]) -> ObjectArchiveStorage:
+def _archive_storage(life: Script, settings: dict[str, str]) -> ArchiveStorage:
     context = StorageContext(life.cluster.layout.cluster_id, 1)
     return load_archive_storage(ARCHIVE_CLASS, None, settings, context, ARCHIVE_IMPL_PREFIX)

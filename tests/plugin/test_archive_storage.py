@@ -7,7 +7,7 @@ import pytest
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_storage import ObjectArchiveStorage, StoredArchiveObject, load_archive_storage
+from plugin.archive_storage import ArchiveStorage, StoredArchiveObject, load_archive_storage
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
@@ -38,7 +38,7 @@ def archive_object(
 
 
 def test_an_archive_object_is_read_listed_and_deleted(backend: Backend) -> None:
-    archive = ObjectArchiveStorage(backend.manager())
+    archive = ArchiveStorage(backend.manager())
     object_id, sealed = archive_object(backend.cluster_id)
     ask(archive.write(object_id, sealed))
     ask(archive.write(object_id, sealed))  # an unknown outcome, tried again
@@ -59,7 +59,7 @@ def test_an_archive_object_is_read_listed_and_deleted(backend: Backend) -> None:
 
 
 def test_other_bytes_under_the_same_id_are_a_conflict(backend: Backend) -> None:
-    archive = ObjectArchiveStorage(backend.manager())
+    archive = ArchiveStorage(backend.manager())
     ask(archive.write(*archive_object(backend.cluster_id)))
     with pytest.raises(RemoteSegmentConflictError):
         ask(archive.write(*archive_object(backend.cluster_id, payload=b"other")))
@@ -67,7 +67,7 @@ def test_other_bytes_under_the_same_id_are_a_conflict(backend: Backend) -> None:
 
 def test_archive_and_combined_segments_share_a_bucket_and_never_meet(backend: Backend) -> None:
     manager = backend.manager()
-    archive = ObjectArchiveStorage(manager)
+    archive = ArchiveStorage(manager)
     other = ORDERS._replace(partition=30)
     update = ask(manager.copy_log_segment_data(*segment(0, [b"abc"])))
     ids = [
@@ -85,7 +85,7 @@ def test_archive_and_combined_segments_share_a_bucket_and_never_meet(backend: Ba
 
 
 def test_an_object_that_is_not_what_its_key_says_is_corrupt(backend: Backend) -> None:
-    archive = ObjectArchiveStorage(backend.manager())
+    archive = ArchiveStorage(backend.manager())
     object_id, sealed = archive_object(backend.cluster_id)
     for wrong in (
         object_id._replace(last_offset=20),
@@ -100,7 +100,7 @@ def test_an_object_that_is_not_what_its_key_says_is_corrupt(backend: Backend) ->
 
 
 def test_an_object_of_another_cluster_is_corrupt(backend: Backend) -> None:
-    archive = ObjectArchiveStorage(backend.manager())
+    archive = ArchiveStorage(backend.manager())
     object_id, sealed = archive_object("elsewhere")
     ask(archive.write(object_id, sealed))
     with pytest.raises(RemoteSegmentCorruptError, match="elsewhere"):
@@ -123,7 +123,7 @@ def test_an_archive_is_loaded_by_its_class_name(tmp_path: Path) -> None:
 
 def test_whatever_a_backend_raises_fails_the_one_call(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = backend.manager()
-    archive = ObjectArchiveStorage(manager)
+    archive = ArchiveStorage(manager)
     object_id, sealed = archive_object(backend.cluster_id)
     ask(archive.write(object_id, sealed))
     (stored,) = ask_each(archive.list())

@@ -18,7 +18,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_tex
 from metadata_topic.kip405.tiered_offsets import TierFollower
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
-from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.archive_storage import ArchiveStorage, load_archive_storage
 from plugin.durable_files import write_durably
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -370,7 +370,7 @@ def test_a_log_is_put_together_from_the_archive_and_from_combined_segments(tmp_p
     archive.close()
 
 
-def _archive(directory: Path) -> ObjectArchiveStorage:
+def _archive(directory: Path) -> ArchiveStorage:
     context = StorageContext("cluster-1", 1)
     return load_archive_storage(
         "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(directory)}, context

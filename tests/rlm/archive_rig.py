@@ -15,7 +15,7 @@ from metadata_topic.records import archive_records
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.archive_storage import StoredArchiveObject
+from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import (
@@ -49,7 +49,7 @@ TTL_MS = 10_000
 GRACE_MS = 1_000
 
 
-class MemoryArchive:
+class MemoryArchive(ArchiveStorage):
     def __init__(self) -> None:
         self.objects: dict[ArchiveObjectId, bytes] = {}
         self.write_faults: list[Exception] = []

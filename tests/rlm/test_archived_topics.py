@@ -10,13 +10,14 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
-from rlm.lifecycle.cluster_observer import KnownSettings, Observation
+from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
 from rlm.write_path.assignment import Assignment
@@ -39,7 +40,7 @@ class Cluster:
             NodeRegistration(1, 7, 1),
             self.store,
             self.archive,
-            cast(KnownSettings, self.settings),
+            cast(SettingsReader, self.settings),
             archives_here,
             lambda: 0.0,
         )

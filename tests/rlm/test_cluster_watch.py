@@ -10,6 +10,7 @@ import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
@@ -74,7 +75,8 @@ def seen_by(observer: Observer, settings: Settings) -> Observation:
     seen: list[Observation] = []
     with ThreadPoolExecutor(1) as threads:
         watch = ClusterWatch(
-            lambda: cast(ClusterObserver, observer), lambda: {ORDERS}, settings, WalRetention(HOUR_MS, DAY_MS),
+            lambda: cast(ClusterObserver, observer), lambda: {ORDERS}, cast(SettingsReader, settings),
+            WalRetention(HOUR_MS, DAY_MS),
             lambda observation, _now_ms: seen.append(observation), lambda: 0, threads,
         )  # fmt: skip
         asyncio.run(watch.run_once())

@@ -1,11 +1,11 @@
 """Whose objects an agent cares for, and who takes over from a broker that is gone."""
 
-from rlm.lifecycle.object_ownership import NodeRegistration, ObjectOwnership
+from rlm.lifecycle.object_ownership import NodeRegistration, ObjectOwnership, StoreRegistrations
 
 HOUR_MS = 3_600_000
 
 
-class Known:
+class Known(StoreRegistrations):
     def __init__(self, *registrations: NodeRegistration) -> None:
         self.by_broker = {registration.broker_id: registration for registration in registrations}
         self.others: set[int] = set()

@@ -16,10 +16,6 @@ from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
 
 
-class Follower:
-    ready = True
-
-
 def _tiered(first: int, last: int) -> TieredOffsets:
     offsets = TieredOffsets()
     segment_id = RemoteLogSegmentId(ORDERS, bytes(16))
@@ -46,7 +42,7 @@ def test_an_entry_goes_when_all_of_it_is_on_the_tier(
     tmp_path: Path, entry: RemoteLogSegmentMetadataEntry, expected: bool
 ) -> None:
     _checkpoint(tmp_path, (4, 0))
-    tier = Tiers([TieredStorageTier(_tiered(0, 9), Follower(), LogEpochs(lambda _: tmp_path, lambda: 0.0))])
+    tier = Tiers([TieredStorageTier(_tiered(0, 9), LogEpochs(lambda _: tmp_path, lambda: 0.0))])
     assert tier.holds(entry) is expected
     assert release_of(entry, 0, ClusterView(), tier) is (Release.TIERED if expected else None)
     assert not tier.waits_for(ORDERS.topic_id)
@@ -54,11 +50,10 @@ def test_an_entry_goes_when_all_of_it_is_on_the_tier(
 
 def test_nothing_is_known_before_the_topic_was_read(tmp_path: Path) -> None:
     _checkpoint(tmp_path, (4, 0))
-    follower = Follower()
-    tier = TieredStorageTier(_tiered(0, 9), follower, LogEpochs(lambda _: tmp_path, lambda: 0.0))
-    follower.ready = False
+    is_read: list[bool] = []
+    tier = TieredStorageTier(_tiered(0, 9), LogEpochs(lambda _: tmp_path, lambda: 0.0), lambda: bool(is_read))
     assert not tier.holds(_entry(0, 9))
-    follower.ready = True
+    is_read.append(True)
     assert tier.holds(_entry(0, 9))
 
 
@@ -73,12 +68,12 @@ def test_the_tiers_own_epochs_count_for_a_log_that_is_not_here_or_cannot_be_read
     if checkpoint is not None:
         (tmp_path / "leader-epoch-checkpoint").write_text(checkpoint)
     epochs = LogEpochs(lambda _: None if checkpoint is None else tmp_path, lambda: 0.0)
-    follower = Follower()
-    tier = TieredStorageTier(_tiered(0, 9), follower, epochs)
+    is_read = [True]
+    tier = TieredStorageTier(_tiered(0, 9), epochs, lambda: bool(is_read))
     assert tier.holds(entry) is expected
     assert tier.held_range(ORDERS) == HeldRange(4, 0, 9)
     assert tier.held_range(TopicIdPartition(ORDERS.topic_id, 4)) is None
-    follower.ready = False
+    is_read.clear()
     assert not tier.holds(entry)
     assert tier.held_range(ORDERS) is None
 

@@ -11,10 +11,10 @@ from typing import Protocol, cast
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.archive_storage import ObjectArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId
 from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import CareLimits
@@ -22,7 +22,7 @@ from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.archive.archiving import Archiving, ArchivingLimits
-from rlm.lifecycle.cluster_observer import KnownSettings, Observation
+from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import ClusterView, Tiers
@@ -37,7 +37,7 @@ from tests.simulation.seeded_storage import SeededStorage
 from tests.simulation.virtual_time import SeededExecutor, VirtualTimeLoop
 
 TOPIC = "t"
-SETTINGS = cast(KnownSettings, SimpleNamespace(table=SettingsTable({TOPIC: TopicSettings(enable=True, archive=True)})))
+SETTINGS = cast(SettingsReader, SimpleNamespace(table=SettingsTable({TOPIC: TopicSettings(enable=True, archive=True)})))
 MAX_AGE_MS = 4_000
 LIMITS = ArchivingLimits(
     ArchiveTaskLimits(
@@ -99,7 +99,7 @@ class AgentArchive:
             agent.consumption.read_to_end,
         )
         self.archiving = Archiving(
-            lambda: cast(ObjectArchiveStorage, world.archive),
+            lambda: world.archive,
             CombinedSegmentId(agent.broker_id, agent.incarnation, 0),
             sources,
             LIMITS,

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_storage import StoredArchiveObject
+from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
@@ -27,8 +27,8 @@ _FAILS = {HEALTHY: 0.02, FLAKY: 0.4, AWAY: 1.0, HANGING: 0.1, SLOW: 0.05}
 _BEFORE, _AFTER, _LATE = "fails before effect", "fails after effect", "takes effect late"
 
 
-class SeededArchiveStorage:
-    """A `plugin.archive_storage.ArchiveStorage`, shared by all agents."""
+class SeededArchiveStorage(ArchiveStorage):
+    """The archive's store of all agents."""
 
     def __init__(
         self, loop: VirtualTimeLoop, rng: random.Random, hit: Callable[[str], None], wall_ms: Callable[[], int]
