@@ -10,31 +10,18 @@ from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import ArchiveSettings
 from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing
-from metadata_topic.settings.wal_retention import ARCHIVE_DELETE_GRACE_MS
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.topic.topic import MetadataTopicSettings
 from plugin.archive_storage import ArchiveStorage, load_archive_storage
 from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
 from plugin.prices import NEVER_PAYS, Prices
-from rlm.archive.archive_care import CareLimits
 from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archived_topics import CareDuties
 from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.archive.stored_runs import ArchiveLinks
-from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.runtime import Runtime
 
 log = structlog.get_logger(__name__)
-
-LOOK_S = 60.0
-"""How often a partition's archive is looked at when there was nothing to do (guessed)."""
-OBJECT_MIN_BYTES = 16 * 1024 * 1024
-"""From how many bytes a partition's records become an archive object (guessed)."""
-_READERS = 2
-"""Combined segments that the archive reads at a time."""
-_RETRY_S, _RETRY_MAX_S = 1.0, 300.0
-"""The back-off after the archive failed: it doubles from the first to the second."""
 
 
 def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Prices) -> ArchiveLinks | None:
@@ -54,16 +41,8 @@ def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Pric
 def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
     """Return the limits of the archive's task and of deletions, by the settings."""
     archive = settings.archive
-    return ArchivingLimits(
-        ArchiveTaskLimits(
-            ArchiveLimits(OBJECT_MIN_BYTES, ARCHIVE_OBJECT_MAX_BYTES, milliseconds(archive.object_max_age_s)),
-            ScheduleIntervals(LOOK_S, _RETRY_S, _RETRY_MAX_S),
-            archive.bytes_per_second,
-            _READERS,
-            digests=settings.link.takes_digests,
-        ),
-        CareLimits(ARCHIVE_DELETE_GRACE_MS, MetadataTopicSettings().retention_ms // 3),
-    )
+    plan = ArchiveLimits(ARCHIVE_OBJECT_MAX_BYTES, milliseconds(archive.object_max_age_s))
+    return ArchivingLimits(ArchiveTaskLimits(plan, archive.bytes_per_second, settings.link.takes_digests))
 
 
 def build_archiving(around: AgentResources, kafka: KafkaFollowing, duties: Callable[[], CareDuties]) -> Archiving:

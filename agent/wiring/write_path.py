@@ -11,6 +11,7 @@ Belongs to the event loop, except `status`.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -36,9 +37,8 @@ from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, CommitLimits
 from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.commit.price import Price
-from rlm.write_path.core.led_partition import BacklogLimits, PartitionStatus
+from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
-from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.explanation import Explanation
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint, end_of_log, resume_point
@@ -48,14 +48,6 @@ from rlm.write_path.uploads.combine_task import PretendedUploads, RLMWalCombineT
 from rlm.write_path.uploads.object_spacing import spacing_s
 from rlm.write_path.uploads.tail_uploads import TailResponses, TailUploads
 
-_RETRY_S, _RETRY_MAX_S = 0.2, 10.0
-"""The back-off after a failed upload or read: it doubles from the first to the second."""
-_LOOK_S: Final = 60.0
-"""How often a partition is looked at without any sign of an append (guessed)."""
-_READ_THREADS: Final = 2
-"""Threads that read active segments from disk: KIP-1176's remote.wal.log.manager.thread.pool.size."""
-_QUEUE_ITEMS: Final = 4096
-"""Items in remoteSegmentQ at most: KIP-1176's remote.wal.log.manager.combiner.queue.size."""
 _SPACING_LOOK_S: Final = 4.0
 _RECKON_EACH: Final = 15
 """At so many looks costs are reckoned anew though nothing was packed: other zones may read together now."""
@@ -67,27 +59,21 @@ within ten points of what agents link; at 1 s it missed bursts."""
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
     """Return the limits of the write path by the settings."""
     limits, quotas = settings.log_manager, settings.quotas
-    upload_bytes, archive_interval_s = limits.combiner_task_upload_bytes, quotas.archive_interval_s
-    if settings.is_shadow:
-        archive_interval_s = min(archive_interval_s, _SHADOW_LOOK_S)
+    archive_interval_s = min(quotas.archive_interval_s, _SHADOW_LOOK_S if settings.is_shadow else math.inf)
+    commit = CommitLimits(
+        limits.combiner_task_interval_s,
+        archive_interval_s,
+        limits.combiner_task_upload_bytes,
+        limits.combiner_thread_pool_size,
+        bytes_per_s=quotas.copy_max_bytes_per_second,
+    )
     return LogManagerLimits(
-        ScheduleIntervals(_LOOK_S, _RETRY_S, _RETRY_MAX_S),
-        CommitLimits(
-            limits.combiner_task_interval_s,
-            archive_interval_s,
-            upload_bytes,
-            limits.combiner_thread_pool_size,
-            _RETRY_S,
-            _RETRY_MAX_S,
-            quotas.copy_max_bytes_per_second,
-        ),
-        _READ_THREADS,
-        _QUEUE_ITEMS,
+        commit,
         QUEUE_BYTES,
-        upload_bytes,
+        commit.upload_bytes,
         settings.link.wait_max_s,
         bounded_open_files(),
-        BacklogLimits(upload_bytes, quotas.backlog_max_bytes_per_second, _RETRY_S, _RETRY_MAX_S),
+        quotas.backlog_max_bytes_per_second,
         settings.is_shadow,
     )
 

@@ -26,7 +26,9 @@ from metadata_topic.records.archive_records import ArchiveObjectDeleted, Archive
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
+from metadata_topic.settings.wal_retention import ARCHIVE_DELETE_GRACE_MS
 from metadata_topic.store.archive.archive_store import ArchiveStore
+from metadata_topic.topic.topic import MetadataTopicSettings
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -42,9 +44,9 @@ log = structlog.get_logger(__name__)
 class CareLimits:
     """Times that the care of archive objects waits for, in milliseconds."""
 
-    delete_grace_ms: int
+    delete_grace_ms: int = ARCHIVE_DELETE_GRACE_MS
     """Time from the mark until the object is deleted; longer than any read."""
-    publish_again_ms: int
+    publish_again_ms: int = MetadataTopicSettings().retention_ms // 3
     """How old a commit's record becomes before it is published again; below half of the topic's retention."""
     orphan_age_ms: int = PREPARED_TTL_MS
     """How old an object without metadata must be, by the store's clock."""

@@ -36,9 +36,10 @@ PREPARED_TTL_MS: Final = 3_600_000
 class ArchiveLimits:
     """How large and how old a range must be before it is archived, and how large an object becomes."""
 
-    min_bytes: int
     max_bytes: int
     max_age_ms: int
+    min_bytes: int = 16 * 1024 * 1024
+    """Guessed."""
     max_parts: int = 16_384
     """Keeps the Committed record's sources far below the largest size of a record."""
 

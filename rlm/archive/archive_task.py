@@ -80,15 +80,18 @@ class ArchiveTaskLimits:
     """How much is archived at once, and how fast."""
 
     plan: ArchiveLimits
-    intervals: ScheduleIntervals
     bytes_per_s: int
     """Reads and writes together."""
-    threads: int
-    """How many sources are read at a time."""
-    prepared_ttl_ms: int = PREPARED_TTL_MS
-    run_bytes: int = RUN_BYTES
     digests: bool = False
     """Whether runs have a SHA-256 in the metadata."""
+    look_s: float = 60.0
+    """How often a partition is looked at when there was nothing to do (guessed)."""
+    retry_s: float = 1.0
+    retry_max_s: float = 300.0
+    threads: int = 2
+    """How many sources are read at a time (guessed)."""
+    prepared_ttl_ms: int = PREPARED_TTL_MS
+    run_bytes: int = RUN_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class RLMArchiveTask:
         self._sleep = sleep
         self._pool = runtime.pool(limits.threads, "rlm-archive")
         self._bucket = TokenBucket(limits.bytes_per_s)
-        self._schedule = PartitionSchedule(limits.intervals)
+        self._schedule = PartitionSchedule(ScheduleIntervals(limits.look_s, limits.retry_s, limits.retry_max_s))
         self._partitions: dict[TopicIdPartition, _Archived] = {}
         self._changed = asyncio.Event()
         self._unsettled: set[ArchiveObjectId] = set()

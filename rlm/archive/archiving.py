@@ -5,7 +5,7 @@ It is not on the data path: when the archive's store is away or refuses its sett
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -38,7 +38,7 @@ class ArchivingLimits:
     """How much is archived and deleted at once, and how often."""
 
     task: ArchiveTaskLimits
-    care: CareLimits
+    care: CareLimits = field(default_factory=CareLimits)
     care_interval_s: float = 30.0
     """How often it looks for objects that may be deleted (guessed)."""
     orphans_interval_s: float = ORPHANS_S

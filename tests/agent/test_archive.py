@@ -36,7 +36,7 @@ from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import KnownLogs
 from rlm.archive.archive_task import ArchiveSources
 from rlm.archive.archived_topics import CareDuties
-from rlm.archive.archiving import Archiving
+from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.runtime import Runtime
@@ -74,9 +74,10 @@ def _load(tmp_path: Path) -> ArchiveStorage:
     return load_archive_storage("plugin.local_directory.LocalWalStorageManager", None, where, CONTEXT)
 
 
-@pytest.fixture(autouse=True)
-def _whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.wiring.archive.OBJECT_MIN_BYTES", 1)
+def _limits() -> ArchivingLimits:
+    """All is archived, whatever its size."""
+    limits = archiving_limits(_settings())
+    return replace(limits, task=replace(limits.task, plan=replace(limits.task.plan, min_bytes=1)))
 
 
 def _uploaded(tmp_path: Path) -> tuple[LocalWalStorageManager, RemoteWalMetadataStore, bytes]:
@@ -102,7 +103,7 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
         partial(_load, tmp_path),
         CombinedSegmentId(1, 8, 0),
         ArchiveSources("cluster", storage, store, topic.archive, topic, lambda: True),
-        archiving_limits(_settings()),
+        _limits(),
         lambda: CareDuties({1: 8}, KnownLogs({}, ())),
         ArchiveMetrics(CollectorRegistry()),
         Runtime(Clocks(time.monotonic, lambda: WALL_MS + 1)),
@@ -139,7 +140,7 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         partial(load_archive_storage, name, None, {}, CONTEXT),
         CombinedSegmentId(1, 8, 0),
         ArchiveSources("cluster", storage, store, topic.archive, topic, lambda: True),
-        archiving_limits(_settings()),
+        _limits(),
         lambda: CareDuties({}, KnownLogs({}, ())),
         ArchiveMetrics(CollectorRegistry()),
         Runtime(Clocks(time.monotonic, lambda: WALL_MS)),
@@ -179,7 +180,7 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
         partial(_load, tmp_path),
         CombinedSegmentId(1, 8, 0),
         ArchiveSources("cluster", wal_storage, store, topic.archive, topic, lambda: True, lambda: doubt),
-        archiving_limits(_settings()),
+        _limits(),
         lambda: duties[0],
         ArchiveMetrics(CollectorRegistry()),
         Runtime(Clocks(time.monotonic, lambda: later_ms)),

@@ -36,7 +36,6 @@ from plugin.wall_clock import Clocks
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask
-from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.runtime import Runtime
 from tests.kafka_log.batches import batch
@@ -142,7 +141,7 @@ class Agent:
         self.full = 0
         """So many publications are refused."""
         plan = ArchiveLimits(
-            limits.pop("min_bytes", 1), limits.pop("max_bytes", 1 << 20), limits.pop("max_age_ms", 1 << 40)
+            limits.pop("max_bytes", 1 << 20), limits.pop("max_age_ms", 1 << 40), limits.pop("min_bytes", 1)
         )
         self.slept: list[float] = []
         metrics = ArchiveMetrics(CollectorRegistry())
@@ -153,12 +152,12 @@ class Agent:
             CombinedSegmentId(1, incarnation, 0),
             ArchiveTaskLimits(
                 plan,
-                ScheduleIntervals(60.0, 1.0, 8.0),
                 limits.pop("bytes_per_s", 1 << 40),
-                limits.pop("threads", 1),
-                TTL_MS,
-                limits.pop("run_bytes", 200),
                 bool(limits.pop("digests", 0)),
+                retry_max_s=8.0,
+                threads=limits.pop("threads", 1),
+                prepared_ttl_ms=TTL_MS,
+                run_bytes=limits.pop("run_bytes", 200),
             ),
             metrics,
             Runtime(Clocks(lambda: outside.now_s, outside.wall_ms)),

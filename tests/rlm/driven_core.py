@@ -13,7 +13,6 @@ from rlm.write_path.commit.cadence import Cadence, CommitLimits
 from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.commit.price import Outlook, Price
 from rlm.write_path.core.actions import Action, TellStored, Upload
-from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits, Look, UploadNow, Wait
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.core.write_path_core import WritePathCore
@@ -21,18 +20,18 @@ from rlm.write_path.uploads.segment_queue import UploadedSegment
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, batches_of, partition
 
 LIMITS = LogManagerLimits(
-    ScheduleIntervals(process_s=60.0, retry_s=1.0, retry_max_s=4.0),
     CommitLimits(
         interval_s=0.025, archive_interval_s=100.0, upload_bytes=2 * BATCH_BYTES, max_in_flight=3, retry_s=0.5,
         retry_max_s=4.0,
     ),
+    schedule=ScheduleIntervals(process_s=60.0, retry_s=1.0, retry_max_s=4.0),
     task_threads=1,
     queue_items=8,
     queue_bytes=6 * BATCH_BYTES,
     read_bytes=4 * BATCH_BYTES,
     link_wait_max_s=0.5,
     open_files=4,
-    backlog=BacklogLimits(object_bytes=1000, bytes_per_s=1000, retry_s=1.0, retry_max_s=4.0),
+    backlog_bytes_per_s=1000,
 )  # fmt: skip
 
 

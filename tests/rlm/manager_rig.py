@@ -19,7 +19,6 @@ from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, CommitLimits
 from rlm.write_path.commit.link_policy import LinkDecider
-from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.metrics import StageTimes, WriteMetrics
@@ -40,17 +39,16 @@ def partition(number: int) -> TopicIdPartition:
 
 
 LIMITS = LogManagerLimits(
-    ScheduleIntervals(process_s=60.0, retry_s=0.002, retry_max_s=0.01),
     CommitLimits(
         interval_s=0.001, archive_interval_s=0.002, upload_bytes=4096, max_in_flight=2, retry_s=0.002, retry_max_s=0.01
     ),
-    task_threads=2,
+    schedule=ScheduleIntervals(process_s=60.0, retry_s=0.002, retry_max_s=0.01),
     queue_items=100,
     queue_bytes=64 * 1024,
     read_bytes=64 * 1024,
     link_wait_max_s=0.5,
     open_files=16,
-    backlog=BacklogLimits(object_bytes=4096, bytes_per_s=2**30, retry_s=0.002, retry_max_s=0.01),
+    backlog_bytes_per_s=2**30,
 )
 
 

@@ -33,7 +33,7 @@ def test_a_round_costs_what_is_new_and_not_what_there_is() -> None:
     outside = Outside(plain_log(300), ((0, 0),), store)
     for n in range(200):
         outside.upload(outside.log[n : n + 1])
-    planner = PartitionPlanner(ORDERS, store, ArchiveStore(), ArchiveLimits(1 << 30, 1 << 30, 1 << 40))
+    planner = PartitionPlanner(ORDERS, store, ArchiveStore(), ArchiveLimits(1 << 30, 1 << 40, 1 << 30))
     assert planner.plan(VIEW, 0) is None
     before = store.asked
     outside.upload(outside.log[200:201])
@@ -45,7 +45,7 @@ def test_what_lies_behind_a_hole_comes_after_what_is_before_it() -> None:
     outside = Outside(plain_log(10), ((0, 0),))
     outside.upload(outside.log[0:2])
     outside.upload(outside.log[6:8])
-    planner = PartitionPlanner(ORDERS, outside.wal, ArchiveStore(), ArchiveLimits(1 << 20, 1 << 20, 1000))
+    planner = PartitionPlanner(ORDERS, outside.wal, ArchiveStore(), ArchiveLimits(1 << 20, 1000, 1 << 20))
     assert planner.plan(VIEW, outside.wall_ms() + 999) is None
     planned = []
     while (plan := planner.plan(VIEW, outside.wall_ms() + 1000)) is not None:

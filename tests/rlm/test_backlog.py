@@ -10,21 +10,22 @@ from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.core.actions import Action, AskAnew, CountReadFailure, DeclareGaps
 from rlm.write_path.core.backlog import Backlog
-from rlm.write_path.core.led_partition import BacklogLimits, PassedOver
+from rlm.write_path.core.led_partition import PassedOver
 from rlm.write_path.reading.log_task import TaskOutcome
 from tests.rlm.plain_log import BATCH_BYTES, PlainLog, PlainTask, batches_of, partition
 
-LIMITS = BacklogLimits(object_bytes=4 * BATCH_BYTES, bytes_per_s=10**9, retry_s=1.0, retry_max_s=4.0)
+LIMITS = CommitLimits(1.0, 1.0, 4 * BATCH_BYTES, 1, retry_s=1.0, retry_max_s=4.0)
 NOW_S = 1000.0
 AT_ONCE = pytest.approx(0.0)
 
 
 class Rig:
-    def __init__(self, limits: BacklogLimits = LIMITS) -> None:
+    def __init__(self, bytes_per_s: int = 10**9) -> None:
         self.void: list[TopicIdPartition] = []
-        self.backlog = Backlog(limits, self._void)
+        self.backlog = Backlog(LIMITS, bytes_per_s, self._void)
 
     def _void(self, which: TopicIdPartition) -> Sequence[Action]:
         self.void.append(which)
@@ -92,7 +93,7 @@ def test_a_log_that_cannot_be_read_is_counted_and_lets_the_others_go_first() -> 
     failing = rig.pass_over(0, 4)
     rig.pass_over(1, 4)
     rig.backlog.begin_object()
-    assert rig.backlog.next_read() == (failing, LIMITS.object_bytes)
+    assert rig.backlog.next_read() == (failing, LIMITS.upload_bytes)
     actions = rig.backlog.read_done(failing, LogDirectoryError(Path("t"), "planted"), NOW_S)
     assert actions == (CountReadFailure(),)
     assert rig.backlog.wait_s(NOW_S) == LIMITS.retry_s
@@ -152,7 +153,7 @@ def test_a_log_that_was_cut_or_is_gone_is_handed_back_with_its_gaps_told(
 
 
 def test_the_quota_holds_the_next_object_back() -> None:
-    rig = Rig(BacklogLimits(4 * BATCH_BYTES, bytes_per_s=BATCH_BYTES, retry_s=1.0, retry_max_s=4.0))
+    rig = Rig(bytes_per_s=BATCH_BYTES)
     rig.pass_over(0, 8)
     rig.gather()
     rig.backlog.object_stored(NOW_S)

@@ -1,7 +1,6 @@
 """A log that is far behind goes on where its followers are; what it passes over is stored beside that."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from tests.metric_values import metric_value
@@ -14,7 +13,7 @@ BATCH_BYTES = LIMITS.commit.upload_bytes // 4
 
 
 def slow(bytes_per_s: int) -> dict[str, object]:
-    return {"read_bytes": BATCH_BYTES, "backlog": replace(LIMITS.backlog, bytes_per_s=bytes_per_s)}
+    return {"read_bytes": BATCH_BYTES, "backlog_bytes_per_s": bytes_per_s}
 
 
 def append(rig: Rig, batches: int) -> None:

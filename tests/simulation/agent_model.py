@@ -19,7 +19,6 @@ from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, CommitLimits
 from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.commit.price import Outlook, Price
-from rlm.write_path.core.led_partition import BacklogLimits
 from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.metrics import StageTimes, WriteMetrics
@@ -42,18 +41,17 @@ UPLOAD_BYTES = 1000
 UPLOADS_MAX = 3
 QUEUE_BYTES = 4 * UPLOAD_BYTES
 LIMITS = LogManagerLimits(
-    ScheduleIntervals(process_s=2.0, retry_s=0.05, retry_max_s=1.0),
     CommitLimits(
         interval_s=0.025, archive_interval_s=0.25, upload_bytes=UPLOAD_BYTES, max_in_flight=UPLOADS_MAX, retry_s=0.05,
         retry_max_s=1.0,
     ),
-    task_threads=2,
+    schedule=ScheduleIntervals(process_s=2.0, retry_s=0.05, retry_max_s=1.0),
     queue_items=12,
     queue_bytes=QUEUE_BYTES,
     read_bytes=UPLOAD_BYTES,
     link_wait_max_s=0.5,
     open_files=3,
-    backlog=BacklogLimits(object_bytes=UPLOAD_BYTES, bytes_per_s=40_000, retry_s=0.05, retry_max_s=1.0),
+    backlog_bytes_per_s=40_000,
 )  # fmt: skip
 ADOPTION = AdoptionLimits(wait_max_s=0.5, age_max_s=4.0)
 BREAK_EVEN_BYTES = 300

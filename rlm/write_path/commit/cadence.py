@@ -39,8 +39,9 @@ class CommitLimits:
     """remote.wal.log.manager.combiner.task.upload.bytes"""
     max_in_flight: int
     """remote.wal.log.manager.combiner.thread.pool.size"""
-    retry_s: float
-    retry_max_s: float
+    retry_s: float = 0.2
+    retry_max_s: float = 10.0
+    """The back-off after a failure doubles from the first to the second."""
     bytes_per_s: int | None = None
     """remote.wal.log.manager.copy.max.bytes.per.second"""
 

@@ -23,8 +23,9 @@ import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.commit.bandwidth import TokenBucket
+from rlm.write_path.commit.cadence import CommitLimits
 from rlm.write_path.core.actions import Action, CountReadFailure, DeclareGaps
-from rlm.write_path.core.led_partition import BacklogLimits, PassedOver
+from rlm.write_path.core.led_partition import PassedOver
 from rlm.write_path.reading.log_task import LogTask, Outcome, ReadError, TaskOutcome
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 
@@ -36,11 +37,13 @@ _LOGS_PER_OBJECT: Final = 256
 class Backlog:
     """The backlog: ranges of logs that reading skipped when followers were far ahead, to be stored at a low rate."""
 
-    def __init__(self, limits: BacklogLimits, void: Callable[[TopicIdPartition], Sequence[Action]]) -> None:
-        """`void` returns the actions for a log that was truncated or is gone."""
+    def __init__(
+        self, limits: CommitLimits, bytes_per_s: int, void: Callable[[TopicIdPartition], Sequence[Action]]
+    ) -> None:
+        """At most `bytes_per_s` are stored. `void` returns the actions for a log that was truncated or is gone."""
         self._limits = limits
         self._void = void
-        self._quota = TokenBucket(limits.bytes_per_s)
+        self._quota = TokenBucket(bytes_per_s)
         self._logs: dict[TopicIdPartition, PassedOver] = {}
         self._failures_in_a_row = 0
         self._to_look_at: deque[TopicIdPartition] = deque()
@@ -92,7 +95,7 @@ class Backlog:
     def next_read(self) -> tuple[PassedOver, int] | None:
         """Return the log to read next, and how many bytes at most; None if the object has enough."""
         while self._to_look_at:
-            free_bytes = self._limits.object_bytes - sum(one.held_bytes for one in self._gathered)
+            free_bytes = self._limits.upload_bytes - sum(one.held_bytes for one in self._gathered)
             if free_bytes <= 0:
                 break
             passed_over = self._logs.get(self._to_look_at.popleft())

@@ -15,18 +15,6 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class BacklogLimits:
-    """Limits of the backlog's uploads, beside the uploads for links."""
-
-    object_bytes: int
-    """remote.wal.log.manager.combiner.task.upload.bytes"""
-    bytes_per_s: int
-    """remote.wal.log.manager.backlog.max.bytes.per.second"""
-    retry_s: float
-    retry_max_s: float
-
-
 @dataclass(slots=True)
 class PassedOver:
     """The offsets of one log that reading skipped and that are not stored yet. Any thread may read its properties."""

@@ -6,7 +6,7 @@ whom it is, and when a trial wants to know what was appended.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import Final
@@ -17,7 +17,7 @@ from rlm.write_path.commit.cadence import CommitLimits, Load, Urgency
 from rlm.write_path.commit.link_policy import Decision, LinkDecider
 from rlm.write_path.commit.trial import Finding, Sample
 from rlm.write_path.core.actions import PassOver, Read, Reads, Upload
-from rlm.write_path.core.led_partition import BacklogLimits, LedPartition
+from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.core.partition_schedule import PartitionSchedule, ScheduleIntervals
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, ReadingOrder, RemoteSegmentQueue, reading_order
 
@@ -26,19 +26,22 @@ from rlm.write_path.uploads.segment_queue import MetaQueueItem, ReadingOrder, Re
 class LogManagerLimits:
     """Limits of the write path: sizes, counts and times."""
 
-    schedule: ScheduleIntervals
     commit: CommitLimits
-    task_threads: int
-    queue_items: int
     queue_bytes: int
     read_bytes: int
     """The most bytes that tasks running together read."""
     link_wait_max_s: float
     """An upload that takes longer counts as failing: nobody waits for its links."""
     open_files: int
-    backlog: BacklogLimits
+    backlog_bytes_per_s: int
+    """remote.wal.log.manager.backlog.max.bytes.per.second"""
     in_shadow: bool = False
     """Whether no follower fetches from here, so that what is read shows what followers would fetch."""
+    schedule: ScheduleIntervals = field(default_factory=ScheduleIntervals)
+    task_threads: int = 2
+    """KIP-1176's remote.wal.log.manager.thread.pool.size: threads that read active segments from disk."""
+    queue_items: int = 4096
+    """KIP-1176's remote.wal.log.manager.combiner.queue.size."""
 
 
 FAR_BEHIND_OBJECTS: Final = 8

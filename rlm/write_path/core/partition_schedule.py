@@ -21,9 +21,10 @@ _MIN_QUEUE_TO_CLEAN = 64
 class ScheduleIntervals:
     """How often partitions are processed, and after which time a failed one is retried, in seconds."""
 
-    process_s: float
-    retry_s: float
-    retry_max_s: float
+    process_s: float = 60.0
+    """Without any sign of an append (guessed)."""
+    retry_s: float = 0.2
+    retry_max_s: float = 10.0
 
 
 @dataclass(slots=True)

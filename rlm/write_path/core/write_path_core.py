@@ -142,7 +142,7 @@ class WritePathCore:
         self.unwanted = Unwanted(self.led, self.queue, self.pacing, decider)
         self.put_off: dict[TopicIdPartition, str] = {}
         """Partitions that were not taken on, and why."""
-        self.backlog = Backlog(limits.backlog, self.void)
+        self.backlog = Backlog(limits.commit, limits.backlog_bytes_per_s, self.void)
         self._decider = decider
         self.in_shadow = limits.in_shadow
         self._to_take_on: deque[Assignment] = deque()

@@ -27,7 +27,6 @@ from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.runtime import Runtime
 from tests.simulation.agent_model import AgentModel
@@ -42,8 +41,10 @@ MAX_AGE_MS = 4_000
 LIMITS = ArchivingLimits(
     ArchiveTaskLimits(
         ArchiveLimits(min_bytes=1_500, max_bytes=4_000, max_age_ms=MAX_AGE_MS),
-        ScheduleIntervals(process_s=3.0, retry_s=0.1, retry_max_s=2.0),
         bytes_per_s=20_000,
+        look_s=3.0,
+        retry_s=0.1,
+        retry_max_s=2.0,
         threads=2,
         prepared_ttl_ms=6_000,
         run_bytes=700,
