@@ -20,7 +20,7 @@ def delete_grace_ms(broker: BrokerProperties, settings: AgentSettings) -> int:
     """Return how long an object stays after DELETE_SEGMENT_STARTED, in ms: a follower that lags may hold links to
     it."""
     followers = (int(broker.raw.get(key, "30000")) for key in ("replica.lag.time.max.ms", "replica.socket.timeout.ms"))
-    return round(GRACE_TIMES * max(*followers, milliseconds(settings.hydration.timeout_s)))
+    return round(GRACE_TIMES * max(*followers, milliseconds(settings.link.hydration_timeout_s)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,10 +46,10 @@ def own_bypass(broker_id: int, settings: BypassSettings) -> str | None:
 
 def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
     """Return the parts of the zone gateway that this agent runs."""
-    gateway, produce = settings.gateway, settings.gateway_produce
+    gateway = settings.gateway
     parts = {
         GatewayPart.CLIENTS: True,
-        GatewayPart.PRODUCE: produce.enable,
+        GatewayPart.PRODUCE: gateway.produce_enable,
         GatewayPart.LINKS: gateway.fetch_links_enable,
         GatewayPart.DURABLE: bool(gateway.durable_listener),
     }

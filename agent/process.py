@@ -235,39 +235,30 @@ def run_agent(
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     lock = AgentLock(Path(settings.process.state_directory))
+
+    async def run() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        use_loop(loop)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        sockets = ListeningSockets.handed_over(os.environ, os.getpid())
+        agent = Agent(broker, settings, lock, ServiceManager(os.environ, os.getpid()), sockets)
+        agent.registry.register(lost_lines)
+
+        def look_again() -> None:
+            agent.state.certificates.look()
+            tell_changes(broker, read_again)
+
+        loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, look_again)
+        await agent.run(stop)
+        # The next agent starts when this process is gone: threads that wait for a store or Kafka must not delay that.
+        drain_log()
+        os._exit(0)
+
     try:
-        uvloop.run(_run(broker, settings, lock, read_again, drain_log, lost_lines))
+        uvloop.run(run())
     finally:
         lock.release()
-
-
-async def _run(
-    broker: BrokerProperties,
-    settings: AgentSettings,
-    lock: AgentLock,
-    read_again: Callable[[], BrokerProperties],
-    drain_log: Callable[[], object],
-    lost_lines: Collector,
-) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    use_loop(loop)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    sockets = ListeningSockets.handed_over(os.environ, os.getpid())
-    agent = Agent(broker, settings, lock, ServiceManager(os.environ, os.getpid()), sockets)
-
-    agent.registry.register(lost_lines)
-
-    def look_again() -> None:
-        agent.state.certificates.look()
-        tell_changes(broker, read_again)
-
-    loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, look_again)
-    await agent.run(stop)
-    # The next agent starts when this process is gone: threads that wait for a store or for Kafka must not delay that.
-    drain_log()
-    os._exit(0)
 
 
 def tell_changes(began_with: BrokerProperties, read_again: Callable[[], BrokerProperties]) -> None:

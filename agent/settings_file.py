@@ -98,19 +98,19 @@ def _check_relaying(settings: AgentSettings, broker: BrokerProperties) -> None:
     if any(tls) and not all(tls):
         raise AgentSettingsError("remote.wal.agent.ssl.*: certificate, key and ca file belong together")
     listener = settings.peers.peer_listener
-    if not all(tls) and not settings.access.plaintext_enable and not is_loopback(listener.host):
+    if not all(tls) and not settings.process.plaintext_enable and not is_loopback(listener.host):
         raise AgentSettingsError(
             f"remote.wal.agent.peer.listener: {listener} is open to other hosts; set remote.wal.agent.ssl.* "
             "or, in a network that you trust, remote.wal.agent.plaintext.enable=true"
         )
-    if plan is not None and plan.vouches and not all(tls) and not settings.access.plaintext_enable:
+    if plan is not None and plan.vouches and not all(tls) and not settings.process.plaintext_enable:
         raise AgentSettingsError(
             "remote.wal.agent.ssl.*: the inter-broker listener knows brokers by their certificates, and the "
             "agent shows one for whoever reaches remote.wal.agent.peer.listener; set these, too, or, where all who do "
             "may act as a broker, remote.wal.agent.plaintext.enable=true"
         )
     replica_host = settings.peers.replica_listen_host
-    if not settings.access.plaintext_enable and not is_loopback(replica_host):
+    if not settings.process.plaintext_enable and not is_loopback(replica_host):
         raise AgentSettingsError(
             f"remote.wal.agent.replica.listen.host: {replica_host} is open to other hosts, which would reach "
             "the brokers through this agent; take a loopback address or, in a network that you trust, set "
@@ -124,7 +124,7 @@ def _check_relaying(settings: AgentSettings, broker: BrokerProperties) -> None:
 
 
 def _check_together(settings: AgentSettings, broker: BrokerProperties) -> None:
-    if settings.link.takes_digests and settings.gateway_produce.enable:
+    if settings.link.takes_digests and settings.gateway.produce_enable:
         raise AgentSettingsError(
             "remote.wal.link.digest: what gateways store of produce requests has no SHA-256; leave it at "
             "crc32c, or remote.wal.gateway.produce.enable=false"

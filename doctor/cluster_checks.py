@@ -131,7 +131,7 @@ def fetch_delay(facts: Facts) -> Verdict:
     key = "replica.lag.time.max.ms"
     settings = facts.settings
     lag_ms = int(facts.broker.raw.get(key, "30000"))
-    delay_ms = milliseconds(settings.link.wait_max_s + settings.hydration.timeout_s)
+    delay_ms = milliseconds(settings.link.wait_max_s + settings.link.hydration_timeout_s)
     found = f"a fetch waits {delay_ms} ms at most (link.wait.max and hydration.timeout), {key} is {lag_ms}"
     if delay_ms <= lag_ms // 2:
         return Verdict(Level.OK, found)

@@ -9,10 +9,9 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
-from agent.settings.gateway_settings import GatewayProduceSettings, GatewaySettings
+from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.lifecycle_settings import LifecycleSettings, MetadataSettings
 from agent.settings.process_settings import (
-    AccessSettings,
     BrokerTlsSettings,
     BypassSettings,
     ClientSettings,
@@ -21,13 +20,11 @@ from agent.settings.process_settings import (
     ProcessSettings,
     TlsSettings,
 )
-from agent.settings.replication_settings import CatchUpSettings, HydrationSettings, LinkSettings
+from agent.settings.replication_settings import LinkSettings
 from agent.settings.setting_types import Section
 from agent.settings.upload_settings import (
-    AlarmSettings,
     ArchiveSettings,
     LogManagerSettings,
-    QuotaSettings,
     StorageSettings,
 )
 from plugin.prices import network_of
@@ -42,24 +39,18 @@ class AgentSettings(BaseModel):
 
     storage: StorageSettings = StorageSettings()
     log_manager: LogManagerSettings = LogManagerSettings()
-    alarms: AlarmSettings = AlarmSettings()
-    quotas: QuotaSettings = QuotaSettings()
     archive: ArchiveSettings = ArchiveSettings()
     link: LinkSettings = LinkSettings()
-    hydration: HydrationSettings = HydrationSettings()
-    catch_up: CatchUpSettings = CatchUpSettings()
     metadata: MetadataSettings = MetadataSettings()
     lifecycle: LifecycleSettings = LifecycleSettings()
     peers: PeerSettings = PeerSettings()
     http: HttpSettings = HttpSettings()
     client: ClientSettings = ClientSettings()
     process: ProcessSettings = ProcessSettings()
-    access: AccessSettings = AccessSettings()
     bypass: BypassSettings = BypassSettings()
     tls: TlsSettings = TlsSettings()
     broker_tls: BrokerTlsSettings = BrokerTlsSettings()
     gateway: GatewaySettings = GatewaySettings()
-    gateway_produce: GatewayProduceSettings = GatewayProduceSettings()
 
     @property
     def is_shadow(self) -> bool:

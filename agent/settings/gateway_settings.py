@@ -141,6 +141,15 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     )
     peer_ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
 
+    produce_enable: bool = Field(
+        False,
+        description="Whether records that clients produce to brokers of other zones go by object storage. Both the "
+        "gateway and the broker's agent must have it on.",
+    )
+    produce_policy: Literal["cost", "always"] = Field(
+        "cost", description="`cost`: where that is cheaper by the price table; `always`."
+    )
+
     def reached(self, others: Iterable[int]) -> list[int]:
         """Return the brokers that clients may reach through this agent; `others` are the other known brokers."""
         return sorted(others) if self.zone_listeners else []
@@ -154,18 +163,6 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     def by_agents(self) -> set[str]:
         """The names of the broker's listeners whose clients come through agents."""
         return {*self.zone_listeners.values(), self.durable_listener} - {""}
-
-
-class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce.")):
-    """Settings for Produce requests through object storage. Both the gateway and the broker's agent must have it on."""
-
-    enable: bool = Field(
-        False,
-        description="Whether records that clients produce to brokers of other zones go by object storage.",
-    )
-    policy: Literal["cost", "always"] = Field(
-        "cost", description="`cost`: where that is cheaper by the price table; `always`."
-    )
 
 
 def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: BrokerProperties) -> None:

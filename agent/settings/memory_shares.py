@@ -62,7 +62,7 @@ def _fixed_bytes(settings: AgentSettings) -> int:
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway.zone_listeners else 0
     client_bytes += 2 * BOOTSTRAP_BYTES if settings.gateway.enable and settings.gateway.bootstrap_listener else 0
     client_bytes += SERVED_BYTES if settings.gateway.fetch_serve_enable else 0
-    client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.enable else 0
+    client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway.produce_enable else 0
     holds = settings.gateway.enable and settings.gateway.durable_listener
     client_bytes += 2 * HELD_FRAMES_BYTES + HELD_ANSWERS_BYTES if holds else 0
     archive_bytes = 2 * ARCHIVE_OBJECT_MAX_BYTES if settings.archive.enable else 0

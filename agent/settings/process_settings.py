@@ -109,7 +109,7 @@ class ClientSettings(Section, alias_generator=keyed("remote.wal.agent.")):
 
 
 class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
-    """Settings of the process: its mode, state directory, shutdown, memory and intervals."""
+    """Settings of the process: its mode, state directory, shutdown and memory, and who may connect without TLS."""
 
     mode: Literal["replication", "shadow"] = Field(
         "replication",
@@ -136,17 +136,6 @@ class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         "replica.lag.time.max.ms; 0: never.",
     )
 
-    @field_validator("state_directory")
-    @classmethod
-    def _is_absolute(cls, path: Path) -> Path:
-        if not path.is_absolute():  # commands run elsewhere than the agent
-            raise ValueError(f"{path} is no absolute path")
-        return path
-
-
-class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
-    """Settings of who may connect without TLS, or without an agent."""
-
     plaintext_enable: bool = Field(False, description="Accepts that other hosts reach the peer listener without TLS.")
     replica_user: UserSetting = Field(
         None,
@@ -159,6 +148,13 @@ class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         description="Requests that may pass between brokers besides the usual ones: Kafka's names or API keys, by "
         "commas; `*`: all.",
     )
+
+    @field_validator("state_directory")
+    @classmethod
+    def _is_absolute(cls, path: Path) -> Path:
+        if not path.is_absolute():  # commands run elsewhere than the agent
+            raise ValueError(f"{path} is no absolute path")
+        return path
 
 
 class BypassSettings(Section, alias_generator=keyed("remote.wal.agent.bypass.")):

@@ -9,7 +9,7 @@ from agent.settings.setting_types import Seconds, Section, keyed
 
 
 class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
-    """When followers get links, and how long responses wait for them."""
+    """When followers get links, how long responses wait for them, and how they are read."""
 
     latency_bound_s: Seconds = Field(
         500,
@@ -53,25 +53,20 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         description="A price table in TOML instead of plugin/prices.toml.",
     )
 
+    hydration_timeout_s: Seconds = Field(
+        alias="remote.wal.hydration.timeout.ms",
+        default=1000,
+        ge=1,
+        description="How long a response waits for object storage before its bytes are asked for inline.",
+    )
+    catch_up_max_bytes_per_second: int = Field(
+        alias="remote.wal.catch.up.fetch.max.bytes.per.second",
+        default=64 * 1024 * 1024,
+        ge=1024,
+        description="What is read from objects at most while the local broker is far behind; the rest goes inline.",
+    )
+
     @property
     def takes_digests(self) -> bool:
         """Whether links carry SHA-256 digests besides CRC32C."""
         return self.digest == "sha256"
-
-
-class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration.")):
-    """Settings of reading the ranges that links name."""
-
-    timeout_s: Seconds = Field(
-        1000, ge=1, description="How long a response waits for object storage before its bytes are asked for inline."
-    )
-
-
-class CatchUpSettings(Section, alias_generator=keyed("remote.wal.catch.up.")):
-    """Links for followers that are far behind, and their reads."""
-
-    fetch_max_bytes_per_second: int = Field(
-        64 * 1024 * 1024,
-        ge=1024,
-        description="What is read from objects at most while the local broker is far behind; the rest goes inline.",
-    )

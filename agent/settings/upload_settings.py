@@ -52,6 +52,20 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
         description="The section of the price table for the store, such as azure_hot. Default: by the storage manager.",
     )
 
+    puts_per_minute: int = Field(
+        alias="remote.wal.store.puts.per.minute",
+        default=15_000,
+        ge=1,
+        description="PUTs and LISTs to the store in a minute at most, a bound on spending. Beyond it all goes inline "
+        "until the minute is over.",
+    )
+    gets_per_minute: int = Field(
+        alias="remote.wal.store.gets.per.minute",
+        default=45_000,
+        ge=1,
+        description="GETs and HEADs in a minute at most.",
+    )
+
     @property
     def price_section(self) -> str:
         """The section of the price table that has the store's prices."""
@@ -59,7 +73,7 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
 
 
 class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
-    """Settings of RemoteWalLogManager, its RLMWalTasks and its RLMWalCombineTask."""
+    """Settings of RemoteWalLogManager, its RLMWalTasks and its RLMWalCombineTask, and how much they may upload."""
 
     combiner_thread_pool_size: int = Field(
         4,
@@ -79,23 +93,6 @@ class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.
         le=1024**3,
         description="The largest object (KIP-1176); a larger batch gets an object of its own.",
     )
-
-
-class AlarmSettings(Section, alias_generator=keyed("remote.wal.")):
-    """Limits from which on an alarm is raised, and the most requests to the store."""
-
-    store_puts_per_minute: int = Field(
-        15_000,
-        ge=1,
-        description="PUTs and LISTs to the store in a minute at most, a bound on spending. Beyond it all goes inline "
-        "until the minute is over.",
-    )
-    store_gets_per_minute: int = Field(45_000, ge=1, description="GETs and HEADs in a minute at most.")
-
-
-class QuotaSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
-    """Limits on open files and uploads of the write path."""
-
     copy_max_bytes_per_second: int | None = Field(
         None,
         ge=1024,

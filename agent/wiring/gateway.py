@@ -176,7 +176,7 @@ class ClientGateway:
         """Stage times are replication's, so consumers get separate ones that are not shown."""
         configuration, hello, prices = self._configuration, follower.hello, self._configuration.prices
         costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
-        policy, breaker = LinkPolicy(configuration.settings.gateway_produce.policy), CircuitBreaker(BreakerLimits())
+        policy, breaker = LinkPolicy(configuration.settings.gateway.produce_policy), CircuitBreaker(BreakerLimits())
         decider = RouteDecider(policy, costs, _GATHERED_S, breaker, follower.is_paused)
         limits = CommitLimits(_GATHERED_S, _LEFT_INLINE_S, _UPLOAD_BYTES, _UPLOADS, _RETRY_S, _RETRY_MAX_S)
         channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, _WAIT_MAX_S)
@@ -191,7 +191,7 @@ class ClientGateway:
         )
 
     def _make_splicing(self, leader: LeaderContext, store: BlobStorage, metrics: ProduceMetrics) -> SplicingContext:
-        adopts = self._configuration.settings.gateway_produce.enable
+        adopts = self._configuration.settings.gateway.produce_enable
         return SplicingContext(
             SpliceLimits(_WAIT_MAX_S, DEFAULT_MAX_FRAME_BYTES),
             RouterReads(store, CircuitBreaker(BreakerLimits())),
@@ -293,7 +293,7 @@ class ClientGateway:
 def _capabilities(configuration: Configuration, follower: FollowerContext) -> PeerCapabilities:
     settings, own = configuration.settings, follower.hello.capabilities
     found = PeerCapabilities.CLIENTS | own & PeerCapabilities.PACKED
-    if settings.gateway_produce.enable:
+    if settings.gateway.produce_enable:
         found |= PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.ADOPTED_RECORDS
     if settings.gateway.fetch_links_enable:
         found |= PeerCapabilities.LINKED_FETCH | own & _OF_LINKS

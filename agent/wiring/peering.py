@@ -7,7 +7,7 @@ from operator import or_
 from agent.identity import AgentIdentity
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.gateway_settings import GatewaySettings
-from agent.settings.process_settings import AccessSettings, PeerSettings, TlsSettings
+from agent.settings.process_settings import PeerSettings, ProcessSettings, TlsSettings
 from kafka_log.broker_files.server_properties import BrokerProperties
 from replication.wire.broker_requests import METADATA_MANAGER_REQUESTS, BrokerRequests
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
@@ -62,7 +62,7 @@ def broker_listener(broker: BrokerProperties) -> Address:
     return Address(listener.host or "127.0.0.1", listener.port)
 
 
-def broker_requests(broker: BrokerProperties, settings: AccessSettings) -> BrokerRequests:
+def broker_requests(broker: BrokerProperties, settings: ProcessSettings) -> BrokerRequests:
     """Return the kinds of requests that brokers may send each other, with those of KIP-405's metadata manager if it
     uses agents."""
     raw, inter_broker = broker.raw, broker.inter_broker_listener_name

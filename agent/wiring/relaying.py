@@ -24,7 +24,6 @@ from agent.settings.bypass import bypass
 from agent.settings.memory_shares import cache_bytes, frame_bytes
 from agent.settings.process_settings import PeerSettings
 from agent.settings.setting_types import milliseconds
-from agent.settings.upload_settings import AlarmSettings
 from agent.tls.broker_tls import BrokerTls, broker_tls_plan
 from agent.wiring.peering import (
     broker_listener,
@@ -69,16 +68,8 @@ if TYPE_CHECKING:
     from agent.wiring.gateway import ClientGateway
     from gateway.client_port import PassingPort
 
-_PEER_IDLE_S = 600.0
-"""Another agent's connection on which nothing came for so long is closed, within twice the time."""
-_READ_AHEAD_BYTES = 16 * 1024 * 1024
-"""How far the agent reads ahead of a follower that is far behind, for each connection."""
 _OWN_CONNECTIONS = 128
 """Far more than a broker has to itself."""
-_GATHER_MAX_MS = 25
-"""How long the broker may gather what a follower's fetch gets, while much is uploaded: as long as an object is."""
-_CATCH_UP_READS = 4
-"""Reads at once for brokers far behind (guessed)."""
 
 
 class Relaying:
@@ -97,7 +88,11 @@ class Relaying:
         settings, broker = configuration.settings, configuration.broker
         self.metrics = metrics = ReplicationMetrics(registry)
         self.store_times, self.stage_times = StoreTimes(registry, clock), StageTimes(registry)
-        self.storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), self.store_times.time_call)
+        self.storage = GuardedStorageManager(
+            RequestCeiling("PUT", settings.storage.puts_per_minute, "remote.wal.store.puts.per.minute", clock),
+            RequestCeiling("GET", settings.storage.gets_per_minute, "remote.wal.store.gets.per.minute", clock),
+            self.store_times.time_call,
+        )
         self.write_path = GuardedWritePath()
         self.leadership_asked = asyncio.Event()
         """Set when Kafka is to be asked again who leads what."""
@@ -137,7 +132,7 @@ class Relaying:
         metrics.held.connections.labels("replica").set_function(lambda: self.follower.connections)
 
     def _following(self, dialling: DiallingContext, broker_tls: BrokerTls | None) -> FollowerContext:
-        broker, access = self._configuration.broker, self._configuration.settings.access
+        broker, access = self._configuration.broker, self._configuration.settings.process
         return FollowerContext(
             dialling.hello,
             dialling.limits,
@@ -174,7 +169,7 @@ class Relaying:
             followers=peers,
             budget=_frame_budget("to_followers", frames.to_followers, metrics),
             request_budget=_frame_budget("requests", frames.requests, metrics),
-            catch_up=CatchUp(index, self.write_path, CatchUpLimits(_READ_AHEAD_BYTES), metrics, clock),
+            catch_up=CatchUp(index, self.write_path, CatchUpLimits(), metrics, clock),
             zones=self.zones,
             packing=self.packing,
             requests=following.requests,
@@ -287,19 +282,12 @@ def _dialling(
 ) -> DiallingContext:
     settings, tls = configuration.settings, peer_tls(configuration.settings.tls)
     limits = FollowerLimits(
-        settings.hydration.timeout_s,
+        settings.link.hydration_timeout_s,
         max_request_bytes(configuration.broker),
         wants_digests=settings.link.takes_digests,
     )
     budget = _frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics)
     return DiallingContext(hello, limits, metrics, tls.client_context if tls else lambda: None, clock, budget)
-
-
-def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:
-    return (
-        RequestCeiling("PUT", settings.store_puts_per_minute, "remote.wal.store.puts.per.minute", clock),
-        RequestCeiling("GET", settings.store_gets_per_minute, "remote.wal.store.gets.per.minute", clock),
-    )
 
 
 def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> MemoryBudget:
@@ -311,10 +299,9 @@ def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> Memo
 def catch_up_read_limits(settings: AgentSettings) -> CatchUpReadLimits:
     """Return the limits of catch-up reads: a quarter of the cache, and half of the time that a response may take."""
     return CatchUpReadLimits(
-        _CATCH_UP_READS,
-        settings.catch_up.fetch_max_bytes_per_second,
+        settings.link.catch_up_max_bytes_per_second,
         cache_bytes(settings) // 4,
-        settings.hydration.timeout_s / 2,
+        settings.link.hydration_timeout_s / 2,
     )
 
 
@@ -324,11 +311,9 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
     return LeaderLimits(
         settings.link.wait_max_s,
         configuration.break_even_bytes,
-        gather_max_ms=_GATHER_MAX_MS,
         watermark_wait_ms=milliseconds(settings.link.watermark_wait_s),
         range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
         stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
         shares_reads=configuration.shares_reads,
         max_frame_bytes=max_request_bytes(configuration.broker),
-        idle_timeout_s=_PEER_IDLE_S,
     )

@@ -149,7 +149,7 @@ class StorageRun:
     def _cluster_seen(self, observation: Observation) -> Observation:
         """Declare where logs begin. Returns the observation with the starts by which objects may go."""
         seen = observation.view.log_start
-        self._gaps.declare_log_starts(self._log_starts.to_declare(seen, self.write_path.assignments))
+        self._gaps.declare(self._log_starts.to_declare(seen, self.write_path.assignments))
         observation = replace(observation, view=replace(observation.view, log_start=self._log_starts.told(seen)))
         self._archived.cluster_seen(observation)
         return observation

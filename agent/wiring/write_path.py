@@ -58,14 +58,14 @@ within ten points of what agents link; at 1 s it missed bursts."""
 
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
     """Return the limits of the write path by the settings."""
-    limits, quotas = settings.log_manager, settings.quotas
-    archive_interval_s = min(quotas.archive_interval_s, _SHADOW_LOOK_S if settings.is_shadow else math.inf)
+    limits = settings.log_manager
+    archive_interval_s = min(limits.archive_interval_s, _SHADOW_LOOK_S if settings.is_shadow else math.inf)
     commit = CommitLimits(
         limits.combiner_task_interval_s,
         archive_interval_s,
         limits.combiner_task_upload_bytes,
         limits.combiner_thread_pool_size,
-        bytes_per_s=quotas.copy_max_bytes_per_second,
+        bytes_per_s=limits.copy_max_bytes_per_second,
     )
     return LogManagerLimits(
         commit,
@@ -73,7 +73,7 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
         commit.upload_bytes,
         settings.link.wait_max_s,
         bounded_open_files(),
-        quotas.backlog_max_bytes_per_second,
+        limits.backlog_max_bytes_per_second,
         settings.is_shadow,
     )
 
@@ -180,7 +180,7 @@ class WritePath(WritePathOwner):
     async def _look_around(self) -> None:
         """Set every few seconds how far apart uploads must be at least, by the recent rates of all agents."""
         objects_per_s, told = self._kafka.metadata.objects_per_s, self._around.metrics.write.upload_spacing
-        bound_per_s = self._around.settings.quotas.cluster_objects_per_second
+        bound_per_s = self._around.settings.log_manager.cluster_objects_per_second
         far_bytes = FAR_BEHIND_OBJECTS * self._around.settings.log_manager.combiner_task_upload_bytes
         packed, reckoned = self._around.relaying.metrics.packing.before_bytes, -1.0
         for turn in count():

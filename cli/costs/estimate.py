@@ -171,7 +171,7 @@ def default_rules(store: str, *, producers_wait: bool) -> "Rules":
     return Rules(
         limits.combiner_task_interval_s,
         settings.link.upload_wait_max_s or (0.1 if store == EXPRESS else 0.25),
-        settings.quotas.archive_interval_s,
+        settings.log_manager.archive_interval_s,
         limits.combiner_task_upload_bytes,
         settings.lifecycle.retention_s or math.inf,
         True,

@@ -28,11 +28,12 @@ from rlm.write_path.commit.bandwidth import TokenBucket
 class CatchUpReadLimits:
     """Limits of catch-up reads: how many at once, bytes, bytes per second, and seconds."""
 
-    reads: int
     bytes_per_s: int
     under_way_bytes: int
     """The most bytes that may be planned or being read; announcements beyond it are dropped."""
     wait_max_s: float
+    reads: int = 4
+    """Guessed."""
 
 
 class CatchUpReads:

@@ -39,10 +39,10 @@ class LeaderLimits:
 
     link_wait_max_s: float
     break_even_bytes: int
-    gather_max_ms: int
-    """How long the broker is asked to gather bytes for a follower while much is uploaded; 0: never."""
     range_gap_bytes: int
     """Announced ranges of a combined segment are read as one if their gap is smaller than this."""
+    gather_max_ms: int = 25
+    """How long the broker is asked to gather bytes for a follower while much is uploaded, as an object is; 0: never."""
     watermark_wait_ms: int = 0
     """How long a follower that is owed a high watermark may wait at the broker; 0: as long as it asks for."""
     shares_reads: bool = False

@@ -24,7 +24,7 @@ Ranges = list[tuple[int, int]]
 class CatchUpLimits:
     """Limits of reading ahead, in bytes and batches."""
 
-    ahead_bytes: int
+    ahead_bytes: int = 16 * 1024 * 1024
     """For each follower's connection: the bytes that may be read ahead and announced, in all partitions together."""
     read_bytes: int = 2 * 1024 * 1024
     """The bytes that are read and proved at a time. A response waits for one such read."""

@@ -91,7 +91,9 @@ class Archiving:
         while (storage := await self._storage()) is None:
             await sleep(_STORAGE_RETRY_S)
         self.storage = storage
-        self._task = task = self._make_task(storage)
+        self._task = task = RLMArchiveTask(
+            self._sources, storage, self._first_writer_id, self._limits.task, self._metrics, self._runtime
+        )
         self.assign(self._assignments)
         care = self.care_of(storage)
         async with asyncio.TaskGroup() as group:
@@ -155,9 +157,4 @@ class Archiving:
             self._limits.healing,
             self._metrics,
             self._runtime.clocks.wall_ms,
-        )
-
-    def _make_task(self, storage: ArchiveStorage) -> RLMArchiveTask:
-        return RLMArchiveTask(
-            self._sources, storage, self._first_writer_id, self._limits.task, self._metrics, self._runtime
         )

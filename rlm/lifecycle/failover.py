@@ -220,17 +220,19 @@ class FailoverTask:
         self, assignment: Assignment, leaders: Callable[[], Mapping[TopicIdPartition, Leaders]]
     ) -> None:
         partition = assignment.topic_id_partition
-
-        def leaders_here() -> Leaders:
-            return leaders().get(partition, {})
-
         try:
             epochs = read_leader_epochs(assignment.directory)
         except (OSError, MalformedFileError) as error:
             log.warning("leader_epochs_not_read", partition=str(partition), error=str(error))
             return
-        alone = assignment.is_only_replica
-        for update in self._planner.plan(partition, epochs, self._wall_ms(), leaders_here, is_only_replica=alone):
+        planned = self._planner.plan(
+            partition,
+            epochs,
+            self._wall_ms(),
+            lambda: leaders().get(partition, {}),
+            is_only_replica=assignment.is_only_replica,
+        )
+        for update in planned:
             try:
                 self._publisher.publish(update)
             except PublicationBacklogFullError:

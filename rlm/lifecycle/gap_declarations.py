@@ -10,6 +10,7 @@ Belongs to the event loop.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -82,7 +83,7 @@ class GapDeclarations:
             gap = DeclaredGap(
                 partition, 0, resume.next_offset, resume.leader_epochs.latest_epoch, GapReason.BEFORE_UPLOAD
             )
-            self._declare([gap])
+            self.declare([gap])
 
     def declare_gaps(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
         """Declare offsets that the log no longer has."""
@@ -95,7 +96,7 @@ class GapDeclarations:
             )
             return
         holes, lost = [gap for gap in gaps if gap.is_compacted], [gap for gap in gaps if not gap.is_compacted]
-        self._declare(
+        self.declare(
             DeclaredGap(partition, gap.from_offset, gap.to_offset, epochs.latest_epoch, GapReason.COMPACTED)
             for gap in holes
         )
@@ -109,7 +110,7 @@ class GapDeclarations:
                 log.error(
                     "upload_gap", partition=str(partition), from_offset=begin, to_offset=end, reason=reason.name.lower()
                 )
-                self._declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
+                self.declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
 
     def declare_not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange], epoch: int) -> None:
         """Declare offsets that were left out of objects because they went inline and nothing needs them stored.
@@ -121,7 +122,7 @@ class GapDeclarations:
             epoch = epoch if epoch >= 0 else read_leader_epochs(assignment.directory).latest_epoch
         except (OSError, MalformedFileError):
             return  # read again at the next resume, and left out again
-        self._declare([DeclaredGap(partition, begin, end, epoch, GapReason.NOT_WANTED) for begin, end in ranges])
+        self.declare([DeclaredGap(partition, begin, end, epoch, GapReason.NOT_WANTED) for begin, end in ranges])
 
     def declare_loss(self, loss: DeclaredGap) -> None:
         """Declare records that a led log lost without an election; objects of older leader epochs hold them."""
@@ -134,11 +135,7 @@ class GapDeclarations:
             consequence="object storage keeps these records, and nobody is served them",
             hint="remote-wal held restore, or remote-wal held give-up",
         )
-        self._declare([loss])
-
-    def declare_log_starts(self, starts: Iterable[DeclaredGap]) -> None:
-        """Publish where led logs begin now, so that a recovery does not bring back what was deleted."""
-        self._declare(starts)
+        self.declare([loss])
 
     def close(self) -> None:
         """Publish the declarations that wait; those that the publisher refuses are dropped."""
@@ -155,7 +152,9 @@ class GapDeclarations:
             if not self._tier.holds(entry):
                 yield begin, end
 
-    def _declare(self, gaps: Iterable[DeclaredGap]) -> None:
+    def declare(self, gaps: Iterable[DeclaredGap]) -> None:
+        """Declare these, for instance where led logs begin now, so that a recovery does not bring back what was
+        deleted."""
         for gap in gaps:
             self._waiting.append(gap)
             if gap.reason is not GapReason.LOG_START:
@@ -209,20 +208,16 @@ class LedGaps:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the first hundred gaps as values for JSON."""
-        found: list[dict[str, Any]] = []
-        for status, gap in self._gaps():
-            if len(found) == _SHOWN:
-                break
-            found.append(
-                {
-                    "topic": status.topic,
-                    "partition": status.partition,
-                    "from_offset": gap.from_offset,
-                    "to_offset": gap.to_offset,
-                    "reason": gap.reason.name.lower(),
-                }
-            )
-        return found
+        return [
+            {
+                "topic": status.topic,
+                "partition": status.partition,
+                "from_offset": gap.from_offset,
+                "to_offset": gap.to_offset,
+                "reason": gap.reason.name.lower(),
+            }
+            for status, gap in islice(self._gaps(), _SHOWN)
+        ]
 
     @property
     def offsets(self) -> int:
@@ -232,21 +227,17 @@ class LedGaps:
     def describe_held(self) -> list[dict[str, Any]]:
         """Return the first hundred partitions whose log lost records that object storage still holds, as values for
         JSON."""
-        found: list[dict[str, Any]] = []
-        for status, runs in self._held():
-            if len(found) == _SHOWN:
-                break
-            found.append(
-                {
-                    "topic": status.topic,
-                    "partition": status.partition,
-                    "from_offset": min(run.entry.first_offset for run in runs),
-                    "to_offset": max(run.entry.last_offset for run in runs) + 1,
-                    "restore": f"remote-wal held restore {status.topic} {status.partition}",
-                    "give_up": f"remote-wal held give-up {status.topic} {status.partition}",
-                }
-            )
-        return found
+        return [
+            {
+                "topic": status.topic,
+                "partition": status.partition,
+                "from_offset": min(run.entry.first_offset for run in runs),
+                "to_offset": max(run.entry.last_offset for run in runs) + 1,
+                "restore": f"remote-wal held restore {status.topic} {status.partition}",
+                "give_up": f"remote-wal held give-up {status.topic} {status.partition}",
+            }
+            for status, runs in islice(self._held(), _SHOWN)
+        ]
 
     @property
     def held_offsets(self) -> int:

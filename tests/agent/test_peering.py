@@ -60,7 +60,7 @@ def test_digests_are_agreed_upon_only_where_both_agents_take_them() -> None:
 
 def may_ask(api_key: int, **keys: str) -> bool:
     try:
-        broker_requests(broker(**keys), parsed(**keys).access).check(struct.pack(">hhi", api_key, 1, 1))
+        broker_requests(broker(**keys), parsed(**keys).process).check(struct.pack(">hhi", api_key, 1, 1))
     except RequestRefusedError:
         return False
     return True

@@ -364,9 +364,9 @@ def test_secrets_come_by_kafkas_config_providers_and_unknown_ones_are_refused_in
 
 
 def test_the_brokers_user_is_told_by_name_or_number() -> None:
-    assert parsed().access.replica_user is None
-    assert parsed(remote_wal_agent_replica_user="root").access.replica_user == 0
-    assert parsed(remote_wal_agent_replica_user="12345").access.replica_user == 12345
+    assert parsed().process.replica_user is None
+    assert parsed(remote_wal_agent_replica_user="root").process.replica_user == 0
+    assert parsed(remote_wal_agent_replica_user="12345").process.replica_user == 12345
     assert "'no-such-user' is no user of this host" in refused(remote_wal_agent_replica_user="no-such-user")
 
 

@@ -117,7 +117,7 @@ class GatewayRig:
         )
         context = LeaderContext(
             hello,
-            LeaderLimits(0.5, 1, 0, 0),
+            LeaderLimits(0.5, 1, 0, gather_max_ms=0),
             self.listener,
             FakeLed(),
             StageTimes(CollectorRegistry()),

@@ -85,7 +85,7 @@ class Zone:
         hydration = HydrationCache(
             store, self.cache_bytes, stage_times, metrics, clock=dialling.clock, neighbours=neighbours
         )
-        catch_up = CatchUpReads(hydration, CatchUpReadLimits(1, 1, 1, 0.0), metrics, dialling.clock)
+        catch_up = CatchUpReads(hydration, CatchUpReadLimits(1, 1, 0.0, reads=1), metrics, dialling.clock)
         following = FollowerContext(
             hello, dialling.limits, metrics, dialling.tls, dialling.clock, dialling.budget, hydration, stage_times,
             catch_up,
@@ -93,7 +93,7 @@ class Zone:
         granting = Hello("cluster", broker_id, 7, CAPABILITIES | self.grants)
         leading = LeaderContext(
             granting,
-            LeaderLimits(0.5, 1, 0, 100),
+            LeaderLimits(0.5, 1, 100, gather_max_ms=0),
             LOOPBACK,
             FakeLed(),
             stage_times,

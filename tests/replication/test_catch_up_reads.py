@@ -44,7 +44,7 @@ class Rig:
         )
         # A quarter of a second's worth, 1000 bytes, may go at once.
         self.reads = CatchUpReads(
-            self.cache, CatchUpReadLimits(2, 4000, 6000, 0.5), self.metrics, clock=lambda: self.now_s
+            self.cache, CatchUpReadLimits(4000, 6000, 0.5, reads=2), self.metrics, clock=lambda: self.now_s
         )
 
     async def fetch(self, *links: SegmentLink) -> list[bytes]:

@@ -225,7 +225,7 @@ async def test_a_request_as_large_as_the_broker_takes_passes_both_agents_and_no_
     beyond: int, passes: bool
 ) -> None:
     header = struct.pack(">hhih", 23, 4, 77, 3) + b"abc"
-    limits = LeaderLimits(0.5, 1, 25, 1000, max_frame_bytes=10_000)
+    limits = LeaderLimits(0.5, 1, 1000, max_frame_bytes=10_000)
     follower_limits = FollowerLimits(hydration_timeout_s=5.0, restart_s=0.0, max_frame_bytes=10_000)
     async with two_agents(limits=limits, follower_limits=follower_limits) as agents:
         follower = await agents.connect()
