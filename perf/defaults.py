@@ -5,9 +5,12 @@ Linked shares, requests and dollars leave the first seconds of each run out.
 """
 
 import json as json_format
+import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -23,7 +26,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from perf.clusters import LARGE_SEGMENTS, LatencyMs, Store, object_store, started_cluster
 from perf.ladder.turns import NOT_KEPT_UP, Entrant, Rung
 from perf.loads import RECORD_BYTES, Figures, Run, beside, fleet, kafka
-from plugin.prices import BYTES_PER_GB, PriceTable
+from plugin.prices import BYTES_PER_GB, EXPRESS, STANDARD, PriceTable
 from retention_job.cost.cost_model import Amounts, Tariff
 
 _PARTITIONS: Final = 12
@@ -117,13 +120,16 @@ def defaults(
     latency_ms: LatencyMs = 5,
     store: Store = Store.DIRECTORY,
     front: Annotated[bool, typer.Option("--front", help="Clients come by agents, which hold the answers.")] = False,
+    busy: Annotated[bool, typer.Option("--busy", help="Beside a busy loop, which takes a core.")] = False,
     json: Json = False,
 ) -> None:
     """Run fleets and single producers against topics that are inline, always linked and by the default policy."""
     loads = {name: run for name, run in LOADS.items() if load is None or any(part in name for part in load)}
     rungs = [Rung(name, store, policy) for name, policy in _POLICIES.items() if topic is None or name in topic]
-    measured, tariff = list[Defaults](), Tariff.of(PriceTable.load(), "s3_express")
+    # Each store at the prices that its agents calculate with.
+    measured, tariff = list[Defaults](), Tariff.of(PriceTable.load(), STANDARD if store is Store.NATIVE else EXPRESS)
     with (
+        _busy_loop() if busy else nullcontext(),
         tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
         object_store(store, latency_ms) as spec,
         started_cluster(Path(directory) / "agents", AgentsMode(spec, front=front), overrides=LARGE_SEGMENTS) as cluster,
@@ -143,6 +149,16 @@ def defaults(
                     _print(measured[-1:], tariff)
     if not json:
         _print(measured, tariff)
+
+
+@contextmanager
+def _busy_loop() -> Iterator[None]:
+    """Keep one core busy with other work."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def _measure(cluster: LocalCluster, name: str, run: Run, one: Entrant, seconds: float) -> Defaults:
