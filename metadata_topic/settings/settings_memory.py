@@ -347,7 +347,13 @@ class SettingsMemory:
         return min((one.offset for one in unread if one.topic == self._before.topic), default=self._before.end)
 
     def _noted(self) -> int:
-        """Return up to where agents noted that the topic has all of the lost one; -1: nobody has, since this loss."""
+        """Return up to where agents noted that the topic has all of the lost one; -1: nobody has, since this loss.
+
+        -1 as well before the topic is read to its end: compaction keeps each key's last record, so what the note
+        vouches for may come behind it.
+        """
+        if self._now.end < self._until:
+            return -1
         noted, cut = self._now.rows.get((RESTORED, self._before.topic)), self._cut
         if noted is None or not isinstance(noted.value, int):
             return -1
@@ -355,20 +361,11 @@ class SettingsMemory:
         return -1 if is_of_an_earlier_loss else noted.value
 
     def _is_noted(self) -> bool:
-        """Whether somebody who had read the lost topic as far as it is known here noted so.
-
-        What the note vouches for may come behind it, as compaction keeps each key's last record.
-        """
-        return self._now.end >= self._until and self._noted() >= self._before.end
+        """Whether somebody who had read the lost topic as far as it is known here noted so."""
+        return self._noted() >= self._before.end
 
     def _end_loss(self) -> None:
-        if (
-            self._is_lost
-            and self._now.end >= self._until
-            and self._noted() >= self._known_end()
-            and not self._lacking()
-            and not self._removed()
-        ):
+        if self._is_lost and self._noted() >= self._known_end() and not self._lacking() and not self._removed():
             self._is_lost, self._cut, self._before = False, None, _Content()
             self.changes += 1
             log.warning("settings_topic_restored", values=len(self._now.rows))

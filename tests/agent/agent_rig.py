@@ -24,14 +24,12 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.loading import IMPL_PREFIX
 from replication.wire.peer_connection import Address
-from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities
 from rlm.write_path.assignment import Assignment
 from tests.kafka_log.log_writer import LogWriter
 from tests.replication.fetch_frames import request
 from tests.replication.two_agents import ScriptedBroker, framed, read_frame
 
 PARTITION = TopicIdPartition(TopicId(b"l" * 16), 0)
-CLUSTER_ID = "abc"
 PATIENCE_S = 60
 _SERVER_PROPERTIES = """
 process.roles=broker
@@ -54,17 +52,15 @@ remote.wal.agent.shutdown.timeout.ms=0
 
 
 async def is_relayed(peer_listener: tuple[str, int], correlation_id: int = 1) -> bool:
-    """Whether an agent that understands no links, and asks for its broker, is answered by the local broker."""
+    """Whether a follower without an agent, which connects and asks, is answered by the local broker."""
     try:
         reader, writer = await asyncio.open_connection(*peer_listener[:2])
     except OSError:
         return False
     try:
-        writer.write(framed(Hello(CLUSTER_ID, 2, 22, PeerCapabilities(0)).encode()))
-        await read_frame(reader)  # the agent's own hello
-        writer.write(framed(bytes([MessageKind.KAFKA]) + request({0: 0}, correlation_id=correlation_id)))
+        writer.write(framed(request({0: 0}, correlation_id=correlation_id)))
         answer = await read_frame(reader)
-        return answer is not None and int.from_bytes(answer[1:5], "big") == correlation_id
+        return answer is not None and int.from_bytes(answer[:4], "big") == correlation_id
     finally:
         writer.close()
         with contextlib.suppress(ConnectionError):
@@ -82,7 +78,7 @@ class AgentRig:
     correlation_id: int = 0
 
     async def expect_relaying(self) -> None:
-        """A follower connects, asks, and is answered by the local broker."""
+        """A follower without an agent connects, asks, and is answered by the local broker."""
         assert self.agent.state.relaying is not None
         (where,) = self.agent.state.relaying.leader.addresses
         self.correlation_id += 1
@@ -148,7 +144,7 @@ def write_properties(directory: Path, broker: Address, **changes: str) -> Path:
 def format_log_directory(directory: Path) -> None:
     """As kafka-storage.sh does, seen from outside."""
     (directory / "data").mkdir(exist_ok=True)
-    (directory / "data/meta.properties").write_text(f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=1\n")
+    (directory / "data/meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
 
 
 @asynccontextmanager
