@@ -135,7 +135,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
                 own = None if where.from_objects else own_metadata(settings.process.state_directory, cluster_id, newest)
                 if own is not None:
                     tell("taking what this host's agent knows")
-                    return from_metadata(*own, storage, archive, progress, patience, wanted)
+                    return from_metadata(*own, storage, archive, progress, patience, wanted, is_recovery=True)
                 snapshot = newest()
                 if snapshot.image is None:
                     tell("no snapshot of the metadata was read: what leaders declared is not known")
@@ -265,7 +265,8 @@ def _by_metadata(
     from recovery.metadata.inventory import from_metadata
 
     store, archived = read_metadata(client, newest, tell)
-    return from_metadata(store, archived, storage, archive, progress_to(tell), patience_of(tell), wanted)
+    progress, patience = progress_to(tell), patience_of(tell)
+    return from_metadata(store, archived, storage, archive, progress, patience, wanted, is_recovery=True)
 
 
 def patience_of(tell: Tell) -> "Patience":

@@ -62,7 +62,7 @@ class GoneHead(NamedTuple):
     from_offset: int
     to_offset: int
     is_expired: bool
-    """Whether everything found deleted was older than the retention, the topic's or the WAL's."""
+    """Whether everything found deleted was older than the retention, the topic's or the WAL's, or was being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,8 @@ class _Log:
         plan = job.runs.mark_unreadable(self.unusable).plan(rules)
         if plan.start_offset > self.gap.from_offset and self.gone:
             horizon_ms = rules.retention_horizon_ms if now_ms is None else job.settings.horizon_ms(now_ms)
-            is_expired = horizon_ms is not None and all(run.stored_in.written_ms < horizon_ms for run in self.gone)
+            not_going = (run.stored_in for run in self.gone if not run.stored_in.is_going)
+            is_expired = all(horizon_ms is not None and one.written_ms < horizon_ms for one in not_going)
             self.gone_head = GoneHead(self._planned_start, plan.start_offset, is_expired)
             log.warning("recovery_begins_behind_deleted", log=job.name, **self.gone_head._asdict())
         elif not self._is_not_missed(self.gap, plan):

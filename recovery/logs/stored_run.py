@@ -15,6 +15,8 @@ class StoredObject:
     written_ms: int
     """By its writer's clock, milliseconds since 1970."""
     custom_metadata: bytes = b""
+    is_going: bool = False
+    """Whether its deletion has begun, so that it may be gone at any time."""
 
     @property
     def is_archived(self) -> bool:

@@ -3,8 +3,9 @@
 With metadata, the store's listing is compared with it. A finished segment that is not listed is lost, or out of reach
 if its bucket did not answer or is unknown; its entries are kept, because they show how far the logs went. A listed
 object that is not finished in the metadata (its agent died between upload and publication) is complete, because an
-upload is all or nothing; its own footer gives its content. What the metadata marks as deleted, or to be deleted, does
-not count.
+upload is all or nothing; its own footer gives its content. What the metadata marks as deleted does not count. For a
+recovery, a finished object whose deletion has begun counts as long as it is listed: the agent that is to delete it
+judges it again, and may hold it back (`rlm.lifecycle.expiration`). For readers it does not count, as it may go at once.
 
 What a leader declared dead is dead in the segment that it named. A finished segment is always named separately, so
 nothing else is removed from it. In archive objects, which nobody names, what an epoch holds beyond its declared end is
@@ -32,7 +33,7 @@ from metadata_topic.records.records import (
     RemoteWalLogSegmentMetadataUpdate,
     RemoteWalTopicRebuilt,
 )
-from metadata_topic.records.states import FINISHED, STARTED
+from metadata_topic.records.states import DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.held_records import HeldRecords, lost_from
@@ -214,6 +215,8 @@ def from_metadata(
     progress: Progress = lambda _what, _done: None,
     patience: Patience = IMPATIENT,
     wanted: LogFilter | None = None,
+    *,
+    is_recovery: bool = False,
 ) -> Inventory:
     """Build the inventory from the metadata topic's content, compared with a listing. Raises RemoteStorageError when
     the store fails."""
@@ -233,18 +236,18 @@ def from_metadata(
             dead[key] = min(run.entry.first_offset, dead.get(key, run.entry.first_offset))
     unpublished = []
     for done, segment in enumerate(image.segments):
-        if segment.state is FINISHED:
+        found = listed.pop(segment.combined_segment_id, None)
+        going = found if is_recovery and segment.state is DELETING and segment.entry_count else None
+        if segment.state is FINISHED or going is not None:
             stored = _stored_as(segment)
+            if going is not None:  # the record's time is when the deletion began
+                stored = replace(stored, written_ms=going.last_modified_ms, is_going=True)
             dead_from = _named_dead(segment.combined_segment_id, dead)
-            is_there = listed.pop(segment.combined_segment_id, None) is not None
-            if not is_there:
+            if found is None:
                 _not_listed(inventory, storage, stored)
-            _add_entries(inventory, stored, segment.metadata.entries, dead_from, is_lost=not is_there)
-        elif segment.state is STARTED:
-            if (found := listed.pop(segment.combined_segment_id, None)) is not None:
-                unpublished.append(found)
-        else:
-            listed.pop(segment.combined_segment_id, None)
+            _add_entries(inventory, stored, segment.metadata.entries, dead_from, is_lost=found is None)
+        elif segment.state is STARTED and found is not None:
+            unpublished.append(found)
         if done % 1000 == 0:
             progress("metadata", done)
     _add_snapshot_only(inventory, storage, snapshot_only, dead, progress)

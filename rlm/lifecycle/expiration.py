@@ -13,9 +13,9 @@ What a log lost without an election stays wanted until its topic is gone or some
 release it (`metadata_topic.store.held_records`). Unknown facts (a topic's retention, a log start offset, the tier)
 never release anything.
 
-Deletion has two phases, both in the metadata topic. After DELETE_SEGMENT_STARTED nobody looks for the object and no
-link to it is given. The object is deleted after a grace time in which earlier links are used up, and not before that
-record was read back from the topic (a record in the publisher's queue dies with the agent). Then
+Deletion has two phases, both in the metadata topic. After DELETE_SEGMENT_STARTED only a recovery looks for the object,
+and no link to it is given. The object is deleted after a grace time in which earlier links are used up, and not before
+that record was read back from the topic (a record in the publisher's queue dies with the agent). Then
 DELETE_SEGMENT_FINISHED is published. What is due follows from the store and the time alone, so the next incarnation or
 a caretaker continues for an agent that died at any step. Each step may be done twice.
 

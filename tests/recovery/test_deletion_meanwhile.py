@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kafka_log.segment_files import list_segments, log_file_name
 from metadata_topic.records.records import PublishedSegment
+from metadata_topic.records.states import DELETING
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
@@ -26,6 +27,9 @@ from recovery.logs.run_reader import RunReader
 from recovery.logs.stored_run import StoredObject
 from recovery.metadata.footers import UnreadableObject
 from recovery.metadata.inventory import Inventory, from_metadata, look_until_steady
+from rlm.lifecycle.expiration import deletion_record
+from rlm.lifecycle.release import NEVER
+from rlm.lifecycle.release import ClusterView as ClusterOfAgent
 from tests.kafka_log.batches import batches
 from tests.recovery.stored_logs import ORDERS
 from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
@@ -78,7 +82,7 @@ class Recovery:
             (PublishedSegment.of(one) if isinstance(one, RemoteWalCombinedLogSegmentMetadata) else one, (0, number))
             for number, one in enumerate(self.world.topic)
         )
-        inventory = from_metadata(store, ArchiveStore(), self.world.storage, None)
+        inventory = from_metadata(store, ArchiveStore(), self.world.storage, None, is_recovery=True)
         return plan_broker(self._broker, self._view, inventory, Selection(), self.world.now_ms)
 
     async def restore(self, planned: list[PlannedLog], reader: RunReader) -> RestoredLog:
@@ -126,6 +130,39 @@ async def test_a_log_whose_first_objects_expired_after_the_plan_begins_behind_th
     assert (restored.end_offset, restored.gap) == (40, None)
     assert restored.gone_head == GoneHead(0, 20, is_expired=True)
     recovery.assert_log_is(2)
+    recovery.agent.close()
+
+
+async def test_records_whose_deletion_is_held_back_are_restored(tmp_path: Path) -> None:
+    """The daily report takes objects for expired, and their agent, which knows better, keeps them."""
+    recovery = Recovery(tmp_path)
+    await recovery.upload()
+    for segment in list(recovery.agent.store.segments())[1:]:
+        recovery.agent.publisher.publish(deletion_record(PublishedSegment.of(segment), DELETING, recovery.world.now_ms))
+    recovery.agent.planner.cluster_seen(ClusterOfAgent(frozenset({TOPIC}), retention_ms={TOPIC: NEVER}))
+    await recovery.agent.live_for(2 * GRACE_MS)
+    assert len(recovery.world.storage.objects) == UPLOADS
+
+    restored = await recovery.restore(recovery.plan(), RunReader(recovery.world.storage))
+
+    assert (restored.end_offset, restored.gap, restored.gone_head) == (40, None, None)
+    recovery.assert_log_is(0)
+    recovery.agent.close()
+
+
+async def test_what_was_being_deleted_at_the_plan_and_is_gone_is_not_missed(tmp_path: Path) -> None:
+    recovery = Recovery(tmp_path)
+    await recovery.upload()
+    [first, *_] = recovery.agent.store.segments()
+    recovery.agent.publisher.publish(deletion_record(PublishedSegment.of(first), DELETING, recovery.world.now_ms))
+    planned = recovery.plan()
+    recovery.world.storage.objects.pop(first.combined_segment_id)
+
+    restored = await recovery.restore(planned, RunReader(recovery.world.storage))
+
+    assert (restored.end_offset, restored.gap) == (40, None)
+    assert restored.gone_head == GoneHead(0, 10, is_expired=True)
+    recovery.assert_log_is(1)
     recovery.agent.close()
 
 

@@ -89,10 +89,11 @@ def _found(
     *published: Published,
     archived: ArchiveStore | None = None,
     archive: MemoryArchive | None = None,
+    is_recovery: bool = False,
 ) -> Inventory:
     """What the whole topic tells; a snapshot of any age and the rest of the topic tell the same."""
     archived = archived or ArchiveStore()
-    whole = from_metadata(_told(*published), archived, storage, archive)
+    whole = from_metadata(_told(*published), archived, storage, archive, is_recovery=is_recovery)
     for told in range(len(published) + 1):
         store = SparseStore()
         store.restore(read_image(b"".join(snapshot_chunks(_told(*published[:told]).image()))))
@@ -104,10 +105,11 @@ def _found(
             for number, one in enumerate(published[told:])
         )
         store.settle()
-        assert _comparable(from_metadata(store, archived, storage, archive)) == _comparable(whole)
+        found = from_metadata(store, archived, storage, archive, is_recovery=is_recovery)
+        assert _comparable(found) == _comparable(whole)
         logs = [ORDERS, CLICKS]
         for wanted in ([], [ORDERS], [ORDERS.topic_id], logs):
-            some = from_metadata(store, archived, storage, archive, wanted=LogFilter(wanted))
+            some = from_metadata(store, archived, storage, archive, wanted=LogFilter(wanted), is_recovery=is_recovery)
             kept = [log for log in logs if log in wanted or log.topic_id in wanted]
             assert {log: set(runs) for log, runs in some.runs.items()} == {
                 log: set(whole.runs[log]) for log in kept if log in whole.runs
@@ -197,16 +199,21 @@ def test_an_object_that_the_store_has_lost_is_named_and_ends_the_log(storage: Re
     assert inventory.log_runs(ORDERS).plan(PlanRules()).gap == Gap(5, 10)
 
 
-def test_what_is_to_be_deleted_counts_for_nothing(storage: RemoteWalStorageManager) -> None:
+def test_what_is_being_deleted_counts_for_a_recovery_while_it_is_there(storage: RemoteWalStorageManager) -> None:
     leader = Leader(storage, 1)
     kept, going = leader.upload(records(ORDERS, 0, 0, 4)), leader.upload(records(ORDERS, 0, 5, 9))
     deletion = RemoteWalCombinedLogSegmentMetadata(
         going.combined_segment_id, (), RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 9
     )
 
-    inventory = _found(storage, kept, going, deletion)
+    def end(*, is_recovery: bool) -> int:
+        inventory = _found(storage, kept, going, deletion, is_recovery=is_recovery)
+        assert not inventory.lost_objects
+        return inventory.log_runs(ORDERS).plan(PlanRules()).end_offset
 
-    assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
+    assert (end(is_recovery=False), end(is_recovery=True)) == (5, 10)
+    ask(storage.delete_log_segment_data(going.combined_segment_id))
+    assert end(is_recovery=True) == 5
 
 
 @pytest.mark.parametrize(("new_epoch", "epochs"), [(1, (EpochStart(0, 0), EpochStart(1, 5))), (3, (EpochStart(0, 0),))])

@@ -68,7 +68,7 @@ class TopicReader:
         begin, self._read_to = self._read_to, len(world.topic.records)
         world.topic.tell(self._store, self._archived, begin, self._read_to)
         storage = AdoptingStorage(world.storage)
-        return from_metadata(self._store, self._archived, storage, world.archive_storage)
+        return from_metadata(self._store, self._archived, storage, world.archive_storage, is_recovery=True)
 
 
 def planned(world: WorldParts, inventory: Inventory, log: LedLog) -> tuple[LogRuns, LogPlan, PlanRules]:
