@@ -20,6 +20,7 @@ from kafka_cluster.kafka_python_config import kafka_python_settings
 from kafka_cluster.responses import (
     NO_TOPIC_ID,
     UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
     ClientQuota,
     ClusterListing,
     DescribedBroker,
@@ -79,6 +80,14 @@ class KafkaCluster:
             {int(broker_id): str(broker.host) for broker_id, broker in metadata.brokers.items()},
             {name: _listed(name, topic) for name, topic in metadata.topics.items()},
         )
+
+    def find_topic(self, topic: str) -> DescribedTopic | None:
+        """Return a topic as one broker lists it; None if it does not exist. Raises KafkaClusterError."""
+        listed = self.listing(topic).topics[topic]
+        if listed.error_code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
+            why, servers = error_text(listed.error_code), self.client.bootstrap_servers
+            raise KafkaClusterError(f"list topic {topic}", servers, why, code=listed.error_code)
+        return None if listed.error_code else listed
 
     def topic_configurations(self, names: Iterable[str]) -> Responses[str, dict[str, str]]:
         """Ask for all keys in force in these topics' configurations, in one request."""
@@ -315,10 +324,6 @@ class KafkaCluster:
 
     def _answers(self, operation: str, futures: Mapping[K, "Future[Any]"], read: Callable[[Any], V]) -> Responses[K, V]:
         return Responses(operation, self.client.bootstrap_servers, futures, read, 2 * self._timeout_s)
-
-    def refused(self, operation: str, code: int) -> KafkaClusterError:
-        """Return the KafkaClusterError for a request that was refused with this error code of Kafka."""
-        return KafkaClusterError(operation, self.client.bootstrap_servers, error_text(code), code=code)
 
     def _error(self, operation: str, error: Exception) -> KafkaClusterError:
         return client_error(operation, self.client.bootstrap_servers, error)

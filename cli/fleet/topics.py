@@ -1,6 +1,6 @@
 """`remote-wal topics`: shows and changes which topics replicate through object storage."""
 
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -287,18 +287,19 @@ def _check_retention(
 ) -> None:
     """Check the retention. Raises TopicSettingsError where -2 has no limit."""
     from kafka_cluster.cluster import KafkaCluster
-    from metadata_topic.records.errors import TopicNotKnownError, TopicSettingsError
+    from kafka_cluster.responses import UNKNOWN_TOPIC_OR_PARTITION
+    from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.topic_settings import WAL_RETENTION_KEY
     from metadata_topic.settings.wal_retention import AS_LOCAL, why_not_as_local
-    from metadata_topic.topic.topic import confluent_admin
 
+    cluster = KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S)
     names = [name for name, settings in wanted.items() if settings.wal_retention_ms == AS_LOCAL]
     if are_patterns and names:
-        names = _matching(names, KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).listing().topics)
-    for topic in names:
-        with suppress(TopicNotKnownError):  # that is told of when it is set
-            if reason := why_not_as_local(confluent_admin(client, _TIMEOUT_S).topic_config(topic)):
-                raise TopicSettingsError("set topic settings", topic, f"{WAL_RETENTION_KEY}=-2: {reason}")
+        names = _matching(names, cluster.listing().topics)
+    # One that is not there is told of when it is set.
+    for topic, config in cluster.topic_configurations(names).get_all({UNKNOWN_TOPIC_OR_PARTITION}).items():
+        if reason := why_not_as_local(config):
+            raise TopicSettingsError("set topic settings", topic, f"{WAL_RETENTION_KEY}=-2: {reason}")
 
 
 def _not_durable(names: "Iterable[str]", before: "Mapping[str, TopicSettings]") -> list[str]:

@@ -24,10 +24,6 @@ class TopicSetupError(MetadataTopicError):
     """A metadata topic cannot be made as configured; `key` is the setting to change."""
 
 
-class TopicNotKnownError(TopicSetupError):
-    """The broker that was asked does not know the topic; a new topic may become known to it in a moment."""
-
-
 class TopicAbsentError(MetadataTopicError):
     """The topic does not exist: no agent has ever started."""
 

@@ -18,16 +18,10 @@ from functools import cache
 import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
-from metadata_topic.records.errors import TopicNotKnownError
-from metadata_topic.topic.topic import (
-    METADATA_TOPIC,
-    SETTINGS_TOPIC,
-    AdminLike,
-    MetadataTopicSettings,
-    confluent_admin,
-    ensure_topics,
-)
+from metadata_topic.records.errors import TopicSetupError
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, MetadataTopicSettings, ensure_topics
 from metadata_topic.topic.topic_requirements import (
     TopicNeeds,
     TopicProblem,
@@ -41,7 +35,7 @@ log = structlog.get_logger(__name__)
 _RETRY_S = 0.5
 _LOOK_S = 5.0
 _TURN_S = 3.0
-_ADMIN_TIMEOUT_S = 10.0
+_ASKING_TIMEOUT_S = 10.0
 
 
 class MetadataTopics:
@@ -57,7 +51,7 @@ class MetadataTopics:
         broker_id: int,
         threads: Executor,
         hold_publication: Callable[[str | None], object],
-        make_admin: Callable[[], AdminLike] | None = None,
+        make_cluster: Callable[[], KafkaCluster] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The topics are created as `made`; their records live for `grace_ms` longer than an object's.
@@ -73,7 +67,7 @@ class MetadataTopics:
         self._broker_id = broker_id
         self._threads = threads
         self._hold_publication = hold_publication
-        self._admin = cache(make_admin or (lambda: confluent_admin(client, _ADMIN_TIMEOUT_S)))
+        self._cluster = cache(make_cluster or (lambda: KafkaCluster(client, "remote-wal-topics", _ASKING_TIMEOUT_S)))
         self._clock = clock
         self._longest_retention_ms: int | None = None
         self._missing_since_s: float | None = None
@@ -103,7 +97,7 @@ class MetadataTopics:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self.look)
         except KafkaClusterError as error:
             log.info("metadata_topics_wait", reason=str(error))
-            self._admin.cache_clear()  # a new client reads certificates again, which may have been renewed
+            self._cluster.cache_clear()  # a new client reads certificates again, which may have been renewed
             return False
 
     def look(self) -> bool:
@@ -111,26 +105,26 @@ class MetadataTopics:
 
         Blocks. Raises MetadataTopicError.
         """
-        admin = self._admin()
-        missing = [topic for topic in (METADATA_TOPIC, SETTINGS_TOPIC) if admin.layout(topic) is None]
+        cluster = self._cluster()
+        missing = [topic for topic in (METADATA_TOPIC, SETTINGS_TOPIC) if cluster.find_topic(topic) is None]
         if missing:
             if self._missing_since_s is None:
                 self._missing_since_s = self._clock()
                 log.warning("metadata_topics_missing", topics=missing)
-            if not self._is_my_turn(admin):
+            if not self._is_my_turn(cluster):
                 return False
-            ensure_topics(self._client, self._covering(missing), admin=admin)
-        self._judge(admin)
+            ensure_topics(cluster, self._covering(missing))
+        self._judge(cluster)
         self._missing_since_s = None
         return True
 
-    def _is_my_turn(self, admin: AdminLike) -> bool:
-        living = sorted(broker.broker_id for broker in admin.brokers())
+    def _is_my_turn(self, cluster: KafkaCluster) -> bool:
+        living = sorted(broker.broker_id for broker in cluster.brokers())
         before = sum(broker_id < self._broker_id for broker_id in living)
         since_s = self._clock() if self._missing_since_s is None else self._missing_since_s
         return self._clock() - since_s >= before * _TURN_S
 
-    def _judge(self, admin: AdminLike) -> None:
+    def _judge(self, cluster: KafkaCluster) -> None:
         longest_ms = self._longest_retention_ms
         needs = TopicNeeds(
             self._made.replication_factor,
@@ -139,11 +133,11 @@ class MetadataTopics:
         )
         found: list[TopicProblem] = []
         for topic, problems in ((METADATA_TOPIC, topic_problems), (SETTINGS_TOPIC, settings_problems)):
-            layout = admin.layout(topic)
-            if layout is None:
-                raise TopicNotKnownError("describe topic", topic, "the broker does not know it")
-            config = admin.topic_config(topic)
-            found += problems(topic, config, layout.replicas, needs, self._client.bootstrap_servers)
+            described = cluster.find_topic(topic)
+            if described is None:
+                raise TopicSetupError("describe topic", topic, "the broker does not know it")
+            config = cluster.topic_configurations([topic]).get_all()[topic]
+            found += problems(topic, config, described.replication_factor, needs, self._client.bootstrap_servers)
         self._tell(tuple(found))
         fatal = [str(problem) for problem in found if problem.loses_records]
         self._hold_publication("; ".join(fatal) or None)

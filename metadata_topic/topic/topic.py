@@ -1,22 +1,16 @@
 """The metadata topics themselves: their names, settings and layout, created when they are missing."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol, Self, cast
+from typing import Final, Self
 
 import structlog
 
-from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
-from kafka_cluster.responses import UNKNOWN_TOPIC_OR_PARTITION
-from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
-from metadata_topic.topic.topic_requirements import (
-    UNLIMITED,
-    TopicLayout,
-    longer_retention,
-    retention_needed_ms,
-)
+from kafka_cluster.responses import DescribedBroker
+from metadata_topic.records.errors import TopicSetupError
+from metadata_topic.topic.topic_requirements import UNLIMITED, longer_retention, retention_needed_ms
 
 log = structlog.get_logger(__name__)
 
@@ -78,31 +72,9 @@ def _segment_ms(retention_ms: int) -> int:
     return _WEEK_MS if retention_ms == UNLIMITED else max(60_000, retention_ms // 8)
 
 
-class Broker(NamedTuple):
-    """A live broker: its id and rack."""
-
-    broker_id: int
-    rack: str | None
-
-
-class AdminLike(Protocol):
-    """The subset of an admin client that creating the topics needs; `confluent_admin` makes the real one."""
-
-    def brokers(self) -> list[Broker]: ...
-
-    def partition_counts(self) -> dict[str, int]:
-        """Return every topic with the number of its partitions."""
-
-    def layout(self, topic: str) -> TopicLayout | None:
-        """Return the topic's layout; None when it does not exist. Raises KafkaClusterError."""
-
-    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
-        """Create a topic; False when it already exists. Raises KafkaClusterError."""
-
-    def topic_config(self, topic: str) -> dict[str, str]: ...
-
-
-def replica_assignment(brokers: Sequence[Broker], partition_count: int, replication_factor: int) -> list[list[int]]:
+def replica_assignment(
+    brokers: Sequence[DescribedBroker], partition_count: int, replication_factor: int
+) -> list[list[int]]:
     """Return the replicas of each partition, the preferred leader first.
 
     Partition p is led by a broker whose agent publishes to p (`metadata_partition`), so that publishing stays inside
@@ -116,8 +88,8 @@ def replica_assignment(brokers: Sequence[Broker], partition_count: int, replicat
             f"replication factor {replication_factor} needs as many live brokers, there are {len(brokers)}",
             f"start more brokers, or set {REPLICATION_KEY} to {max(1, len(brokers))}",
         )
-    ordered = sorted(brokers)
-    leaders: dict[int, Broker] = {}
+    ordered = sorted(brokers, key=lambda broker: broker.broker_id)
+    leaders: dict[int, DescribedBroker] = {}
     for broker in ordered:
         leaders.setdefault(metadata_partition(broker.broker_id, partition_count), broker)
     assignment = []
@@ -131,7 +103,7 @@ def replica_assignment(brokers: Sequence[Broker], partition_count: int, replicat
     return assignment
 
 
-def _spread(leader: Broker, others: list[Broker], replication_factor: int) -> list[Broker]:
+def _spread(leader: DescribedBroker, others: list[DescribedBroker], replication_factor: int) -> list[DescribedBroker]:
     chosen = [leader]
     while len(chosen) < replication_factor:
         uses = {broker: sum(c.rack == broker.rack for c in chosen) for broker in others}
@@ -144,10 +116,9 @@ def _pause(seconds: float) -> None:
 
 
 def ensure_topics(
-    client_config: KafkaClientConfig,
+    cluster: KafkaCluster,
     settings: MetadataTopicSettings,
     timeout_s: float = 30.0,
-    admin: AdminLike | None = None,
     wait: Callable[[float], object] = _pause,
 ) -> None:
     """Create the two topics if they are missing. Safe to call from many agents. Existing topics are left as they are.
@@ -155,62 +126,27 @@ def ensure_topics(
     Blocks until brokers know both. Raises KafkaClusterError, whose `retriable` tells whether waiting (for brokers to
     come) may help.
     """
-    admin = admin or confluent_admin(client_config, timeout_s)
-    there = admin.partition_counts()
+    there = cluster.listing().topics
     wanted = (
         (METADATA_TOPIC, settings.num_partitions, settings.metadata_topic_config()),
         (SETTINGS_TOPIC, 1, settings.settings_topic_config()),
     )
     for topic, partition_count, config in wanted:
         if topic not in there:
-            assignment = replica_assignment(admin.brokers(), partition_count, settings.replication_factor)
-            if admin.create(topic, assignment, config):
+            assignment = replica_assignment(cluster.brokers(), partition_count, settings.replication_factor)
+            if cluster.create_topic(topic, assignment, config):
                 log.info("metadata_topic_created", topic=topic, partitions=partition_count, config=config)
-        _wait_until_known(admin, topic, timeout_s, wait)
+        _wait_until_known(cluster, topic, timeout_s, wait)
 
 
-def _wait_until_known(admin: AdminLike, topic: str, timeout_s: float, wait: Callable[[float], object]) -> None:
+def _wait_until_known(cluster: KafkaCluster, topic: str, timeout_s: float, wait: Callable[[float], object]) -> None:
     """Wait for a new topic that not every broker knows yet."""
     pause_s = 0.1
     for _ in range(max(1, int(timeout_s / pause_s))):
-        if admin.layout(topic) is not None:
+        if cluster.find_topic(topic) is not None:
             return
         wait(pause_s)
     raise TopicSetupError("create topic", topic, f"made, but not to be seen within {timeout_s} s")
-
-
-class _TopicAdmin:
-    """Asks a cluster about the metadata topics, and creates them."""
-
-    def __init__(self, cluster: KafkaCluster) -> None:
-        self._cluster = cluster
-
-    def brokers(self) -> list[Broker]:
-        return [Broker(one.broker_id, one.rack) for one in self._cluster.brokers()]
-
-    def partition_counts(self) -> dict[str, int]:
-        return {name: len(topic.partitions) for name, topic in self._cluster.listing().topics.items()}
-
-    def layout(self, topic: str) -> TopicLayout | None:
-        listed = self._cluster.listing(topic).topics[topic]
-        if listed.error_code == UNKNOWN_TOPIC_OR_PARTITION:
-            return None
-        if listed.error_code:
-            raise self._cluster.refused(f"list topic {topic}", listed.error_code)
-        return TopicLayout(len(listed.partitions), listed.replication_factor)
-
-    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
-        return self._cluster.create_topic(topic, assignment, config)
-
-    def topic_config(self, topic: str) -> dict[str, str]:
-        config = self._cluster.topic_configurations([topic]).get_all({UNKNOWN_TOPIC_OR_PARTITION})
-        if topic not in config:
-            raise TopicNotKnownError("describe topic", topic, "the broker does not know it")
-        return config[topic]
-
-
-def confluent_admin(client_config: KafkaClientConfig, timeout_s: float) -> AdminLike:
-    return cast(AdminLike, _TopicAdmin(KafkaCluster(client_config, "remote-wal-metadata-admin", timeout_s)))
 
 
 def metadata_partition(broker_id: int, partition_count: int) -> int:

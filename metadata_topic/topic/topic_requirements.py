@@ -34,14 +34,6 @@ class TopicProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLayout:
-    """A topic's partitions, and the replicas of the partition with the fewest."""
-
-    partitions: int
-    replicas: int
-
-
-@dataclass(frozen=True, slots=True)
 class TopicNeeds:
     """What this cluster requires of its metadata topics: retention and replicas."""
 

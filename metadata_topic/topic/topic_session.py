@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.archive.archive_store import ArchiveStore
@@ -18,12 +19,12 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import STALLED_S, RemoteWalMetadataConsumer
 from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
+from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_follower import ONE_LOOK
 from plugin.blob_storage import BlobStorage
 
 _PUBLISHED_WITHIN_S = 300.0
-_ADMIN_TIMEOUT_S = 30.0
+_TIMEOUT_S = 30.0
 _SETTINGS = PublisherSettings(unpublished_max_ms=int(_PUBLISHED_WITHIN_S * 1000))
 """A command waits for everything that it publishes."""
 
@@ -76,7 +77,7 @@ class TopicSession:
 
         Raises MetadataTopicError without a topic.
         """
-        if confluent_admin(client, _ADMIN_TIMEOUT_S).layout(METADATA_TOPIC) is None:
+        if KafkaCluster(client, "remote-wal-session", _TIMEOUT_S).find_topic(METADATA_TOPIC) is None:
             raise MetadataTopicError("read", METADATA_TOPIC, "the topic does not exist", "an agent makes it")
         self.store = store or RemoteWalMetadataStore()
         self.archive = ArchiveStore()

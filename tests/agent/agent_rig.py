@@ -124,7 +124,7 @@ class _AcknowledgingProducer:
         return 0
 
 
-def _brokers_are_away(client: KafkaClientConfig, settings: object) -> object:
+def _brokers_are_away(client: KafkaClientConfig, *_: object) -> object:
     """Without Kafka's own client, which would go on dialling, and telling so, for long after the test."""
     raise MetadataTopicError("make topics", client.bootstrap_servers, "no broker answers")
 
@@ -152,7 +152,7 @@ async def running_agent(
     directory: Path, monkeypatch: pytest.MonkeyPatch, back_off: BackOff | None = None, **changes: str
 ) -> AsyncIterator[AgentRig]:
     """An agent that has begun to relay. `changes` are settings, as `write_properties` takes them."""
-    monkeypatch.setattr(metadata_topics, "confluent_admin", _brokers_are_away)
+    monkeypatch.setattr(metadata_topics, "KafkaCluster", _brokers_are_away)
     monkeypatch.setattr(RemoteWalMetadataPublisher, "_new_producer", lambda _self: _AcknowledgingProducer())
     scripted = ScriptedBroker()
     path = write_properties(directory, await scripted.start(), **changes)

@@ -68,7 +68,7 @@ def properties(tmp_path: Path) -> Path:
     return path
 
 
-def _brokers_are_away(client: KafkaClientConfig, settings: object) -> object:
+def _brokers_are_away(client: KafkaClientConfig, *_: object) -> object:
     """Without Kafka's own client, which would go on dialling, and telling so, for long after the test."""
     raise MetadataTopicError("make topics", client.bootstrap_servers, "no broker answers")
 
@@ -94,7 +94,7 @@ async def test_a_whole_run_tells_no_secret(
 ) -> None:
     """Neither Kafka nor object storage answers, so there is much to complain about."""
     monkeypatch.setattr(storage_loading, "RETRY_S", 0.01)
-    monkeypatch.setattr(metadata_topics, "confluent_admin", _brokers_are_away)
+    monkeypatch.setattr(metadata_topics, "KafkaCluster", _brokers_are_away)
     caplog.set_level(logging.INFO)  # botocore, told to debug, writes down whole requests
     broker = load_broker_properties(properties)
     found = agent_settings(broker, properties)

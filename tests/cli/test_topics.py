@@ -192,8 +192,12 @@ def test_objects_that_would_be_kept_without_bound_are_refused(
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
     known = SettingsTable({"orders": ARCHIVED})
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
-    admin = SimpleNamespace(topic_config=lambda _topic: {"cleanup.policy": policy})
-    monkeypatch.setattr("metadata_topic.topic.topic.confluent_admin", lambda _client, _timeout_s: admin)
+    config = {"cleanup.policy": policy}
+    monkeypatch.setattr(
+        KafkaCluster,
+        "topic_configurations",
+        lambda _self, names: SimpleNamespace(get_all=lambda _missing: dict.fromkeys(names, config)),
+    )
     arguments = ["topics", *command.split(), "--wal-retention-ms", str(kept_ms), "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), arguments)
     assert bool(written) == is_taken

@@ -9,6 +9,7 @@ from typing import Any
 
 from cli.exit_code import ExitCode
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
@@ -29,7 +30,8 @@ def lose_metadata_topic(cluster: LocalCluster) -> None:
     """It is deleted and made anew under running agents. Until all of them doubt it."""
     delete_topic(cluster.admin, METADATA_TOPIC)
     wait_until(lambda: not cluster.admin.partitions(METADATA_TOPIC), "the topic is gone", PATIENCE_S)
-    ensure_topics(KafkaClientConfig(cluster.bootstrap_servers), MetadataTopicSettings())
+    client = KafkaClientConfig(cluster.bootstrap_servers)
+    ensure_topics(KafkaCluster(client, "test", 30.0), MetadataTopicSettings())
     wait_until(lambda: all(in_doubt(cluster)), "all agents doubt the topic", PATIENCE_S)
 
 

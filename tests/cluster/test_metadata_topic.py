@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
@@ -35,7 +36,7 @@ cluster = cluster_of(lambda _: ClusterSettings())
 @pytest.fixture(scope="module")
 def client(cluster: LocalCluster) -> KafkaClientConfig:
     client = KafkaClientConfig(cluster.bootstrap_servers)
-    ensure_topics(client, MetadataTopicSettings())
+    ensure_topics(KafkaCluster(client, "test", 30.0), MetadataTopicSettings())
     return client
 
 
@@ -48,7 +49,7 @@ def record(broker_id: int, sequence: int, state: RemoteLogSegmentState) -> Remot
 
 
 def test_each_agents_partition_is_led_by_its_own_broker(cluster: LocalCluster, client: KafkaClientConfig) -> None:
-    ensure_topics(client, MetadataTopicSettings())
+    ensure_topics(KafkaCluster(client, "test", 30.0), MetadataTopicSettings())
 
     def leads_its_partition(broker_id: int) -> bool:
         return leader_of(cluster.admin, METADATA_TOPIC, broker_id % 12) == broker_id

@@ -1,6 +1,5 @@
 """The agents' two topics are made by one agent, whenever they are missing, and judged for as long as the agent runs."""
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,41 +7,19 @@ import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.responses import ClusterListing
 from metadata_topic.topic.metadata_topics import MetadataTopics
-from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, Broker, MetadataTopicSettings
-from metadata_topic.topic.topic_requirements import TopicLayout
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, MetadataTopicSettings
+from tests.metadata_topic.fake_cluster import FakeCluster
 
 GRACE_MS = 60_000
-
-
-class Cluster:
-    def __init__(self) -> None:
-        self.topics: dict[str, list[list[int]]] = {}
-        self.configs: dict[str, dict[str, str]] = {}
-
-    def brokers(self) -> list[Broker]:
-        return [Broker(number, None) for number in (1, 2, 3)]
-
-    def partition_counts(self) -> dict[str, int]:
-        return {topic: len(assignment) for topic, assignment in self.topics.items()}
-
-    def layout(self, topic: str) -> TopicLayout | None:
-        assignment = self.topics.get(topic)
-        return None if assignment is None else TopicLayout(len(assignment), min(map(len, assignment)))
-
-    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
-        self.topics[topic], self.configs[topic] = assignment, dict(config)
-        return True
-
-    def topic_config(self, topic: str) -> dict[str, str]:
-        return self.configs[topic]
 
 
 class Rig:
     """The parts of the agents of three brokers that look after the topics."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster()
+        self.cluster = FakeCluster()
         self.now_s = 100.0
         self.held: list[str | None] = []
         self.longest_retention_ms: int | None = None
@@ -66,9 +43,9 @@ def test_the_agent_with_the_lowest_id_makes_the_topics_and_the_others_find_them(
     rig = Rig()
     assert not rig.agents[2].look()
     assert not rig.agents[3].look()
-    assert rig.cluster.topics == {}
+    assert rig.cluster.assigned == {}
     assert rig.agents[1].look()
-    assert {topic: len(made) for topic, made in rig.cluster.topics.items()} == {METADATA_TOPIC: 12, SETTINGS_TOPIC: 1}
+    assert {topic: len(made) for topic, made in rig.cluster.assigned.items()} == {METADATA_TOPIC: 12, SETTINGS_TOPIC: 1}
     assert all(agent.look() for agent in rig.agents.values())
     assert not any(agent.problems for agent in rig.agents.values())
 
@@ -86,7 +63,7 @@ def test_a_topic_that_goes_missing_is_made_anew_as_it_was_made_first() -> None:
     rig = Rig()
     assert rig.agents[1].look()
     made = rig.cluster.configs[SETTINGS_TOPIC]
-    del rig.cluster.topics[SETTINGS_TOPIC], rig.cluster.configs[SETTINGS_TOPIC]
+    del rig.cluster.assigned[SETTINGS_TOPIC], rig.cluster.configs[SETTINGS_TOPIC]
     assert not rig.agents[2].look()
     assert rig.agents[1].look()
     assert rig.agents[2].look()
@@ -137,7 +114,7 @@ def test_another_number_of_partitions_is_no_problem() -> None:
     rig = Rig()
     agent = rig.agents[1]
     agent.look()
-    rig.cluster.topics[METADATA_TOPIC] = rig.cluster.topics[METADATA_TOPIC][:5]
+    rig.cluster.assigned[METADATA_TOPIC] = rig.cluster.assigned[METADATA_TOPIC][:5]
     assert agent.look()
     assert agent.problems == ()
 
@@ -147,21 +124,21 @@ def test_where_the_metadata_topic_alone_was_lost_it_is_made_with_the_retention_t
     assert rig.agents[1].look()
     first_ms = int(rig.cluster.configs[METADATA_TOPIC]["retention.ms"])
     rig.longest_retention_ms = first_ms + 3_600_000
-    del rig.cluster.topics[METADATA_TOPIC], rig.cluster.configs[METADATA_TOPIC]
+    del rig.cluster.assigned[METADATA_TOPIC], rig.cluster.configs[METADATA_TOPIC]
     assert rig.agents[1].look()
     assert int(rig.cluster.configs[METADATA_TOPIC]["retention.ms"]) >= first_ms + 3_600_000 + GRACE_MS
 
 
-class Unheard(Cluster):
+class Unheard(FakeCluster):
     """A client whose certificate has expired."""
 
-    def layout(self, topic: str) -> TopicLayout | None:
+    def listing(self, topic: str | None = None) -> ClusterListing:
         raise KafkaClusterError(f"list topic {topic}", "b:9092", "SSL handshake failed")
 
 
 async def test_after_a_cluster_did_not_answer_the_client_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata_topic.topic.metadata_topics._RETRY_S", 0.0)
-    clients = [Cluster(), Unheard()]
+    clients = [FakeCluster(), Unheard()]
     client, made = KafkaClientConfig("b:9092"), MetadataTopicSettings()
     with ThreadPoolExecutor(1) as threads:
         await MetadataTopics(client, made, GRACE_MS, int, 1, threads, lambda _reason: None, clients.pop).make()
