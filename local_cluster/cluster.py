@@ -10,7 +10,6 @@ They are ended in the reverse order.
 import dataclasses
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +18,7 @@ import javaproperties
 from agent.http.http_asking import ask_agent_page
 from jvm.ivy import Progress
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
-from local_cluster.cluster_admin import ClusterAdmin, ReplicaSummary
+from local_cluster.cluster_admin import ClusterAdmin
 from local_cluster.kafka_distribution import KafkaDistribution
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.layout import ClusterLayout, LayoutError, load_layout, save_layout
@@ -273,71 +272,3 @@ def _require_alive(process: ManagedProcess, log_path: Path) -> None:
         log = log_path.read_text(errors="replace").splitlines()[-15:] if log_path.is_file() else []
         telling = "\n".join(log) or process.log_tail()
         raise ProcessStartError(f"{process.spec.name} has ended; its log ends with\n{telling}")
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerStatus:
-    """A broker's status; `pid` is None if the process does not run, `registered` means that the cluster lists it."""
-
-    broker_id: int
-    pid: int | None
-    registered: bool
-    client_listener: str
-    replication_listener: str
-
-
-@dataclass(frozen=True, slots=True)
-class AgentStatus:
-    """The status of the agent beside a broker; `ready` is the response of its /readyz."""
-
-    broker_id: int
-    pid: int | None
-    ready: bool
-    peer_listener: str
-    http_listener: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """The status of all processes; `replicas` is None if no broker responds."""
-
-    directory: str
-    cluster_id: str
-    bootstrap_servers: str
-    brokers: tuple[BrokerStatus, ...]
-    agents: tuple[AgentStatus, ...]
-    replicas: ReplicaSummary | None
-
-    @property
-    def healthy(self) -> bool:
-        """Whether every broker is registered, every agent ready, and every partition has its leader."""
-        parts = [broker.registered for broker in self.brokers] + [agent.ready for agent in self.agents]
-        return all(parts) and self.replicas is not None and self.replicas.without_leader == 0
-
-
-def status_of(cluster: LocalCluster) -> ClusterStatus:
-    """Return which processes run, where they listen, and how many replicas are behind."""
-    layout, is_up = cluster.layout, any(cluster.broker(broker_id).is_alive() for broker_id in cluster.broker_ids)
-    registered: frozenset[int] = cluster.admin.registered_brokers(5.0) if is_up else frozenset()
-    brokers = tuple(
-        BrokerStatus(
-            broker_id,
-            cluster.broker(broker_id).pid,
-            broker_id in registered,
-            layout.client_address(broker_id),
-            f"127.0.0.1:{layout.replica_port(broker_id)}",
-        )
-        for broker_id in cluster.broker_ids
-    )
-    agents = tuple(
-        AgentStatus(
-            broker_id,
-            cluster.agent(broker_id).pid,
-            agent_is_ready(layout, broker_id),
-            layout.peer_address(broker_id),
-            layout.agent_http_address(broker_id),
-        )
-        for broker_id in (cluster.broker_ids if cluster.layout.has_agents else ())
-    )
-    summary = cluster.admin.replica_summary() if registered else None
-    return ClusterStatus(str(layout.directory), layout.cluster_id, layout.bootstrap_servers, brokers, agents, summary)

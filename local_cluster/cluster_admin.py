@@ -57,17 +57,6 @@ class PartitionState:
     in_sync: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSummary:
-    """How many partitions and replicas are in which state, over all topics, including internal ones."""
-
-    topics: int
-    partitions: int
-    under_replicated: int
-    """Partitions with a replica out of sync."""
-    without_leader: int
-
-
 class ClusterAdmin:
     """An admin client with the requests that a local cluster needs. Thread-safe."""
 
@@ -144,22 +133,6 @@ class ClusterAdmin:
         return tuple(
             PartitionState(topic, number, state.leader, tuple(state.replicas), tuple(sorted(state.isrs)))
             for number, state in sorted(known.partitions.items())
-        )
-
-    def replica_summary(self) -> ReplicaSummary | None:
-        """Return counts of partitions and replicas over all topics; None if no broker responds."""
-        from confluent_kafka import KafkaException
-
-        try:
-            topics = self.client.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-        except KafkaException:
-            return None
-        states = [state for topic in topics.values() for state in topic.partitions.values()]
-        return ReplicaSummary(
-            len(topics),
-            len(states),
-            sum(len(state.isrs) < len(state.replicas) for state in states),
-            sum(state.leader < 0 for state in states),
         )
 
     def wait_for_leader(

@@ -1,24 +1,22 @@
 """`remote-wal cluster`: a real Kafka cluster on this machine."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.command_group import command_group
 from cli.connection import Json
-from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.tables import plain_console, show, table, tell_json
 from local_cluster.object_store.store_spec import StoreKind
 from local_cluster.security.listeners import InterBrokerProtocol
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from local_cluster.broker_config import AgentsMode
-    from local_cluster.cluster import ClusterStatus, LocalCluster
+    from local_cluster.cluster import LocalCluster
+    from local_cluster.layout import ClusterLayout
 
 app = command_group("A real Kafka cluster on this machine, with or without agents.")
 
@@ -62,13 +60,13 @@ def up(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start the cluster of a directory, made first if there is none. It runs until `cluster down`.
+    """Start what does not run of a directory's cluster, made first if there is none. It runs until `cluster down`.
 
     Lines that you change in a broker's server.properties stay at the next start, and are named.
     """
     need_extra("demo")
     from local_cluster.broker_config import ClusterSettings
-    from local_cluster.cluster import LocalCluster, status_of
+    from local_cluster.cluster import LocalCluster
     from local_cluster.layout import LAYOUT_FILE
     from local_cluster.processes import ends_what_it_started
 
@@ -90,10 +88,9 @@ def up(
             file = cluster.layout.server_properties(broker_id)
             console.print(f"{file}: kept as you changed it: {', '.join(keys)}", highlight=False, soft_wrap=True)
         _start(cluster, directory)
-        status = status_of(cluster)
-    _show(status, as_json)
+    _show(cluster.layout, as_json)
     if not as_json:
-        _show_next_steps(status, directory)
+        _show_next_steps(cluster.layout, directory)
 
 
 @app.command()
@@ -117,17 +114,6 @@ def down(
             cluster.stop()
             end_native_store(_native_directory(directory))
     typer.echo(f"brokers and agents are ended; {f'{directory} is removed' if remove else f'data stay in {directory}'}")
-
-
-@app.command()
-def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False) -> None:
-    """Show what runs, where it listens, and which replicas are behind. Exits with 1 if a part is down."""
-    from local_cluster.cluster import LocalCluster, status_of
-
-    found = status_of(LocalCluster.open(directory))
-    _show(found, as_json)
-    if not found.healthy:
-        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _start(cluster: "LocalCluster", directory: Path) -> None:
@@ -162,30 +148,40 @@ def _agents(directory: Path, store: StoreKind, endpoint_url: str, bucket: str) -
     return AgentsMode(S3Store(endpoint_url, bucket, class_name))
 
 
-def _show(status: "ClusterStatus", as_json: bool) -> None:
+def _show(layout: "ClusterLayout", as_json: bool) -> None:
+    """Show where the cluster's parts listen, all of which are ready."""
+    parts: dict[str, list[dict[str, Any]]] = {
+        "brokers": [
+            {
+                "broker_id": one,
+                "clients": layout.client_address(one),
+                "replicas": f"127.0.0.1:{layout.replica_port(one)}",
+            }
+            for one in layout.broker_ids
+        ],
+        "agents": [
+            {"broker_id": one, "agents": layout.peer_address(one), "http": layout.agent_http_address(one)}
+            for one in (layout.broker_ids if layout.has_agents else ())
+        ],
+    }
+    cluster = {"bootstrap_servers": layout.bootstrap_servers, "directory": str(layout.directory)}
     if as_json:
-        code = ExitCode.GOOD if status.healthy else ExitCode.FINDINGS
-        tell_json({**asdict(status), "healthy": status.healthy}, code)
+        tell_json({"cluster_id": layout.cluster_id, **cluster, **parts})
         return
-    console = plain_console()
-    show(_table(status))
-    console.print(f"bootstrap servers  {status.bootstrap_servers}", highlight=False, soft_wrap=True)
-    console.print(f"directory          {status.directory}", highlight=False, soft_wrap=True)
-    if status.replicas is None:
-        console.print("replicas           no broker answers", highlight=False)
-    else:
-        replicas = status.replicas
-        console.print(
-            f"replicas           {replicas.partitions} partitions: {replicas.under_replicated} under-replicated, "
-            f"{replicas.without_leader} without a leader",
-            highlight=False,
-            soft_wrap=True,
-        )
+    rows = [
+        (f"{kind[:-1]} {one['broker_id']}" if first else "", listener, address)
+        for kind, of_kind in parts.items()
+        for one in of_kind
+        for first, (listener, address) in zip((True, False), list(one.items())[1:], strict=True)
+    ]
+    show(table("part", "listens for", "at", rows=rows))
+    for name, value in cluster.items():
+        plain_console().print(f"{name.replace('_', ' '):<19}{value}", highlight=False, soft_wrap=True)
 
 
-def _show_next_steps(status: "ClusterStatus", directory: Path) -> None:
+def _show_next_steps(layout: "ClusterLayout", directory: Path) -> None:
     """Print what to do with the new cluster, in lines of at most 80 columns unless the directory's name is long."""
-    at = f" --bootstrap-server {status.bootstrap_servers.partition(',')[0]}"
+    at = f" --bootstrap-server {layout.bootstrap_servers.partition(',')[0]}"
     of = "" if directory == DEFAULT_DIRECTORY else f" -d {directory}"
     steps = [
         ("a topic", f"./run kafka{of} topics --create --topic orders --partitions 3"),
@@ -193,26 +189,13 @@ def _show_next_steps(status: "ClusterStatus", directory: Path) -> None:
         ("settings", f"{directory}/broker-1/server.properties, and so on"),
         ("the end", f"./run cluster down{of}, with --remove for its data, too"),
     ]
-    if status.agents:
+    if layout.has_agents:
         steps[1:1] = [("its links", f"./run topics enable orders{at}")]
         steps[3:3] = [
             ("its way", f"./run describe --why{at}"),
             ("all", f"./run status{at}"),
-            ("in a browser", f"http://{status.agents[0].http_listener}/"),
+            ("in a browser", f"http://{layout.agent_http_address(layout.broker_ids[0])}/"),
         ]
     typer.echo("\nWhat next:")
     for what, how in steps:
         typer.echo(f"  {what:<13}{how}")
-
-
-def _table(status: "ClusterStatus") -> "Table":
-    rows = []
-    for broker in status.brokers:
-        state = "registered" if broker.registered else "not registered" if broker.pid else "not running"
-        rows.append((f"broker {broker.broker_id}", broker.pid or "-", state, "clients", broker.client_listener))
-        rows.append(("", "", "", "replicas", broker.replication_listener))
-    for agent in status.agents:
-        state = "ready" if agent.ready else "not ready" if agent.pid else "not running"
-        rows.append((f"agent {agent.broker_id}", agent.pid or "-", state, "agents", agent.peer_listener))
-        rows.append(("", "", "", "HTTP", agent.http_listener))
-    return table("part", "process", "state", "listens for", "at", rows=rows)

@@ -78,7 +78,7 @@ ASKING = (
 )
 """Every command with --json that needs brokers, as {file} names them where no address is given."""
 ASKING_NOBODY = {
-    "demo", "doctor", "scenario", "config check", "cluster up", "cluster status", "deploy show",
+    "demo", "doctor", "scenario", "config check", "cluster up", "deploy show",
     "deploy spark-zip", "deploy write",
 }  # fmt: skip
 """The others with --json. What doctor does not learn is one of its findings."""
@@ -116,13 +116,6 @@ def test_where_nobody_answers_json_says_so_and_one_line_for_people(
     answer, err = _failed(words, monkeypatch, capsys)
     assert re.fullmatch(rf"reach the cluster: no broker answers, after \d+\.\d s: {at}: {why}", answer["error"])
     assert err.splitlines()[-1].endswith(answer["error"])
-
-
-def test_a_cluster_of_this_machine_that_is_not_there_is_told_as_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answer, err = _failed(["cluster", "status", "--json", "--directory", str(tmp_path)], monkeypatch, capsys)
-    assert answer["error"] in err
 
 
 def _failed(

@@ -8,27 +8,15 @@ from typer.testing import CliRunner
 from cli.local import cluster as command
 from cli.local.cluster import DEFAULT_DIRECTORY
 from cli.main import build_app
-from local_cluster.cluster import AgentStatus, BrokerStatus, ClusterStatus, LocalCluster
-from local_cluster.cluster_admin import ReplicaSummary
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
 from local_cluster.layout import LayoutError
 from local_cluster.object_store import native
 from local_cluster.polling import WaitTimeoutError
 from tests.command_lines import is_command
 
 
-def status(agents: int = 3) -> ClusterStatus:
-    listeners = [f"127.0.0.1:{29_900 + number}" for number in range(3)]
-    return ClusterStatus(
-        "/somewhere",
-        "id",
-        ",".join(listeners),
-        tuple(BrokerStatus(one, 1, True, at, at) for one, at in enumerate(listeners, 1)),
-        tuple(AgentStatus(one + 1, 1, True, listeners[one], listeners[one]) for one in range(agents)),
-        ReplicaSummary(6, 108, 3, 0),
-    )
-
-
-@pytest.mark.parametrize("words", ["cluster status", "cluster down", "cluster down --remove", "kafka topics"])
+@pytest.mark.parametrize("words", ["cluster down", "cluster down --remove", "kafka topics"])
 def test_without_a_cluster_the_command_that_makes_one_is_named(words: str, tmp_path: Path) -> None:
     first, *rest = words.split()
     at = ["-d", str(tmp_path)]
@@ -38,20 +26,31 @@ def test_without_a_cluster_the_command_that_makes_one_is_named(words: str, tmp_p
 
 
 def test_a_cluster_that_has_started_is_shown_with_what_to_do_next_in_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    command._show(status(), as_json=False)  # noqa: SLF001
-    command._show_next_steps(status(), DEFAULT_DIRECTORY)  # noqa: SLF001
+    monkeypatch.chdir(tmp_path)
+    layout = LocalCluster.create(Path("mine"), settings=ClusterSettings(AgentsMode())).layout
+    command._show(layout, as_json=False)  # noqa: SLF001
+    command._show_next_steps(layout, DEFAULT_DIRECTORY)  # noqa: SLF001
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(len(line) for line in lines if not line.startswith("directory")) <= 80
+    words = {word for line in lines for word in line.split()}
+    assert {
+        layout.client_address(2),
+        layout.peer_address(3),
+        layout.agent_http_address(1),
+        str(layout.directory),
+    } <= words
     steps = [line.partition("./run ")[2].partition(",")[0].split() for line in lines if "./run " in line]
     assert len(steps) == 6
     assert all(is_command("", words) for words in steps)
 
 
-def test_a_cluster_without_agents_has_nothing_of_theirs_among_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    command._show_next_steps(status(agents=0), Path("mine"))  # noqa: SLF001
+def test_a_cluster_without_agents_has_nothing_of_theirs_among_the_steps(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command._show_next_steps(LocalCluster.create(tmp_path / "stock").layout, Path("mine"))  # noqa: SLF001
     shown = capsys.readouterr().out
     assert "./run cluster down -d mine" in shown
     assert "enable" not in shown

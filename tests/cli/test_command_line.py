@@ -1,4 +1,3 @@
-import json
 import logging
 import re
 import subprocess
@@ -78,7 +77,7 @@ def test_help_does_not_load_what_is_heavy() -> None:
 def test_an_error_of_ours_is_one_line_and_exit_code_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["remote-wal", "cluster", "status", "--directory", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["remote-wal", "cluster", "down", "--directory", str(tmp_path)])
     with pytest.raises(SystemExit) as caught:
         main_module.main()
     assert caught.value.code == 3
@@ -149,21 +148,6 @@ def test_a_wrong_command_is_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None
 def test_only_errors_of_ours_lose_their_traceback() -> None:
     assert main_module.is_own_error(LayoutError("x"))
     assert not main_module.is_own_error(ValueError("x"))
-
-
-def test_status_of_a_cluster_that_is_down_says_so(tmp_path: Path) -> None:
-    from local_cluster.cluster import LocalCluster
-
-    LocalCluster.create(tmp_path / "cluster")
-    words = ["cluster", "status", "-d", str(tmp_path / "cluster")]
-    result = CliRunner().invoke(main_module.build_app(), words)
-    assert result.exit_code == 1
-    assert result.output.count("not running") == 3
-    told = CliRunner().invoke(main_module.build_app(), [*words, "--json"])
-    assert told.exit_code == 1
-    found = json.loads(told.stdout)
-    assert ([one["pid"] for one in found["brokers"]], found["replicas"]) == ([None] * 3, None)
-    assert found["healthy"] is False
 
 
 def test_a_directory_with_other_things_in_it_is_not_taken_for_a_cluster(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ FREE = {
     "takeover --directory", "takeover --recover-option",
 }  # fmt: skip
 """Texts, queries and places to write to, of which any may be meant."""
-OWN_CODE = {"cluster down --directory", "cluster status --directory", "kafka --directory"}
+OWN_CODE = {"cluster down --directory", "kafka --directory"}
 """A directory without a cluster in it is what these find out: exit code 3."""
 
 

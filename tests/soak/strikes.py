@@ -10,8 +10,11 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
 from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_admin import ClusterAdminError
+from local_cluster.cluster_admin import REQUEST_TIMEOUT_S, ClusterAdminError
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.processes import ManagedProcess, ProcessStartError
@@ -133,8 +136,12 @@ class Strikes:
             shutil.rmtree(path)
 
     def _all_in_sync(self) -> bool:
-        known = self._cluster.admin.replica_summary()
-        return known is not None and not known.under_replicated
+        client = KafkaClientConfig(self._cluster.bootstrap_servers, {"log_level": 0})
+        try:
+            topics = KafkaCluster(client, "soak", REQUEST_TIMEOUT_S).listing().topics
+        except KafkaClusterError:
+            return False
+        return not any(one.is_lagging for topic in topics.values() for one in topic.partitions)
 
     def _recover(self, broker_id: int) -> None:
         """With agents as the product's documents say; what is stored is there again. Without them all is copied."""
