@@ -11,5 +11,5 @@ In the order in which a start meets them:
 - `storage_loading`, `stores`, `lease_watch`: the object store, for the agent and for tools; whose bucket it is
 - `settings_keeping`, `link_pauses`, `pack_rules`: the settings topic: written, and applied
 - `agent_state`, `metrics`, `http`: the state, and who reads it; `release` says of which version
-- `orphan_check`, `own_metadata`: what commands beside the agent ask
+- `own_metadata`: what commands beside the agent ask
 """

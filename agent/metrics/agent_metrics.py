@@ -2,21 +2,21 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.settings.settings_records import Balancer
-from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
+from metadata_topic.store.store import StateTotals
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import RemoteLogSegmentState
 from plugin.wrappers.guarded_storage import GuardedStorageManager
-from rlm.write_path.core.led_partition import PartitionStatus
+
+if TYPE_CHECKING:
+    from agent.wiring.storage_system import StorageRun
 
 _METADATA_COUNTERS = {
     "gaps": "Times that the metadata topic's retention had cut away what was not read yet",
@@ -27,15 +27,6 @@ _METADATA_COUNTERS = {
 }
 _FRESH_MS = 3_600_000
 _SNAPSHOT_OUTCOMES = ("saved", "loaded", "refused", "load_failures", "removed")
-
-
-class LedStatus(Protocol):
-    """The subset of the write path that the collector needs."""
-
-    def status(self) -> Mapping[TopicIdPartition, PartitionStatus]: ...
-
-    @property
-    def break_even_bytes(self) -> int | None: ...
 
 
 def _objects(name: str, meaning: str, totals: Mapping[RemoteLogSegmentState, StateTotals]) -> Iterator[Metric]:
@@ -52,27 +43,15 @@ class StateCollector(Collector):
     """Collects metrics of store requests, upload lag, waiting metadata, and objects by state."""
 
     def __init__(
-        self,
-        storage: GuardedStorageManager,
-        write_path: LedStatus,
-        publisher: RemoteWalMetadataPublisher,
-        stores: tuple[RemoteWalMetadataStore, ArchiveStore],
-        metadata_counters: Callable[[], Mapping[str, int]],
-        missing_offsets: Callable[[], int],
-        held_offsets: Callable[[], int],
+        self, storage: GuardedStorageManager, publisher: RemoteWalMetadataPublisher, run: "StorageRun"
     ) -> None:
-        """`metadata_counters` returns `KafkaFollowing.metadata_counters`; absent ones are 0. The last two are
-        methods of `LedGaps`."""
         self._storage = storage
-        self._write_path = write_path
         self._publisher = publisher
-        self._store, self._archive = stores
-        self._metadata_counters = metadata_counters
-        self._missing_offsets, self._held_offsets = missing_offsets, held_offsets
+        self._run = run
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
-        counts, storage = self._storage.request_counts, self._storage
+        counts, storage, metadata = self._storage.request_counts, self._storage, self._run.kafka.metadata
         operations = {name: getattr(counts, name) for name in ("put", "get", "head", "delete", "list")}
         moved = {"put": counts.put_bytes, "get": counts.get_bytes}
         refused = {
@@ -91,17 +70,17 @@ class StateCollector(Collector):
         what = "Records that wait to be published"
         yield GaugeMetricFamily("remote_wal_metadata_pending", what, self._publisher.pending)
         yield from _objects(
-            "remote_wal_segments", "Combined segments that metadata knows", self._store.count_by_state()
+            "remote_wal_segments", "Combined segments that metadata knows", metadata.store.count_by_state()
         )
         yield from _objects(
-            "remote_wal_archived_objects", "Archive objects that metadata knows", self._archive.count_by_state()
+            "remote_wal_archived_objects", "Archive objects that metadata knows", metadata.archive.count_by_state()
         )
         what = "Size of the file with what is known of objects, in the state directory"
-        yield GaugeMetricFamily("remote_wal_metadata_file_bytes", what, self._store.file_bytes)
+        yield GaugeMetricFamily("remote_wal_metadata_file_bytes", what, metadata.store.file_bytes)
         yield from self._metadata()
 
     def _metadata(self) -> Iterator[Metric]:
-        counters = self._metadata_counters()
+        counters = self._run.kafka.metadata_counters
         for name, meaning in _METADATA_COUNTERS.items():
             yield CounterMetricFamily(f"remote_wal_metadata_{name}", meaning, counters.get(name, 0))
         doubts = GaugeMetricFamily(
@@ -123,13 +102,13 @@ class StateCollector(Collector):
         yield _by("remote_wal_metadata_snapshots", what, "outcome", outcomes)
 
     def _break_even(self) -> GaugeMetricFamily:
-        size = self._write_path.break_even_bytes
+        size = self._run.write_path.break_even_bytes
         what = "Size from which on an object is cheaper than its bytes inline; +Inf: nothing led here is linked by cost"
         value = math.inf if size == NEVER_PAYS else size
         return GaugeMetricFamily("remote_wal_link_break_even_bytes", what, math.nan if value is None else value)
 
     def _lag(self) -> Iterator[Metric]:
-        status = self._write_path.status().values()
+        status = self._run.write_path.status().values()
         for name, meaning, value in (
             ("led_partitions", "Partitions that are uploaded from here", len(status)),
             (
@@ -151,12 +130,12 @@ class StateCollector(Collector):
                 "missing_offsets",
                 "Offsets of led partitions that no object holds or will hold, as was declared: a recovered log lacks "
                 "them",
-                self._missing_offsets(),
+                self._run.led_gaps.offsets,
             ),
             (
                 "held_offsets",
                 "Offsets that led logs lost without an election, and that object storage holds until somebody decides",
-                self._held_offsets(),
+                self._run.led_gaps.held_offsets,
             ),
         ):
             yield GaugeMetricFamily(f"remote_wal_{name}", meaning, value)

@@ -5,7 +5,9 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -32,7 +34,6 @@ from gateway.metrics import GatewayMetrics
 from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.serve.serve_metrics import ServeMetrics
 from kafka_cluster.client_config import KafkaClientConfig
-from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
@@ -40,7 +41,6 @@ from plugin.wall_clock import wall_ms
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from replication.leader.shadow import Shadow
 from replication.wire.metrics import ReplicationMetrics
-from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, StageTimes, WriteMetrics
 
 _INTRODUCTION = """\
@@ -54,13 +54,14 @@ The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.htt
 """
 
 
-class NoLedPartitions:
-    """Stands in for the write path while the document is made, because that would open files."""
-
-    break_even_bytes: int | None = None
-
-    def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
-        return {}
+def no_run(**write_path: object) -> Any:
+    """Return a stand-in for the storage system's run, which would open files: nothing is led, nothing known."""
+    known = SimpleNamespace(store=RemoteWalMetadataStore(), archive=ArchiveStore())
+    return SimpleNamespace(
+        kafka=SimpleNamespace(metadata=known, metadata_counters=Counter()),
+        led_gaps=SimpleNamespace(offsets=0, held_offsets=0),
+        write_path=SimpleNamespace(**{"status": dict, "break_even_bytes": None, **write_path}),
+    )
 
 
 def metrics_document() -> str:
@@ -122,15 +123,7 @@ def _collectors() -> list[Collector]:
         Paused(None, None),
         TopicCollector(dict, dict, dict, 0),
         ImbalanceCollector(lambda: None, wall_ms),
-        StateCollector(
-            GuardedStorageManager(),
-            NoLedPartitions(),
-            publisher,
-            (RemoteWalMetadataStore(), ArchiveStore()),
-            Counter,
-            int,
-            int,
-        ),
+        StateCollector(GuardedStorageManager(), publisher, no_run()),
     ]
 
 

@@ -314,15 +314,7 @@ class StorageSystem:
         relaying, kafka = self._around.relaying, run.kafka
         traffic, registry = relaying.metrics.traffic, relaying.metrics.registry
         collectors = (
-            StateCollector(
-                relaying.storage,
-                run.write_path,
-                self.publisher,
-                (kafka.metadata.store, kafka.metadata.archive),
-                lambda: kafka.metadata_counters,
-                lambda: run.led_gaps.offsets,
-                lambda: run.led_gaps.held_offsets,
-            ),
+            StateCollector(relaying.storage, self.publisher, run),
             TopicCollector(run.write_path.status, lambda: traffic.by_partition, run.write_path.held_back_s),
             ImbalanceCollector(lambda: kafka.topic_settings.table.balancer.get(CLUSTER), self._around.clocks.wall_ms),
         )

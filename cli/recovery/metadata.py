@@ -71,7 +71,9 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
         broker = stores.broker
         with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, tell=tell) as session:
             tier = partial(read_tier, stores.client, STALLED_S)
-            judges = agents_judges(stores.client, broker.node_id, wall_ms, tier, stores.state_directory)
+            judges = agents_judges(
+                stores.client, broker.node_id, wall_ms, tier, stores.settings.process.state_directory
+            )
             run = Rebuild(storage, archive, remembered, wall_ms, judges, progress_to(tell), patience_of(tell))
             tell("listing objects")
             plan = run.plan(Known(session.store, session.archive))

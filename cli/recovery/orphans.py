@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connection import BrokerConfig, Json, agents_client
+from cli.connection import BrokerConfig, Json
 from cli.exit_code import ExitCode
 from cli.progress import shown_progress
+from cli.recovery.recovery_sources import BrokersCluster, open_metadata, open_stores
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
@@ -33,20 +34,37 @@ def orphans(
     topic is in doubt. Look whether `remote-wal metadata rebuild` is what you want first. Exits with 1 if something was
     found and not healed, or if a bucket did not answer.
     """
-    from agent.orphan_check import OrphanCheck
-    from agent.settings_file import read_settings_file
+    from agent.settings.setting_types import milliseconds
+    from metadata_topic.records.errors import MetadataTopicError
+    from metadata_topic.topic.topic import METADATA_TOPIC
+    from plugin.wall_clock import wall_ms
+    from rlm.lifecycle.orphans import MetadataBehindError, OrphanTask
 
-    broker, settings = read_settings_file(broker_config)
-    client = agents_client(broker, settings)
     with (
         shown_progress("reading the metadata topic") as shown,
-        OrphanCheck(broker, settings, client) as check,
+        open_stores(BrokersCluster(broker_config)) as stores,
+        open_metadata(stores, may_doubt=True) as topic,
     ):
+        broker, ttl_ms = stores.broker, milliseconds(stores.settings.lifecycle.uncommitted_ttl_s)
         shown.update(f"listing the objects of broker {broker.node_id}")
-        found = check.compare()
+        task = OrphanTask(
+            stores.storage,
+            topic.store,
+            topic.read_to_end,
+            ttl_ms,
+            wall_ms,
+            topic_doubt=lambda: "; ".join(topic.store.topic.doubts.values()),
+        )
+        try:
+            found = task.compare([broker.node_id])[broker.node_id]
+        except MetadataBehindError as error:
+            raise MetadataTopicError("read", METADATA_TOPIC, str(error), "are the brokers up?") from error
         if confirm is not None and confirm != found.amount:
             raise typer.BadParameter(f"what is found now is {found.amount}, not {confirm}", param_hint="--confirm")
-        healed = check.heal(found, confirm) if heal else 0
+        healed = 0
+        if heal:
+            healed = len(task.heal(found, topic.publisher, confirm))
+            topic.published()
     code = ExitCode.FINDINGS if len(found.disagreements) > healed or found.unanswered else ExitCode.GOOD
     if json:
         tell_json(_as_json(broker.node_id, found, healed), code)

@@ -293,8 +293,7 @@ class OpenStores:
     cluster_id: str
     storage: "RemoteWalStorageManager"
     archive: "ArchiveStorage | None"
-    state_directory: Path
-    """The agent's."""
+    settings: "AgentSettings"
 
 
 @contextmanager
@@ -308,26 +307,32 @@ def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
     client = client_of(broker, settings, where)
     cluster_id = KafkaCluster(client, "remote-wal-stores", _TIMEOUT_S).listing().cluster_id
     with StoreSettings.of(broker, settings, cluster_id).opened() as (storage, archive):
-        yield OpenStores(broker, client, cluster_id, storage, archive, settings.process.state_directory)
+        yield OpenStores(broker, client, cluster_id, storage, archive, settings)
 
 
 @contextmanager
-def open_metadata(stores: OpenStores) -> Iterator["TopicSession"]:
+def open_metadata(stores: OpenStores, *, may_doubt: bool = False) -> Iterator["TopicSession"]:
     """Read the metadata topic on top of the newest snapshot, for the block. Raises errors of our rooms.
 
-    Raises MetadataTopicError also while the topic is in doubt: it may have lost records.
+    Raises MetadataTopicError also while the topic is in doubt, because it may have lost records; unless `may_doubt`:
+    then what the agent remembers of the topic counts, too.
     """
     import time
 
     from metadata_topic.records.errors import MetadataTopicError
+    from metadata_topic.store.snapshots.store_snapshots import TopicMemory
+    from metadata_topic.store.store import RemoteWalMetadataStore
     from metadata_topic.topic.topic import METADATA_TOPIC
     from metadata_topic.topic.topic_session import TopicSession, newest_snapshot
     from plugin.remote_wal_storage_manager import blobs_of
 
     broker, blobs = stores.broker, blobs_of(stores.storage, "read", "metadata snapshots")
     newest = newest_snapshot(blobs, stores.cluster_id)
-    with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, newest=newest) as session:
-        if doubts := session.store.topic.doubts:
+    store, state_directory = RemoteWalMetadataStore(), stores.settings.process.state_directory
+    if may_doubt and (remembered := TopicMemory(state_directory).load()) is not None:
+        store.topic.remember(remembered)
+    with TopicSession(stores.client, broker.node_id, time.monotonic, broker.rack, store, newest=newest) as session:
+        if (doubts := session.store.topic.doubts) and not may_doubt:
             found = "it may lack records (" + "; ".join(doubts.values()) + ")"
             raise MetadataTopicError("read", METADATA_TOPIC, found, "remote-wal metadata rebuild first")
         yield session

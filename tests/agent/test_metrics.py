@@ -8,13 +8,12 @@ import pytest
 from prometheus_client.registry import Collector
 
 from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector
-from agent.metrics.metrics_doc import NoLedPartitions
+from agent.metrics.metrics_doc import no_run
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.settings.settings_records import Balancer
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.prices import NEVER_PAYS
@@ -65,22 +64,16 @@ def test_archive_objects_and_their_bytes_are_metrics() -> None:
 
 @pytest.mark.parametrize(("size", "told"), [(33_700, 33_700.0), (NEVER_PAYS, math.inf)])
 def test_the_size_from_which_links_pay_is_a_metric(size: int, told: float) -> None:
-    led = NoLedPartitions()
-    led.break_even_bytes = size
-    collector = _collector(Counter(), ArchiveStore(), led)
+    collector = _collector(Counter(), ArchiveStore(), break_even_bytes=size)
     assert _value(collector, "remote_wal_link_break_even_bytes", {}) == told
 
 
-def _collector(counters: Counter[str], archive: ArchiveStore, led: NoLedPartitions | None = None) -> StateCollector:
-    return StateCollector(
-        GuardedStorageManager(),
-        led or NoLedPartitions(),
-        RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic),
-        (RemoteWalMetadataStore(), archive),
-        lambda: counters,
-        lambda: 17,
-        lambda: 3,
-    )
+def _collector(counters: Counter[str], archive: ArchiveStore, **write_path: object) -> StateCollector:
+    run = no_run(**write_path)
+    run.kafka.metadata_counters, run.kafka.metadata.archive = counters, archive
+    run.led_gaps.offsets, run.led_gaps.held_offsets = 17, 3
+    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)
+    return StateCollector(GuardedStorageManager(), publisher, run)
 
 
 def _value(collector: Collector, sample: str, labels: dict[str, str]) -> float:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 import cli.recovery.decommission
 import cli.recovery.held
+from agent.settings.agent_settings import AgentSettings
 from cli.main import build_app
 from cli.recovery.recovery_sources import BrokersCluster, OpenStores
 from kafka_cluster.client_config import KafkaClientConfig
@@ -127,7 +128,7 @@ def cluster(storage: RemoteWalStorageManager, tmp_path: Path, monkeypatch: pytes
 
     @contextmanager
     def opened(_where: BrokersCluster) -> Iterator[OpenStores]:
-        yield OpenStores(broker, KafkaClientConfig("nobody:1"), CLUSTER, storage, None, tmp_path)
+        yield OpenStores(broker, KafkaClientConfig("nobody:1"), CLUSTER, storage, None, AgentSettings())
 
     class Writer:
         def __init__(self, _client: object) -> None: ...

@@ -1,15 +1,15 @@
 """`remote-wal orphans` on a host that has lost a disk."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from agent import orphan_check
-from agent.settings_file import read_settings_file
-from kafka_cluster.client_config import KafkaClientConfig
+from cli.recovery.recovery_sources import BrokersCluster, open_metadata, open_stores
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.responses import ClusterListing
+from metadata_topic.topic import topic_session
 
 
 def test_the_cluster_tells_its_id_and_lost_log_directories_do_not_matter(
@@ -25,8 +25,10 @@ def test_the_cluster_tells_its_id_and_lost_log_directories_do_not_matter(
     )
     asked: list[str] = []
     monkeypatch.setattr(KafkaCluster, "listing", lambda _: ClusterListing("cluster-1", {}, {}))
-    monkeypatch.setattr(orphan_check, "TopicSession", lambda *_: SimpleNamespace(read_to_end=None))
-    monkeypatch.setattr(orphan_check, "newest_snapshot", lambda _blobs, cluster_id: asked.append(cluster_id))
-    broker, settings = read_settings_file(file)
-    orphan_check.OrphanCheck(broker, settings, KafkaClientConfig("nowhere:1"))
+    monkeypatch.setattr(
+        topic_session, "TopicSession", lambda *given, newest: nullcontext(SimpleNamespace(store=given[4]))
+    )
+    monkeypatch.setattr(topic_session, "newest_snapshot", lambda _blobs, cluster_id: asked.append(cluster_id))
+    with open_stores(BrokersCluster(file)) as stores, open_metadata(stores, may_doubt=True) as topic:
+        assert not topic.store.topic.doubts
     assert asked == ["cluster-1"]
