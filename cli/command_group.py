@@ -16,7 +16,7 @@ class _Group(typer.Typer):
 def command_group(help_text: str, *, name: str | None = None) -> typer.Typer:
     """Return a group of commands that shows its help when called without one, as plain text: tables of 80 columns
     cut options' names."""
-    return _Group(
+    group = _Group(
         name=name,
         help=help_text,
         no_args_is_help=True,
@@ -24,3 +24,5 @@ def command_group(help_text: str, *, name: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    group.callback()(lambda: None)  # so that a group of one command is a group
+    return group

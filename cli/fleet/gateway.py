@@ -22,11 +22,6 @@ _TIMEOUT_S = 15.0
 _DEFAULTS = PlanRules()
 
 
-@app.callback()
-def gateway() -> None:
-    """Let clients reach brokers of other zones by their own zone's gateway."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sites:
     """The options that name the cluster, whose brokers and racks the plan uses, and its gateways."""

@@ -39,11 +39,6 @@ Topic = Annotated[str, typer.Argument(help="The topic.")]
 Partition = Annotated[int, typer.Argument(help="The partition.", min=0)]
 
 
-@app.callback()
-def _group() -> None:
-    """Records that a log lost, and object storage still holds."""
-
-
 @app.command("list")
 @grouped
 def list_held(topic: Topic, partition: Partition, where: BrokersCluster, json: Json = False) -> None:

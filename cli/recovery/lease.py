@@ -10,11 +10,6 @@ app = command_group("The lease in the bucket.")
 _TIMEOUT_S = 30.0
 
 
-@app.callback()
-def _group() -> None:
-    """The lease in the bucket."""
-
-
 @app.command()
 @grouped
 def take(where: BrokersCluster) -> None:

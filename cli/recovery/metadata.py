@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 app = command_group("The metadata topic.")
 
 
-@app.callback()
-def _group() -> None:
-    """The metadata topic."""
-
-
 @app.command()
 @grouped
 def rebuild(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from recovery.reassignment.balance_turn import BalanceTurn
     from recovery.reassignment.moves import Reassignment, ReassignmentLimits
     from recovery.reassignment.plan import ClusterReplicas, Loads, ReassignmentPlan, TopicPartition, TopicStorage
-    from recovery.reassignment.tail_requests import NoTails, TailRequests
+    from recovery.reassignment.tail_requests import TailRequests
 
 _TIMEOUT_S: Final = 15.0
 
@@ -305,14 +305,14 @@ def _run(
     admin: "ReassignmentAdmin",
     planned: "ReassignmentPlan",
     limits: "ReassignmentLimits",
-    tails: "TailRequests | NoTails",
+    tails: "TailRequests | None",
 ) -> "Reassignment":
     import signal
 
     from recovery.reassignment.run import ReassignmentRun, requests_of
 
-    with tails, _MovesShown() as shown:
-        uploading = {name for name, one in tails.topics().items() if one.enable}
+    with tails or nullcontext(), _MovesShown() as shown:
+        uploading = {name for name, one in tails.topics().items() if one.enable} if tails is not None else set[str]()
         requests = requests_of(planned.moves, admin, uploading)
         run = ReassignmentRun(requests, limits, admin, tails, time.monotonic, threading.Event().wait)
         before = signal.signal(signal.SIGINT, lambda *_: run.cancel())
@@ -358,13 +358,13 @@ class _MovesShown:
         self._bar.update(self._task, total=len(states), completed=ended, description=", ".join(busy) or "moving")
 
 
-def _tails(client: "KafkaClientConfig", wanted: bool) -> "TailRequests | NoTails":
+def _tails(client: "KafkaClientConfig", wanted: bool) -> "TailRequests | None":
     import secrets
 
     from plugin.wall_clock import wall_ms
-    from recovery.reassignment.tail_requests import NoTails, TailRequests
+    from recovery.reassignment.tail_requests import TailRequests
 
-    return TailRequests(client, secrets.token_hex(8), wall_ms) if wanted else NoTails()
+    return TailRequests(client, secrets.token_hex(8), wall_ms) if wanted else None
 
 
 def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool) -> None:

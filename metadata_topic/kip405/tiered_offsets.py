@@ -38,7 +38,6 @@ from metadata_topic.kip405.kip405 import (
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, furthest
-from metadata_topic.topic.reading_positions import SameTopic
 from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from plugin.segment_metadata import RemoteLogSegmentState
@@ -313,7 +312,7 @@ class TierFollower(TopicFollower):
         super().__init__(client_config, REMOTE_LOG_METADATA_TOPIC, self._apply, settings, rack, consumer_factory)
 
     def start(self) -> None:
-        self.begin(start_over=self._offsets.start_over, continuity=SameTopic())
+        self.begin(start_over=self._offsets.start_over)
 
     @property
     def ready(self) -> bool:

@@ -76,7 +76,7 @@ class ReadingPositions:
         self.positions: dict[int, int] = {}
         self.start_over: Callable[[], None] = lambda: None
         """Called when the topic is another one than was read so far."""
-        self.continuity: Continuity | None = None
+        self.continuity: Continuity = SameTopic()
         """Gets what the brokers say of the topic as a whole."""
         self.is_caught_up = False
         """Whether every partition has reached the end that it had at the start."""
@@ -104,8 +104,6 @@ class ReadingPositions:
 
     def _goes_on(self, consumer: ConsumerLike) -> bool:
         """Whether the topic is the one that was read so far."""
-        if self.continuity is None:
-            return True
         ends, state = self._end_offsets(consumer, self._timeout_s), consumer.state(self._topic)
         epochs = {*self.continuity.remembered_epochs, *self.continuity.epochs_read.items()}
         asked = {(partition, epoch) for partition, epoch in epochs if partition in ends}
@@ -121,8 +119,7 @@ class ReadingPositions:
         self.counters["started_over"] += 1
         self.start_over()
         self.positions = dict.fromkeys(range(count), 0)
-        if self.continuity is not None:
-            self.continuity.epochs_read = {}
+        self.continuity.epochs_read = {}
         self._goals = self._end_offsets(consumer, self._timeout_s)
 
     def _check_positions(self, consumer: ConsumerLike, count: int) -> None:
@@ -135,24 +132,22 @@ class ReadingPositions:
             end = end_of(partition, self._epoch_read(partition), ends, self._epoch_ends)
             if position > end:
                 found = f"partition {partition} lost what it had from offset {end} on, it was read up to {position}"
-                if self.continuity is not None:
-                    self.continuity.doubted(TopicDoubt.SHORTER, found)
+                self.continuity.doubted(TopicDoubt.SHORTER, found)
                 self._begin_anew(consumer, count, found)
                 return
         there = [partition for partition in self.positions if partition < count]
         for partition, begin in consumer.begin_offsets(self._topic, there, self._timeout_s).items():
             position = self.positions[partition]
             if begin > position:
-                if not position and self.continuity is not None and self.continuity.awaits_snapshot:
+                if not position and self.continuity.awaits_snapshot:
                     found = f"partition {partition} begins at offset {begin}, and no snapshot was loaded yet"
                     raise MetadataTopicError("follow", self._topic, found, "object storage has to answer first")
                 log.error(
                     "metadata_topic_gap", topic=self._topic, partition=partition, position=position, begin_offset=begin,
                     hint="the topic's retention cut records that neither this agent nor its snapshot had read",
                 )  # fmt: skip
-                if self.continuity is not None:
-                    found = f"partition {partition} begins at offset {begin}, it was read up to {position}"
-                    self.continuity.doubted(TopicDoubt.GAP, found)
+                found = f"partition {partition} begins at offset {begin}, it was read up to {position}"
+                self.continuity.doubted(TopicDoubt.GAP, found)
                 self.counters["gaps"] += 1
                 self.counters["gap_records"] += begin - position
                 self.positions[partition] = begin
@@ -163,8 +158,8 @@ class ReadingPositions:
         Raises MetadataTopicError, so that the topic is assigned again, if it is another one, or lost its end.
         """
         ends = self.ends_if_told(consumer)
-        if ends is None or self.continuity is None:
-            return ends
+        if ends is None:
+            return None
         try:
             topic_id, epochs = consumer.state(self._topic)
             newer = {partition for partition, epoch in epochs.items() if epoch > self._checked.get(partition, -1)}
@@ -180,7 +175,7 @@ class ReadingPositions:
 
     def is_new_epoch(self, partition: int, epoch: int) -> bool:
         """Whether the next record has another leader epoch than the one before it."""
-        return self.continuity is not None and epoch != self._epoch_read(partition)
+        return epoch != self._epoch_read(partition)
 
     def reads_epoch(self, consumer: ConsumerLike, partition: int, epoch: int) -> None:
         """Check, at a record of a new leader epoch, that nothing read before it is lost.
@@ -191,11 +186,10 @@ class ReadingPositions:
             lost = self._lost_of_epochs(consumer, [partition])
             if lost is not None:
                 raise MetadataTopicError("follow", self._topic, lost)
-        if self.continuity is not None:
-            self.continuity.epochs_read = {**self.continuity.epochs_read, partition: epoch}
+        self.continuity.epochs_read = {**self.continuity.epochs_read, partition: epoch}
 
     def _epoch_read(self, partition: int) -> int | None:
-        return None if self.continuity is None else self.continuity.epochs_read.get(partition)
+        return self.continuity.epochs_read.get(partition)
 
     def _lost_of_epochs(self, consumer: ConsumerLike, partitions: Collection[int]) -> str | None:
         """Return what the topic has lost of what was read of these partitions; None: nothing.

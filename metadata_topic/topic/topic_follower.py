@@ -31,7 +31,7 @@ from kafka_cluster.client_config import ConfluentValue, KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import MetadataTopicError
-from metadata_topic.topic.reading_positions import Continuity, ReadingPositions
+from metadata_topic.topic.reading_positions import Continuity, ReadingPositions, SameTopic
 from metadata_topic.topic.topic_consumer import ConsumerFactory, ConsumerLike, MessageLike, confluent_reader
 
 log = structlog.get_logger(__name__)
@@ -249,7 +249,7 @@ class TopicFollower:
         is another one than was read so far. `continuity` gets what the brokers say of the topic as a whole, before
         anything is read of it, and before `read_to_end` is answered.
         """
-        self._reading.start_over, self._reading.continuity = start_over, continuity
+        self._reading.start_over, self._reading.continuity = start_over, continuity or SameTopic()
         self._thread = threading.Thread(target=self._run, args=(prepare,), name=f"follow-{self._topic}", daemon=True)
         self._thread.start()
 

@@ -72,11 +72,11 @@ class ReassignmentRun:
         requests: Collection[MoveRequest],
         limits: ReassignmentLimits,
         admin: Admin,
-        tails: Tails,
+        tails: Tails | None,
         clock: Callable[[], float],
         wait: Callable[[float], object],
     ) -> None:
-        """`clock` gives monotonic seconds, `wait` waits."""
+        """`tails` are needed if a request uploads one. `clock` gives monotonic seconds, `wait` waits."""
         self.reassignment = Reassignment(list(requests), limits)
         self._limits = limits
         self._admin = admin
@@ -112,7 +112,7 @@ class ReassignmentRun:
         try:
             for action in self.reassignment.step(self._clock()):
                 self._do(action)
-            for where in self._tails.stored():
+            for where in self._tails.stored() if self._tails is not None else ():
                 self.reassignment.tail_uploaded(where, self._clock())
             self.reassignment.note_view(self._admin.view(list(self.reassignment.progress)), self._clock())
         except ReassignmentSettingError:
@@ -128,7 +128,7 @@ class ReassignmentRun:
 
     def _do(self, action: Action) -> None:
         match action:
-            case UploadTails(partitions):
+            case UploadTails(partitions) if self._tails is not None:
                 self._tails.ask(self._admin.log_ends(partitions), self._limits.upload_timeout_s)
             case Submit(moves):
                 for where, refused in self._submitted(moves).items():

@@ -73,25 +73,3 @@ class TailRequests:
             answer = answers.get((where.topic, where.partition))
             if answer is not None and answer.request_id == self._request_id and answer.offset >= end:
                 yield where
-
-
-class NoTails:
-    """Stands in for `TailRequests` where there are no agents, or a run does not wait for them."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: there is nothing to remove."""
-
-    def topics(self) -> Mapping[str, TopicSettings]:
-        """Return no settings, so that no tail is requested."""
-        return {}
-
-    def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None:
-        """Do nothing; it is only called with no offsets."""
-        raise MetadataTopicError("ask for tails", ", ".join(map(str, log_ends)), "there are no agents")
-
-    def stored(self) -> Iterable[TopicPartition]:
-        """Return no partitions."""
-        return ()
