@@ -61,11 +61,10 @@ def _print_scenario(scenario: "Scenario") -> None:
         made,
         f"{scenario.about}{_changed(scenario)}. {scenario.text}",
         f"{_compared(cost.saved_ratio)} of this total: instances, their disks, object storage and replication across "
-        f"zones{_without(scenario)}. Clients' traffic is not in it.",
+        f"zones{_without(scenario)}. Clients' traffic is not in it: remote-wal estimate has it.",
         *([] if replication is None else [f"{_compared(replication)} of what replication across zones costs."]),
         f"Records travel {way}; links pay {pays_from}. Prices: {scenario.prices.confirmed}.{_held(scenario)}",
     )
-    _print_clients(scenario)
     if scenario.inferred:
         show(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}.")
 
@@ -91,14 +90,3 @@ def _compared(saved_ratio: float) -> str:
 def _without(scenario: "Scenario") -> str:
     left_out = [part.replace("_", " ") for part in scenario.workload.leaves_out]
     return f", without {' and '.join(left_out)}" if left_out else ""
-
-
-def _print_clients(scenario: "Scenario") -> None:
-    clients = scenario.clients
-    rows = [(part, *(f"{way.parts[part]:,.2f}" for way in clients.ways.values())) for part in clients.stock.parts]
-    title = "clients' bytes, besides"
-    made = table(title, ">stock Kafka", ">client.rack alone, for free", ">zone gateway", rows=rows)
-    made.add_section()
-    made.add_row("total", *(f"{way.total:,.2f}" for way in clients.ways.values()))
-    way = "goes by object storage" if clients.linked else "crosses, as object storage would cost more"
-    show(made, f"By the gateway, what is produced {way}.")

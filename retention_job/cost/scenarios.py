@@ -17,7 +17,7 @@ from metadata_topic.settings.wal_retention import WalRetention
 from plugin.errors import fault_text, meant
 from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, network_of
 from plugin.text_settings import is_pythons_number
-from retention_job.cost.cost_model import PARTS, Amounts, Leader, LedLog, Rules, Tariff, Where, gateway_ratio
+from retention_job.cost.cost_model import PARTS, Amounts, Leader, LedLog, Rules, Tariff, Where
 
 _FILE: Final = "scenarios.toml"
 CURRENT_PRICES: Final = "current"
@@ -73,23 +73,15 @@ class Workload:
     pack_ratio: Annotated[float, "Bytes that cross zones for each inline byte, once agents have packed it."] = 1.0
     hours_per_month: Annotated[float, "The hours of a month."] = 720
     store: Annotated[str, "The section of the price table for the objects' store."] = EXPRESS
-    zones: Annotated[int, "The number of zones that leaders and clients are spread over."] = 3
-    consumer_reads: Annotated[float, "The number of times that consumers read each byte."] = 1
-    client_request_bytes: Annotated[
-        float,
-        "Record bytes of a Produce request to one leader: its batches together.",
-    ] = 64 * 1024
-    client_interval_ms: Annotated[float, "How long a gateway gathers requests for one object."] = 25
+    zones: Annotated[int, "The number of zones that brokers are spread over."] = 3
     leaves_out: Annotated[tuple[str, ...], "Parts of the cost that the scenario's source leaves out."] = ()
 
     def __post_init__(self) -> None:
         for name in ("brokers", "rate_mb_s", "interval_ms", "hours_per_month", "archive_interval_ms", "upload_bytes",
-                     "replication_factor", "partitions", "client_request_bytes", "client_interval_ms",
-                     "upload_wait_ms", "pack_ratio"):  # fmt: skip
+                     "replication_factor", "partitions", "upload_wait_ms", "pack_ratio"):  # fmt: skip
             if not 0 < getattr(self, name) < math.inf:
                 raise ScenarioError(f"{name}: must be above 0, not {getattr(self, name)!r}")
-        for name in ("wal_hours", "stored_copies", "local_hours", "local_hours_with_wal", "remote_followers",
-                     "consumer_reads"):  # fmt: skip
+        for name in ("wal_hours", "stored_copies", "local_hours", "local_hours_with_wal", "remote_followers"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ScenarioError(f"{name}: must not be below 0, nor {getattr(self, name)!r}")
         if self.zones < 2:
@@ -186,23 +178,6 @@ class ScenarioCost:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientsCost:
-    """The cost of clients' bytes in three ways: direct, with client.rack, and through gateways."""
-
-    stock: MonthlyCost
-    follower_fetching: MonthlyCost
-    gateway: MonthlyCost
-    """The cost through the gateway, with follower fetching."""
-    linked: bool
-    """Whether produced records go through object storage there; else all of them cross zones, as without a gateway."""
-
-    @property
-    def ways(self) -> Mapping[str, MonthlyCost]:
-        """The three costs, by the names that JSON output uses."""
-        return {"stock": self.stock, "follower_fetching": self.follower_fetching, "gateway": self.gateway}
-
-
-@dataclass(frozen=True, slots=True)
 class Scenario:
     """A workload with its price table."""
 
@@ -258,27 +233,6 @@ class Scenario:
         load = self.workload
         gb = load.gb_per_month / load.hours_per_month * hours * load.stored_copies
         return gb * self.prices.usd("broker", "disk_gb_month")
-
-    @property
-    def clients(self) -> ClientsCost:
-        """The cost of clients' bytes, in addition to replication's. Raises PriceError.
-
-        Consumers that name their zone are sent to a replica there (KIP-392); that needs only settings. A partition with
-        fewer replicas than there are zones leaves some zones' consumers to its leader.
-        """
-        load, tariff = self.workload, Tariff.of(self.prices, self.workload.store)
-        elsewhere = 1 - 1 / load.zones
-        produce_usd = load.gb_per_month * elsewhere * tariff.crossing_gb
-        consume_usd = produce_usd * load.consumer_reads
-        near_usd = consume_usd * max(load.zones - 1 - load.remote_followers, 0) / (load.zones - 1)
-        rate, interval_s = load.rate_mb_s * 1e6 * elsewhere, load.client_interval_ms / 1000
-        ratio = gateway_ratio(rate, tariff, load.client_request_bytes, interval_s)
-        return ClientsCost(
-            MonthlyCost({"produce": produce_usd, "consume": consume_usd}),
-            MonthlyCost({"produce": produce_usd, "consume": near_usd}),
-            MonthlyCost({"produce": produce_usd * ratio, "consume": near_usd}),
-            ratio < 1,
-        )
 
 
 _PARAMETERS: Final = tuple(parameter.name for parameter in dataclasses.fields(Workload))
@@ -338,10 +292,6 @@ def scenario_json(scenario: Scenario) -> dict[str, object]:
         "saved_percent": round(100 * cost.saved_ratio, 1),
         "replication_saved_percent": None if replication is None else round(100 * replication, 1),
         "all_brokers_saved": round(scenario.workload.brokers * (cost.baseline.total - cost.remote_wal.total), 2),
-        "clients": {
-            **{way: _clients_json(usd) for way, usd in scenario.clients.ways.items()},
-            "linked": scenario.clients.linked,
-        },
         "linked": cost.linked,
         "objects_per_month": round(cost.objects_per_month),
         "object_bytes": round(cost.object_bytes),
@@ -351,10 +301,6 @@ def scenario_json(scenario: Scenario) -> dict[str, object]:
         "inferred_parameters": list(scenario.inferred),
         "overridden_parameters": list(scenario.overridden),
     }
-
-
-def _clients_json(cost: MonthlyCost) -> dict[str, float]:
-    return {"total": round(cost.total, 2), **{part: round(usd, 2) for part, usd in cost.parts.items()}}
 
 
 def _cost_json(cost: MonthlyCost) -> dict[str, float]:

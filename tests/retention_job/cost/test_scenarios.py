@@ -13,7 +13,6 @@ from perf.cost.sweep import Case, price
 from plugin.prices import DEFAULT_PRICES_FILE, PriceError, Prices
 from retention_job.cost import scenarios
 from retention_job.cost.scenarios import (
-    ClientsCost,
     ScenarioCost,
     ScenarioError,
     Workload,
@@ -239,43 +238,3 @@ def test_a_store_without_prices_is_named() -> None:
         scenario_json(load_scenario("today", ["store=no_store"]))
     with pytest.raises(PriceError, match=r"before-2025-04-10\]: gcs_standard"):
         scenario_json(load_scenario("kip-1176", ["store=gcs_standard"]))
-
-
-# Clients' bytes, by the three ways.
-
-
-def clients(*overrides: str, name: str = "today") -> ClientsCost:
-    return load_scenario(name, overrides).clients
-
-
-def test_in_stock_kafka_the_other_zones_part_of_each_byte_crosses_for_each_use() -> None:
-    scenario = load_scenario("today", ["consumer_reads=2"])
-    crossing_usd = scenario.workload.gb_per_month * 2 / 3 * scenario.prices.zone_crossing_gb
-    assert scenario.clients.stock.parts == {
-        "produce": pytest.approx(crossing_usd),
-        "consume": pytest.approx(2 * crossing_usd),
-    }
-
-
-def test_follower_fetching_saves_all_that_is_consumed_and_nothing_of_what_is_produced() -> None:
-    found = clients()
-    assert found.follower_fetching.parts == {"produce": found.stock.parts["produce"], "consume": 0.0}
-
-
-def test_zones_without_a_replica_read_from_the_leader() -> None:
-    found = clients("remote_followers=1", "replication_factor=2")
-    assert found.follower_fetching.parts["consume"] == pytest.approx(found.stock.parts["consume"] / 2)
-
-
-def test_large_requests_go_by_object_storage_and_small_ones_cross() -> None:
-    large, small = clients("client_request_bytes=262144"), clients("client_request_bytes=500")
-    assert large.linked
-    assert large.gateway.parts["produce"] < large.stock.parts["produce"] / 2
-    assert not small.linked
-    assert small.gateway == small.follower_fetching
-
-
-def test_where_borders_are_free_nothing_is_to_be_saved() -> None:
-    found = clients(name="azure")
-    assert found.stock.total == found.gateway.total == 0
-    assert not found.linked
