@@ -49,9 +49,15 @@ def changed_settings(topic: str, settings: TopicSettings, changes: Mapping[str, 
     fields = json.loads(_ADAPTER.dump_json(settings)) | {FIELDS[key]: value for key, value in changes.items()}
     fields["origin"] = OWN if settings.origin == OWN and not fields["enable"] else ""
     try:
-        return _ADAPTER.validate_json(json.dumps(fields))
+        changed = _ADAPTER.validate_json(json.dumps(fields))
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         key = next(key for key, field in FIELDS.items() if field == fault["loc"][0])
         reason = f"invalid value {fault['input']} for configuration {key}: {fault_text(fault)}"
         raise TopicSettingsError("set topic settings", topic, reason) from None
+    if changed.is_durable and (kept_ms := changed.wal_retention_ms) is not None and kept_ms >= 0:
+        reason = (
+            f"{WAL_RETENTION_KEY}={kept_ms}: with {DURABLE_KEY} objects are kept as long as the log; make it -2, or -1"
+        )
+        raise TopicSettingsError("set topic settings", topic, reason)
+    return changed

@@ -130,8 +130,8 @@ class WalRetention:
 
     def chosen_ms(self, topic: TopicSettings, replication_factor: int) -> int:
         """Return the retention that settings ask for, before the local retention limits it: in ms, AS_LOCAL or
-        NO_LIMIT."""
-        if topic.wal_retention_ms is not None:
+        NO_LIMIT. What producers were told is stored is never kept for less than its log."""
+        if topic.wal_retention_ms is not None and not (topic.is_durable and topic.wal_retention_ms >= 0):
             return topic.wal_retention_ms
         return AS_LOCAL if topic.is_durable or replication_factor <= _FEW_REPLICAS else self.default_ms
 

@@ -132,6 +132,12 @@ OF_ORDERS = DescribedTopic("orders", 0)
             ["by-pattern", "--link-policy", "always"],
             [{"by-pattern": replace(BY_PATTERN, link_policy=LinkPolicy.ALWAYS)}],
         ),
+        (["by-pattern", "--wal-retention-ms", "60000"], []),
+        (["orders", "--durable", "--wal-retention-ms", "60000"], []),
+        (
+            ["orders", "--durable", "--wal-retention-ms", "-1"],
+            [{"orders": replace(ARCHIVED, durable=True, wal_retention_ms=-1)}],
+        ),
         (["orders", "unknown", "--wal-retention-ms", "60000"], []),
         (["orders", "--wal-retention-ms", "-3"], []),
     ],

@@ -18,6 +18,7 @@ from metadata_topic.settings.wal_retention import (
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 WEEK_MS = 7 * DAY_MS
 ON = TopicSettings(enable=True)
+DURABLE = TopicSettings(enable=True, durable=True, wal_retention_ms=5)
 
 
 def chosen(retention_ms: int) -> TopicSettings:
@@ -34,6 +35,9 @@ def chosen(retention_ms: int) -> TopicSettings:
         pytest.param(WalRetention(), ON, 1, WEEK_MS, KeptFor(WEEK_MS, WEEK_MS), id="the WAL is the only copy"),
         pytest.param(WalRetention(), ON, 2, WEEK_MS, KeptFor(WEEK_MS, WEEK_MS), id="or will be, once a move has ended"),
         pytest.param(WalRetention(), chosen(5), 1, WEEK_MS, KeptFor(5, DAY_MS), id="unless somebody says so"),
+        pytest.param(
+            WalRetention(), DURABLE, 1, NO_LIMIT, KeptFor(NO_LIMIT, NO_LIMIT), id="but not of a durable topic"
+        ),
         pytest.param(WalRetention(), chosen(AS_LOCAL), 3, WEEK_MS, KeptFor(WEEK_MS, WEEK_MS), id="for recovery"),
         pytest.param(WalRetention(), chosen(NO_LIMIT), 3, WEEK_MS, KeptFor(WEEK_MS, WEEK_MS), id="Kafka's limit alone"),
         pytest.param(WalRetention(), chosen(2 * DAY_MS), 3, WEEK_MS, KeptFor(2 * DAY_MS, 2 * DAY_MS), id="not shorter"),
