@@ -6,9 +6,11 @@ log's leader epoch chain gives to that offset. So records that a failover made d
 object storage, and only one of several copies of a range is taken.
 
 The range is archived when it holds `min_bytes`, or when its oldest part is `max_age_ms` old. It ends at a hole (removed
-by retention before upload, compacted, or late metadata), at what is archived already, and before it would exceed
-`max_bytes`. Only one range is looked at at a time. So what lies behind a hole waits until the range before it is large
-or old enough, which gives late metadata time.
+by retention before upload, compacted, or late metadata), at what is archived already, before it would exceed
+`max_bytes`, and before what was stored less than `settled_ms` ago: a power cut may yet take that from the leader's log,
+and what a log lost is declared, shown and held by combined segments alone (`metadata_topic.store.held_records`). Only
+one range is looked at at a time. So what lies behind a hole waits until the range before it is large or old enough,
+which gives late metadata time.
 
 A published commit counts as archived at once, although the store learns of it only from the topic. A planner keeps the
 parts that it found, so that a round costs what is new and not everything.
@@ -40,6 +42,9 @@ class ArchiveLimits:
     max_age_ms: int
     min_bytes: int = 16 * 1024 * 1024
     """Guessed."""
+    settled_ms: int = 600_000
+    """At most `max_age_ms`. Longer than appends stay in the leader's memory alone: Linux writes them after 30 s
+    (guessed)."""
     max_parts: int = 16_384
     """Keeps the Committed record's sources far below the largest size of a record."""
 
@@ -112,7 +117,8 @@ class PartitionPlanner:
         self._chain = LeaderEpochs(())
         self._parts: list[SourcePart] = []
         self._size_bytes = 0
-        self._oldest_ms: int | None = None
+        self._oldest_ms = 0
+        """When the first of them was stored."""
         self._pending: list[ArchiveObjectId] = []
         self._holes: list[tuple[int, int]] = []
 
@@ -129,10 +135,10 @@ class PartitionPlanner:
         start = self._parts[-1].last_offset + 1 if self._parts else self._first_to_archive(log)
         if start is None:
             return None
-        is_full = self._extend(start, log.end_offset)
+        is_full = self._extend(start, log.end_offset, now_ms)
         if not self._parts:
             return None
-        if is_full or self._size_bytes >= self._limits.min_bytes or self._age_ms(now_ms) >= self._limits.max_age_ms:
+        if is_full or self._size_bytes >= self._limits.min_bytes or now_ms - self._oldest_ms >= self._limits.max_age_ms:
             return ArchivePlan(self._partition, tuple(self._parts))
         return None
 
@@ -150,7 +156,6 @@ class PartitionPlanner:
         """Forget the sources found so far and search again, because some could not be read."""
         self._parts = []
         self._size_bytes = 0
-        self._oldest_ms = None
 
     def _is_outdated(self, log: LogView) -> bool:
         """Whether the log's start passed the range, or another agent archived some of it."""
@@ -179,7 +184,7 @@ class PartitionPlanner:
             offset = min(following)
         return None
 
-    def _extend(self, offset: int, end_offset: int) -> bool:
+    def _extend(self, offset: int, end_offset: int, now_ms: int) -> bool:
         """Add what follows from `offset` on. Returns whether the range is as large as an object may be."""
         archived = self._archived_from(offset)
         before = archived[0] if archived is not None else HIGHEST_OFFSET
@@ -187,6 +192,12 @@ class PartitionPlanner:
             part = self._part_at(offset, before)
             if part is None or part.last_offset >= end_offset:
                 return False
+            source = self._wal.published_segment(part.sources[0].combined_segment_id)
+            stored_ms = now_ms if source is None else source.event_timestamp_ms
+            if now_ms - stored_ms < min(self._limits.settled_ms, self._limits.max_age_ms):
+                return False
+            if not self._parts:
+                self._oldest_ms = stored_ms
             too_large = self._size_bytes + part.size_bytes > self._limits.max_bytes
             if self._parts and (too_large or len(self._parts) >= self._limits.max_parts):
                 return True
@@ -217,9 +228,3 @@ class PartitionPlanner:
         ]
         known = self._archive.archived_range(self._partition, self._chain, offset)
         return min([*ranges, known] if known is not None else ranges, default=None)
-
-    def _age_ms(self, now_ms: int) -> int:
-        if self._oldest_ms is None:
-            oldest = self._wal.segment(self._parts[0].sources[0].combined_segment_id)
-            self._oldest_ms = None if oldest is None else oldest.event_timestamp_ms
-        return 0 if self._oldest_ms is None else now_ms - self._oldest_ms

@@ -77,7 +77,7 @@ def _load(tmp_path: Path) -> ArchiveStorage:
 def _limits() -> ArchivingLimits:
     """All is archived, whatever its size."""
     limits = archiving_limits(_settings())
-    return replace(limits, task=replace(limits.task, plan=replace(limits.task.plan, min_bytes=1)))
+    return replace(limits, task=replace(limits.task, plan=replace(limits.task.plan, min_bytes=1, settled_ms=0)))
 
 
 def _uploaded(tmp_path: Path) -> tuple[LocalWalStorageManager, RemoteWalMetadataStore, bytes]:

@@ -141,7 +141,7 @@ class Agent:
         self.full = 0
         """So many publications are refused."""
         plan = ArchiveLimits(
-            limits.pop("max_bytes", 1 << 20), limits.pop("max_age_ms", 1 << 40), limits.pop("min_bytes", 1)
+            limits.pop("max_bytes", 1 << 20), limits.pop("max_age_ms", 1 << 40), limits.pop("min_bytes", 1), 0
         )
         self.slept: list[float] = []
         metrics = ArchiveMetrics(CollectorRegistry())

@@ -33,7 +33,7 @@ def test_a_round_costs_what_is_new_and_not_what_there_is() -> None:
     outside = Outside(plain_log(300), ((0, 0),), store)
     for n in range(200):
         outside.upload(outside.log[n : n + 1])
-    planner = PartitionPlanner(ORDERS, store, ArchiveStore(), ArchiveLimits(1 << 30, 1 << 40, 1 << 30))
+    planner = PartitionPlanner(ORDERS, store, ArchiveStore(), ArchiveLimits(1 << 30, 1 << 40, 1 << 30, 0))
     assert planner.plan(VIEW, 0) is None
     before = store.asked
     outside.upload(outside.log[200:201])
@@ -41,11 +41,24 @@ def test_a_round_costs_what_is_new_and_not_what_there_is() -> None:
     assert store.asked - before <= 3
 
 
+def test_what_a_power_cut_may_yet_take_from_the_log_is_left_to_combined_segments() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log[0:1])
+    outside.now_s += 1
+    outside.upload(outside.log[1:2])
+    planner = PartitionPlanner(ORDERS, outside.wal, ArchiveStore(), ArchiveLimits(1 << 20, 1 << 40, 1, 5000))
+    assert planner.plan(VIEW, outside.wall_ms() + 3999) is None
+    for later_ms, last in ((4000, 1), (4999, 1), (5000, 3)):
+        plan = planner.plan(VIEW, outside.wall_ms() + later_ms)
+        assert plan is not None
+        assert (plan.first_offset, plan.last_offset) == (0, last)
+
+
 def test_what_lies_behind_a_hole_comes_after_what_is_before_it() -> None:
     outside = Outside(plain_log(10), ((0, 0),))
     outside.upload(outside.log[0:2])
     outside.upload(outside.log[6:8])
-    planner = PartitionPlanner(ORDERS, outside.wal, ArchiveStore(), ArchiveLimits(1 << 20, 1000, 1 << 20))
+    planner = PartitionPlanner(ORDERS, outside.wal, ArchiveStore(), ArchiveLimits(1 << 20, 1000, 1 << 20, 0))
     assert planner.plan(VIEW, outside.wall_ms() + 999) is None
     planned = []
     while (plan := planner.plan(VIEW, outside.wall_ms() + 1000)) is not None:

@@ -40,7 +40,7 @@ SETTINGS = cast(SettingsReader, SimpleNamespace(table=SettingsTable({TOPIC: Topi
 MAX_AGE_MS = 4_000
 LIMITS = ArchivingLimits(
     ArchiveTaskLimits(
-        ArchiveLimits(min_bytes=1_500, max_bytes=4_000, max_age_ms=MAX_AGE_MS),
+        ArchiveLimits(min_bytes=1_500, max_bytes=4_000, max_age_ms=MAX_AGE_MS, settled_ms=0),
         bytes_per_s=20_000,
         look_s=3.0,
         retry_s=0.1,
