@@ -70,6 +70,7 @@ class AgentState:
                 }
             )
         break_even = run.write_path.break_even_bytes if run is not None else None
+        settings = run.kafka.topic_settings.topics if run is not None else {}
         return {
             "broker_id": identity.broker_id,
             "incarnation": (system or identity).incarnation,
@@ -83,7 +84,7 @@ class AgentState:
             "requests": asdict(relaying.storage.request_counts),
             "metadata_pending": system.publisher.pending if system is not None else 0,
             "metadata_stalled": system.publication.stalled_because if system is not None else None,
-            "enabled_topics": run.kafka.enabled_topics if run is not None else [],
+            "enabled_topics": sorted(topic for topic, one in settings.items() if one.enable),
             "partitions": partitions,
             "packed": relaying.packing.describe(run.kafka.replicas.topic_names if run is not None else {}),
             "paused": [{"scope": scope} | asdict(one) for scope, one in sorted(relaying.pauses.shown.items())],

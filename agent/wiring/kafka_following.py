@@ -80,11 +80,9 @@ class KafkaFollowing:
         settings, identity, client = around.settings, around.identity, around.configuration.client
         broker_id, storage = identity.broker_id, around.relaying.storage
         log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
+        self._around = around
         self._has_store = settings.has_store
         self._listener = listener
-        self._leadership_asked = around.relaying.leadership_asked
-        self._leadership_known = partial(around.metrics.loops.succeeded, Loop.LEADERSHIP)
-        self._leaders = partial(LeadershipReader, client, broker_id)
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
         made = MetadataTopicSettings(replication_factor=settings.metadata.topic_replication_factor)
@@ -128,7 +126,7 @@ class KafkaFollowing:
             around.relaying.zones,
             lambda: self.incarnation.fenced_because is not None or self.lease.lost_because is not None,
             self._pool,
-            self._leadership_asked,
+            around.relaying.leadership_asked,
         )
         self._settings_told = SettingsTable()
         self._are_settings_whole = False
@@ -163,11 +161,6 @@ class KafkaFollowing:
         """Counters of reading the metadata topic; `fenced_out` is 1 while this incarnation is not valid."""
         return Counter(self.metadata.counters) + Counter(fenced_out=int(self.incarnation.fenced_because is not None))
 
-    @property
-    def enabled_topics(self) -> list[str]:
-        """The names of topics that are enabled, as far as the settings were read, sorted; any thread may ask."""
-        return sorted(name for name, topic in self.topic_settings.topics.items() if topic.enable)
-
     async def _run(self) -> None:
         await self.topics.make()
         self._missing.discard("metadata topics")
@@ -197,10 +190,11 @@ class KafkaFollowing:
                 )
 
     async def _follow_leadership(self) -> None:
-        async for led in self.leadership.looks(self._leaders(), _LEADERSHIP_LOOK_S):
+        reader = LeadershipReader(self._around.configuration.client, self._around.identity.broker_id)
+        async for led in self.leadership.looks(reader, _LEADERSHIP_LOOK_S):
             self._keeping.set_led(led.first)
             self._listener.assigned(led.assignments)
-            self._leadership_known()
+            self._around.metrics.loops.succeeded(Loop.LEADERSHIP)
 
     def _settings_changed(self, _table: object) -> None:
         """Called in the reader's thread."""
@@ -213,7 +207,7 @@ class KafkaFollowing:
         self._settings_told = now
         self._listener.settings_read(now)
         if (before.topics, before.patterns) != (now.topics, now.patterns):
-            self._leadership_asked.set()
+            self._around.relaying.leadership_asked.set()
 
     async def _until_read(self, what: str, wait: Callable[[float], bool]) -> None:
         """Wait until what was in the topic at the start is read, however long that takes."""

@@ -37,11 +37,6 @@ def peer_addresses(broker: BrokerProperties, settings: PeerSettings) -> dict[int
     return {broker_id: peer for broker_id, peer in settings.peers.items() if broker_id != broker.node_id}
 
 
-def replica_listeners(broker: BrokerProperties, settings: PeerSettings) -> dict[int, Address]:
-    """Return the addresses at which this agent stands in for each other broker, by broker id."""
-    return {broker_id: posing_address(settings, broker_id) for broker_id in peer_addresses(broker, settings)}
-
-
 def posing_address(settings: PeerSettings, broker_id: int) -> Address:
     """Return the address at which this agent stands in for that broker, for its own broker."""
     return Address(settings.replica_listen_host, settings.replica_port_base + broker_id)

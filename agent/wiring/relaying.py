@@ -34,7 +34,6 @@ from agent.wiring.peering import (
     peer_addresses,
     peer_tls,
     posing_address,
-    replica_listeners,
 )
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_memory import SettingsMemory
@@ -238,8 +237,10 @@ class Relaying:
         tls = peer_tls(settings.tls)
         peer_listener = handed.take("peer", settings.peers.peer_listener)
         await self.leader.start(peer_listener, tls.server_context() if tls else None)
-        replicas = replica_listeners(broker, settings.peers).items()
-        await self.follower.start({one: handed.take(f"replica-{one}", address) for one, address in replicas})
+        others = peer_addresses(broker, settings.peers)
+        await self.follower.start(
+            {one: handed.take(f"replica-{one}", posing_address(settings.peers, one)) for one in others}
+        )
         if self._own_port is not None:
             await self._own_port.start(posing_address(settings.peers, broker.node_id))
         if self.gateway is not None:

@@ -129,7 +129,16 @@ class WritePath(WritePathOwner):
             adoptable,
             digests=settings.link.takes_digests,
         )
-        self._decider = _make_decider(around, limits)
+        costs = replace(
+            around.configuration.link_costs, reads_for=relaying.reads_for, pack_ratio=relaying.packing.ratio_of
+        )
+        self._decider = LinkDecider(
+            Price(costs.judge, around.configuration.upload_wait_max_s),
+            Cadence(limits.commit),
+            has_trials=not settings.is_shadow,
+            is_off=lambda: around.publication.is_stalled,
+            paused_because=relaying.pauses.find_reason,
+        )
         runtime = Runtime(clocks)
         self.manager = RemoteWalLogManager(limits, self.combine, self._decider, stage_times, metrics, runtime, self)
         self._answers = TailResponses(around.configuration.client)
@@ -153,7 +162,7 @@ class WritePath(WritePathOwner):
         flush_timeout_s = None
         try:
             running = self.manager.start()
-            guarded.arrived(self.manager, _stored_logs(around, self._kafka, self.manager), self._failed)
+            guarded.arrived(self.manager, self._stored_logs(), self._failed)
             if self._durable is not None:
                 self._durable.arrived()
             await asyncio.wait((running, spacing), return_when=asyncio.FIRST_COMPLETED)
@@ -173,6 +182,13 @@ class WritePath(WritePathOwner):
                     around.relaying.leader.partition_released(assignment.topic_id_partition)
                 if self._durable is not None:
                     self._durable.left(self.assignments)
+
+    def _stored_logs(self) -> LedLogs:
+        configuration, metadata, settings = self._around.configuration, self._kafka.metadata, self._around.settings
+        min_run_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
+        archive = archive_links(settings.archive, metadata.archive, configuration.prices)
+        digests = settings.link.takes_digests
+        return LedLogs(metadata.store, self.manager.stored_log, min_run_bytes, archive, takes_digests=digests)
 
     def _failed(self, defect: Exception) -> None:
         self._loop.call_soon_threadsafe(self.manager.fail, defect)
@@ -288,23 +304,3 @@ class WritePath(WritePathOwner):
     def link_round_ms(self) -> float | None:
         """How long an upload and a read took recently, together, in ms; None before the first, and in shadow mode."""
         return (self._decider.price.link_s * 1000 or None) if self._shadow is None else None
-
-
-def _make_decider(around: AgentResources, limits: LogManagerLimits) -> LinkDecider:
-    configuration, relaying, settings = around.configuration, around.relaying, around.settings
-    costs = replace(configuration.link_costs, reads_for=relaying.reads_for, pack_ratio=relaying.packing.ratio_of)
-    return LinkDecider(
-        Price(costs.judge, configuration.upload_wait_max_s),
-        Cadence(limits.commit),
-        has_trials=not settings.is_shadow,
-        is_off=lambda: around.publication.is_stalled,
-        paused_because=relaying.pauses.find_reason,
-    )
-
-
-def _stored_logs(around: AgentResources, kafka: KafkaFollowing, manager: RemoteWalLogManager) -> LedLogs:
-    metadata, prices = kafka.metadata, around.configuration.prices
-    min_run_bytes = prices.get_break_even_bytes(around.configuration.store_prices)
-    archive = archive_links(around.settings.archive, metadata.archive, prices)
-    takes_digests = around.settings.link.takes_digests
-    return LedLogs(metadata.store, manager.stored_log, min_run_bytes, archive, takes_digests=takes_digests)
