@@ -1,11 +1,11 @@
 """A backend's settings: `put_latency_ms` in the model is `put.latency.ms` in the file."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import proxy_bypass
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -122,10 +122,18 @@ def check_no_proxy_sees(url: str | None) -> None:
     """
     parts = urlsplit(url or "")
     excluded = [os.environ[name] for name in ("NO_PROXY", "no_proxy") if name in os.environ]
-    is_excluded = bool(excluded) and all(proxy_bypass(parts.hostname or "", {"no": hosts}) for hosts in excluded)
+    is_excluded = bool(excluded) and all(_excludes(hosts, parts.hostname or "") for hosts in excluded)
     if parts.scheme == "http" and any(map(os.environ.get, _PROXIES)) and not is_excluded:
         reason = "is plain http, and a proxy of the environment would see the secret"
         raise RemoteStorageConfigError("configure", "endpoint.url", reason, "use https, or name the host in NO_PROXY")
+
+
+def _excludes(no_proxy: str, host: str) -> bool:
+    """Whether every client leaves this host out: an address by itself only, not by its end, a network or `*`."""
+    entries = [entry.strip() for entry in no_proxy.split(",")]
+    if re.fullmatch(r"[0-9.]+|.*:.*", host):
+        return host in entries
+    return "*" in entries or any(f".{host}".endswith(f".{entry.lstrip('.')}") for entry in entries if entry)
 
 
 _PROXIES: Final = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")

@@ -5,6 +5,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from obstore.store import AzureStore, GCSStore
 
 from local_cluster.security.authority import Authority
 from plugin.azure_blob import AzureBlobSettings, AzureBlobWalStorageManager
-from plugin.clients.backend_settings import parse_settings
+from plugin.clients.backend_settings import check_no_proxy_sees, parse_settings
 from plugin.clients.object_store import ListPage
 from plugin.clients.obstore_store import ObstoreObjectStore
 from plugin.errors import (
@@ -253,6 +254,26 @@ def test_no_proxy_is_shown_a_secret_in_plain_text(
             for name in ("NO_PROXY", "no_proxy"):
                 outside.setenv(name, "store.example")
             manager().configure(settings, StorageContext("cluster", 1, is_written=False))
+
+
+@pytest.mark.parametrize(
+    ("host", "no_proxy", "is_refused"),
+    [
+        *(("10.0.0.1", entry, True) for entry in ("0.1", ".0.0.1", "10.0.0.0/8", "*", "10.0.0.1:9", "10.0.0.10")),
+        ("10.0.0.1", "store.example, 10.0.0.1", False),
+        ("[::1]", "1", True),
+        ("[::1]", "::1", False),
+        *(("a.store.example", entry, False) for entry in ("a.store.example", ".example", "store.example", "*")),
+        *(("a.store.example", entry, True) for entry in ("b.store.example", "tore.example", "STORE.example", "", ".")),
+    ],
+)
+def test_only_a_host_that_every_client_leaves_out_is_asked_directly(
+    host: str, no_proxy: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:9")
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    with pytest.raises(RemoteStorageConfigError) if is_refused else nullcontext():
+        check_no_proxy_sees(f"http://{host}:9")
 
 
 def test_a_token_that_the_store_does_not_know_is_an_access_error(server: FaultyServer, tmp_path: Path) -> None:
