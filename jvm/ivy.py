@@ -30,6 +30,14 @@ class IvyError(Exception):
     """Ivy could not resolve the jars; the message names the cause and the log."""
 
 
+def user_path(path: str) -> Path:
+    """Return the path, with the user's home directory for `~`. Raises IvyError for a user without any."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # no HOME, and no entry in passwd, as of many containers' users
+        raise IvyError(f"this user has no home directory for {path}: set HOME") from error
+
+
 @dataclass(frozen=True, slots=True)
 class JarSet:
     """A set of jars to fetch: one configuration of an Ivy module file."""

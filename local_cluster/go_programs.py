@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from jvm.ivy import exclusive
+from jvm.ivy import IvyError, exclusive
 from local_cluster.kafka_distribution import downloads_directory
 
 _COMPILE_TIMEOUT_S: Final = 1800.0
@@ -23,7 +23,10 @@ def go_program(module: str, version: str, environment: Mapping[str, str] | None 
     GoProgramMissingError."""
     environment = os.environ if environment is None else environment
     name = module.rpartition("/")[2]
-    home = downloads_directory(environment) / f"{name}-{version}"
+    try:
+        home = downloads_directory(environment) / f"{name}-{version}"
+    except IvyError as error:
+        raise GoProgramMissingError(str(error)) from error
     program = home / name
     if program.is_file():
         return program

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from jvm.ivy import IvyError, JarSet, Progress, fetch_jars
+from jvm.ivy import IvyError, JarSet, Progress, fetch_jars, user_path
 from jvm.java import Java, JavaNotFoundError
 
 KAFKA_VERSIONS = ("3.9.2", "4.0.2", "4.1.2", "4.2.2", "4.3.1", "4.4.0")
@@ -59,17 +59,19 @@ def kafka_home(environment: Mapping[str, str] | None = None, version: str = KAFK
     """
     environment = os.environ if environment is None else environment
     if version == KAFKA_VERSION and (chosen := environment.get(KAFKA_HOME_VARIABLE)):
-        return Path(chosen).expanduser().absolute()
+        return user_path(chosen).absolute()
     return downloads_directory(environment) / version
 
 
 def downloads_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory for downloads of local clusters: the checkout's `.kafka`, or one in the user's cache."""
+    """Return the directory for downloads of local clusters: the checkout's `.kafka`, or one in the user's cache.
+
+    Raises IvyError.
+    """
     checkout = Path(__file__).resolve().parent.parent
     if (checkout / "pyproject.toml").is_file():
         return checkout / ".kafka"
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "remote-wal" / "kafka"
+    return user_path(environment.get("XDG_CACHE_HOME") or "~/.cache") / "remote-wal" / "kafka"
 
 
 def resolve_kafka(
@@ -84,14 +86,13 @@ def resolve_kafka(
 
     Java is needed only to fetch them. Raises KafkaDistributionError, JavaNotFoundError.
     """
-    home = home or kafka_home(version=version)
     module = Path(str(resources.files("local_cluster") / "kafka-ivy.xml"))
     versions = {"kafka.version": version, "log4j.version": LOG4J_VERSION}
 
     def fetched(configuration: str) -> Path:
         jars = JarSet(f"Kafka {version}", module, configuration, versions)
         try:
-            target = fetch_jars(jars, home, java, progress or (lambda _line: None))
+            target = fetch_jars(jars, home or kafka_home(version=version), java, progress or (lambda _line: None))
         except IvyError as error:
             own = f"or set {KAFKA_HOME_VARIABLE} to the directory of a Kafka that is there"
             raise KafkaDistributionError(f"{error}; {own}") from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyspark
 
-from jvm.ivy import IvyError, JarSet, fetch_jars
+from jvm.ivy import IvyError, JarSet, fetch_jars, user_path
 from jvm.java import Java, find_java
 
 if TYPE_CHECKING:
@@ -53,11 +53,10 @@ class ConnectorError(Exception):
 def _connector_home() -> Path:
     """Return the directory of the jars: the variable's, the checkout's `.spark`, or the user's cache."""
     if chosen := os.environ.get(_HOME_VARIABLE):
-        return Path(chosen).expanduser().absolute()
+        return user_path(chosen).absolute()
     if (_ROOMS / "pyproject.toml").is_file():
         return _ROOMS / ".spark" / _SPARK_VERSION
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "remote-wal" / "spark" / _SPARK_VERSION
+    return user_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "remote-wal" / "spark" / _SPARK_VERSION
 
 
 def connector_jars(java: Java) -> tuple[Path, ...]:

@@ -7,6 +7,7 @@ import pytest
 from jvm.ivy import proxy_options
 from jvm.java import Java
 from local_cluster import kafka_distribution
+from local_cluster.go_programs import GoProgramMissingError, go_program
 from local_cluster.kafka_distribution import (
     KAFKA_HOME_VARIABLE,
     KAFKA_VERSIONS,
@@ -16,6 +17,7 @@ from local_cluster.kafka_distribution import (
     resolve_kafka,
 )
 from local_cluster.node_processes import KafkaRuntime
+from retention_job.spark.session import ConnectorError, connector_jars
 
 FETCHES = """#!/bin/sh
 for argument; do case $argument in *artifact*) directory=${argument%%/\\[*} ;; esac; done
@@ -81,6 +83,23 @@ def test_the_variable_decides_where_the_jars_are(tmp_path: Path) -> None:
     assert kafka_home({}).name == kafka_distribution.KAFKA_VERSION
     assert kafka_home({KAFKA_HOME_VARIABLE: str(tmp_path)}, "3.9.1") == kafka_home({}, "3.9.1")
     assert kafka_home({}, "3.9.1").name == "3.9.1"
+
+
+def test_a_user_without_a_home_directory_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_uid: int) -> None:
+        raise KeyError("uid not found")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setenv(KAFKA_HOME_VARIABLE, "~/kafka")
+    with pytest.raises(KafkaDistributionError, match=f"set HOME; or set {KAFKA_HOME_VARIABLE}"):
+        resolve_kafka()
+    monkeypatch.setenv("REMOTE_WAL_SPARK_CONNECTOR_HOME", "~/spark")
+    with pytest.raises(ConnectorError, match="set HOME"):
+        connector_jars(Java(Path("java"), 17))
+    monkeypatch.setattr("local_cluster.kafka_distribution.__file__", "/nowhere/kafka_distribution.py")
+    with pytest.raises(GoProgramMissingError, match="set HOME"):
+        go_program("example.com/program", "v1", {})
 
 
 def test_java_is_told_of_the_proxy() -> None:
