@@ -20,7 +20,7 @@ import structlog
 from agent.settings.upload_settings import StorageSettings
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
-from metadata_topic.settings.patterns import is_match
+from metadata_topic.settings.patterns import first_match, is_match
 from metadata_topic.settings.settings_table import AGENTS, TOPICS, SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import (
@@ -150,21 +150,26 @@ class SettingsKeeping:
         """Return the settings to write for topics without settings of their own, where the inherited ones have
         changed."""
         found = {}
+        patterns = longest_first(table.patterns)
         for topic, topic_id in led.items():
             now = settings_of(table.topics, topic, topic_id) or TopicSettings()
-            wanted = replace(inherited(topic, table.patterns, self._file), topic_id=topic_id)
+            wanted = replace(inherited(topic, patterns, self._file), topic_id=topic_id)
             is_nothing = not wanted.enable and not now.is_inherited
             if topic not in INTERNAL_TOPICS and not now.is_own and not is_nothing and wanted != now:
                 found[topic] = wanted
         return found
 
 
+def longest_first(patterns: Mapping[str, TopicSettings]) -> Mapping[str, TopicSettings]:
+    """Return the patterns in the order in which `inherited` needs them."""
+    return {one: patterns[one] for one in sorted(patterns, key=lambda one: (len(one), one), reverse=True)}
+
+
 def inherited(topic: str, patterns: Mapping[str, TopicSettings], file: StorageSettings) -> TopicSettings:
-    """Return the settings of a topic without its own: those of the longest pattern that matches, else those in the
+    """Return the settings of a topic without its own: those of the first pattern that matches, else those in the
     file."""
-    matching = [pattern for pattern in patterns if is_match(pattern, topic)]
-    if matching:
-        return patterns[max(matching, key=lambda pattern: (len(pattern), pattern))]
+    if (found := first_match(tuple(patterns), topic)) is not None:
+        return patterns[found]
     is_meant = not file.topics_include or _matches(topic, file.topics_include)
     is_on = file.topics_enable and is_meant and not _matches(topic, file.topics_exclude)
     return TopicSettings(enable=is_on, origin=FILE)

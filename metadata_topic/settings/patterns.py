@@ -35,3 +35,13 @@ def fault_in(pattern: str) -> str | None:
 def is_match(pattern: str, topic: str) -> bool:
     """Return whether the pattern matches the topic's whole name. The pattern must be valid (`fault_in`)."""
     return _compiled(pattern).fullmatch(topic) is not None
+
+
+@lru_cache(maxsize=1 << 17)
+def first_match(patterns: tuple[str, ...], topic: str) -> str | None:
+    """Return the first of these patterns that matches the topic's whole name; None if none does.
+
+    Any change of the settings asks anew for all topics, of which a large cluster has 100,000. The number of remembered
+    names is bounded, as clients choose names, too.
+    """
+    return next((pattern for pattern in patterns if is_match(pattern, topic)), None)

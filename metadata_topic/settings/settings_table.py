@@ -35,7 +35,7 @@ from pydantic import TypeAdapter, ValidationError, with_config
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import TopicSettingsError
-from metadata_topic.settings.patterns import is_match
+from metadata_topic.settings.patterns import first_match
 from metadata_topic.settings.settings_records import (
     ALL,
     Balancer,
@@ -63,8 +63,6 @@ N = TypeVar("N", bound=Hashable)
 V = TypeVar("V")
 
 FORMAT_VERSION: Final = 1
-_MOST_NAMES: Final = 10_000
-"""So many names' settings are remembered, which others than brokers may ask for."""
 _PAUSED_KINDS: Final = frozenset({"broker", "zone", "topic"})
 
 
@@ -241,7 +239,12 @@ class SettingsTable:
     orphaned: Mapping[str, TopicSettings] = field(default_factory=dict)
     """Own settings of deleted topics, which `topics` lacks; another topic may have the name now (`read_known_settings`
     alone looks for them)."""
-    _by_pattern: dict[str, TopicSettings | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _strictest_first: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Rank the patterns: durable ones are the strictest, then the longest."""
+        ranked = sorted(self.patterns, key=lambda one: (self.patterns[one].is_durable, len(one), one), reverse=True)
+        object.__setattr__(self, "_strictest_first", tuple(ranked))
 
     def of(self, topic: str, topic_id: TopicId | None) -> TopicSettings | None:
         """Return the settings of a topic; None if it has none. `topic_id` is None if it is not known.
@@ -263,19 +266,12 @@ class SettingsTable:
     def _by_name(self, topic: str) -> TopicSettings | None:
         if not self.patterns or topic in INTERNAL_TOPICS or not is_topic_name(topic):
             return None
-        if topic in self._by_pattern:
-            return self._by_pattern[topic]
-        found = self.strictest(topic)
-        if len(self._by_pattern) < _MOST_NAMES:  # clients ask for names that are no topic's
-            self._by_pattern[topic] = found
-        return found
+        return self.strictest(topic)
 
     def strictest(self, topic: str) -> TopicSettings | None:
         """Return the settings of the strictest pattern that matches; None if none does."""
-        matching = [pattern for pattern in self.patterns if is_match(pattern, topic)]
-        if not matching:
-            return None
-        return self.patterns[max(matching, key=lambda one: (self.patterns[one].is_durable, len(one), one))]
+        found = first_match(self._strictest_first, topic)
+        return None if found is None else self.patterns[found]
 
     @property
     def is_any_durable(self) -> bool:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from agent import settings_keeping
 from agent.settings.upload_settings import StorageSettings
-from agent.settings_keeping import Records, SettingsKeeping, inherited
+from agent.settings_keeping import Records, SettingsKeeping, inherited, longest_first
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
@@ -236,7 +236,7 @@ PATTERNS_KNOWN = by("orders-.*", link_policy=LinkPolicy.ALWAYS) | by("orders-eu-
     ],
 )
 def test_a_pattern_comes_before_the_file(topic: str, keys: dict[str, str], wanted: TopicSettings) -> None:
-    assert inherited(topic, PATTERNS_KNOWN, file(**keys)) == wanted
+    assert inherited(topic, longest_first(PATTERNS_KNOWN), file(**keys)) == wanted
 
 
 @pytest.mark.parametrize("pattern", ["(", r"(a)\1", "(?=a)", "a{2000}"])

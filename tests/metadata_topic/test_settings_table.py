@@ -16,7 +16,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.responses import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
-from metadata_topic.settings import settings_table
+from metadata_topic.settings import patterns
 from metadata_topic.settings.setting_keys import FIELDS, changed_settings, text_of
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import (
@@ -26,11 +26,13 @@ from metadata_topic.settings.settings_table import (
     PAUSES,
     RESTORED,
     TOPICS,
+    Key,
     Kind,
     MalformedSettingError,
     Place,
     SettingsTable,
     parse_key,
+    table_of,
 )
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, orphaned_settings, read_settings
 from metadata_topic.settings.topic_settings import (
@@ -412,19 +414,26 @@ def test_a_write_that_is_not_acknowledged_is_an_error(producer: FakeProducer) ->
         writer.put(TOPICS, {"orders": ON})
 
 
-def test_names_that_clients_ask_for_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_matched_once_while_the_patterns_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     matched: list[str] = []
 
     def is_match(_pattern: str, name: str) -> bool:
         matched.append(name)
         return True
 
-    monkeypatch.setattr(settings_table, "is_match", is_match)
-    table = SettingsTable(patterns={".*": DURABLE})
+    monkeypatch.setattr(patterns, "is_match", is_match)
+    patterns.first_match.cache_clear()
+    by_file = replace(DURABLE, durable=False, origin=FILE)
+    values: dict[Key, object] = {(TOPICS, f"t{number}"): by_file for number in range(100)}
+    values[PATTERNS, ".*"] = DURABLE
+    table = table_of(values)
     for name in ("x" * 250, "y" * 5_000_000, "a topic", "."):
         assert table.of(name, None) is None
-    assert not matched
-    for number in (*range(10_100), *range(10_100)):
-        assert table.of(f"t{number}", None) == DURABLE
-    assert len(matched) == 10_200, "the last hundred are asked for again"
+    for changed in range(10):
+        table = table_of({**values, (PAUSES, f"broker:{changed}"): PAUSE})
+        assert table.topics["t7"].is_durable
+        assert table.of("another", None) == table.patterns[".*"]
+    assert len(matched) == 101
+    assert patterns.first_match.cache_info().maxsize is not None, "clients ask for names, too"
+    patterns.first_match.cache_clear()
     assert SettingsTable({"orders": DURABLE}).of("t", None) is None
