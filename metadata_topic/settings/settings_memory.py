@@ -23,7 +23,7 @@ Sans-IO except for `load` and `save`. The thread that reads the topic applies re
 import json
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -155,8 +155,14 @@ class SettingsMemory:
                 self._found_lost(found)
 
     def _lose(self, found: str, topic: str, cut: int | None = None) -> None:
-        """Remember what counted until now, and read the topic, with this id now, from its beginning."""
-        self._before = _Content(self._now.topic, self._now.end, self._counting(), self.epochs_read.get(0))
+        """Remember what counted until now, and read the topic, with this id now, from its beginning.
+
+        If nobody had restored an earlier lost topic, that one remains the lost one: who knew only the later one cannot
+        note that all of it is there.
+        """
+        is_the_first = not self._is_lost or self._is_noted()
+        lost = _Content(self._now.topic, self._now.end, epoch=self.epochs_read.get(0)) if is_the_first else self._before
+        self._before = replace(lost, rows=self._counting())
         self._now, self.epochs_read = _Content(topic), {}
         self._superseded.clear()
         self._found_lost(found, cut)
@@ -339,7 +345,9 @@ class SettingsMemory:
                 found |= self._lacking() | {key: _Row(None, gone, is_restored=True) for key in self._removed()}
                 if not found:
                     return {RESTORED.key(self._before.topic): RESTORED.encode(self._known_end())}
-            return {kind.key(name): kind.encode(row.value, row.place) for (kind, name), row in found.items()}
+            # A note that something is restored comes behind it, also when the writer dies in between.
+            ordered = sorted(found.items(), key=lambda one: one[0][0] is RESTORED)
+            return {kind.key(name): kind.encode(row.value, row.place) for (kind, name), row in ordered}
 
     def _known_end(self) -> int:
         """Return up to where everything of the lost topic is known: to its end, or the first unread record."""

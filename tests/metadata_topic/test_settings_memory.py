@@ -403,13 +403,16 @@ _LOSS = st.frozensets(st.sampled_from((1, 2)))
 _NONE_AWAY: frozenset[int] = frozenset()
 
 
-@given(st.lists(_CHANGES | _READS | _LOSS, max_size=30), st.permutations(range(3)))
-@example([("all", 1), _NONE_AWAY, ("all", None)], (1, 0, 2))
-@example([("all", 1), 1, frozenset([1]), ("all", 2)], (1, 0, 2))
-@example([1, ("all", 1), frozenset([1]), _NONE_AWAY, ("all", None)], (1, 0, 2))
-def test_agents_agree_on_what_one_of_them_had_read_last(steps: Sequence[object], order: Sequence[int]) -> None:
+@given(st.lists(_CHANGES | _READS | _LOSS, max_size=30), st.permutations(range(3)), st.booleans())
+@example([("all", 1), _NONE_AWAY, ("all", None)], (1, 0, 2), False)
+@example([("all", 1), 1, frozenset([1]), ("all", 2)], (1, 0, 2), False)
+@example([1, ("all", 1), frozenset([1]), _NONE_AWAY, ("all", None)], (1, 0, 2), False)
+@example([("all", 1), _NONE_AWAY], (0, 1, 2), True)
+def test_agents_agree_on_what_one_of_them_had_read_last(
+    steps: Sequence[object], order: Sequence[int], is_lost_twice: bool
+) -> None:
     """Agents read from time to time; the topic is lost when one of them has read it all, and all that are there restore
-    it, in any order."""
+    it, in any order. Or it is lost again before that, when a new agent has read it that knows of nothing."""
     topic, agents, wanted = Topic(), [Agent(None) for _ in range(3)], dict[str, object]()
     away = _NONE_AWAY
     for step in (*steps, _NONE_AWAY):
@@ -426,6 +429,12 @@ def test_agents_agree_on_what_one_of_them_had_read_last(steps: Sequence[object],
             topic.make_again()
             away = cast(frozenset[int], step)
             there = [agents[one] for one in order if one not in away]
+            if is_lost_twice:
+                new = Agent(None)
+                for agent in (*there, new):
+                    agent.read(topic)
+                topic.make_again()
+                new.restore(topic)
             for agent in there:
                 agent.restore(topic)
             for agent in there:
