@@ -21,7 +21,7 @@ from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.object_ownership import NodeRegistration
-from rlm.lifecycle.release import ClusterView, HeldRange
+from rlm.lifecycle.release import ClusterView
 from rlm.lifecycle.tiered_storage import LogEpochs
 from rlm.write_path.assignment import Assignment
 
@@ -135,16 +135,6 @@ class ArchiveTier:
         if end is not None and end <= entry.first_offset:
             return False  # dead as a whole, or the chain is incomplete: the archive cannot decide
         return self._archive.covers(partition, epoch, entry.first_offset, last if end is None else min(last, end - 1))
-
-    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Return the archived range of the newest epoch, from its first archived offset to the first hole; None
-        without any."""
-        chain = self._chain_of(partition)
-        epoch = chain.newest_epoch if chain is not None else None
-        if chain is None or epoch is None:
-            return None
-        found = self._archive.archived_range(partition, chain, chain.start_offset(epoch) or 0)
-        return None if found is None else HeldRange(epoch, *found)
 
     def waits_for(self, topic_id: TopicId, /) -> bool:
         """Whether the topic's entries may be released only once they are archived, whatever their age."""

@@ -1,6 +1,6 @@
 """Decides whether an entry is released, by the cluster's topics and logs and the long-term tiers. Sans-IO."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -29,23 +29,11 @@ class Release(StrEnum):
     UNCOMMITTED = "uncommitted"
 
 
-@dataclass(frozen=True, slots=True)
-class HeldRange:
-    """Offsets of one leader epoch of a partition, inclusive, without a gap."""
-
-    leader_epoch: int
-    first_offset: int
-    last_offset: int
-
-
 class LongTermTier(Protocol):
     """A place to which records are copied, and where they stay when their combined segments are deleted."""
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         """Whether every record of the entry is on the tier; False when that is not known."""
-
-    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Return a range of offsets that `holds` is True for, the largest that is quickly known; None without one."""
 
     def waits_for(self, topic_id: TopicId, /) -> bool:
         """Whether the tier is made from the topic's objects, so that neither age nor another tier may release them."""
@@ -63,14 +51,6 @@ class Tiers:
         if waiting:
             return all(tier.holds(entry) for tier in waiting)
         return any(tier.holds(entry) for tier in self._tiers)
-
-    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Return the range of the tier that waits for the partition; if none waits, of the first that has one."""
-        waiting = [tier for tier in self._tiers if tier.waits_for(partition.topic_id)]
-        if len(waiting) > 1:
-            return None
-        found = (tier.held_range(partition) for tier in waiting or self._tiers)
-        return next((held for held in found if held is not None), None)
 
     def waits_for(self, topic_id: TopicId, /) -> bool:
         """Whether any tier waits for the topic."""
@@ -218,8 +198,6 @@ _FEW_ENTRIES = 12
 """So many entries take about as long one by one as by columns."""
 _PARTITIONS_MAX = 100_000
 """Topics with higher partition numbers are looked at entry by entry, so that a damaged number allocates nothing."""
-_NO_EPOCH = -2
-"""A value that no entry has, not even one of an unknown epoch."""
 
 
 class ReleaseJudge:
@@ -227,10 +205,10 @@ class ReleaseJudge:
 
     `rlm.lifecycle.release.release_of` by columns, for thousands of entries.
 
-    Nearly every decision is the same for the whole topic (gone, expired) or is one comparison with a number of the
-    partition (where the log starts, what the tier holds of one leader epoch). Those numbers are gathered once, as an
-    array for each topic indexed by partition, so an object costs some array operations whatever the number of its
-    entries. Only entries that these do not release are looked at one by one, and the first wanted one ends the look.
+    Nearly every decision is the same for the whole topic (gone, expired) or is one comparison with the log's start.
+    Those are gathered once, as an array for each topic indexed by partition, so an object costs some array operations
+    whatever the number of its entries. Only entries that these do not release are looked at one by one, and the first
+    wanted one ends the look.
     The fast answers are never more generous than `release_of`. Array operations have a price of their own, so the few
     entries of a small object are looked at one by one from the beginning.
 
@@ -242,7 +220,8 @@ class ReleaseJudge:
         self._view = view
         self._tier = tier
         self._few_entries = few_entries
-        self._partitions: dict[TopicId, _Partitions] = {}
+        self._starts: dict[TopicId, Ints] = {}
+        """By topic and partition, where logs start."""
         self.topics_asked: set[TopicId] = set()
         """Topics whose records were judged."""
 
@@ -260,7 +239,7 @@ class ReleaseJudge:
         self.topics_asked.update(entries.topics)
         released = self._by_topic(entries, age_ms)
         if not released.all() and entries.highest_partition < _PARTITIONS_MAX:
-            released |= self._by_partition(entries)
+            released |= self._below_start(entries)
         if any(partition.topic_id in entries.topics for partition in self._view.held):
             released[:] = False
         for index in np.flatnonzero(~released).tolist():
@@ -313,40 +292,19 @@ class ReleaseJudge:
                 found |= (entries.topic_index == index) & np.isin(entries.partition, list(numbers))
         return found
 
-    def _by_partition(self, entries: "_Entries") -> NDArray[np.bool_]:
-        tables = [self._partitions_of(topic, entries) for topic in entries.topics]
-        sizes = np.array([table.count for table in tables], dtype=np.int64)
+    def _below_start(self, entries: "_Entries") -> NDArray[np.bool_]:
+        starts = [self._starts_of(topic, entries.highest_partition + 1) for topic in entries.topics]
+        sizes = np.array([len(one) for one in starts], dtype=np.int64)
         rows = (np.cumsum(sizes) - sizes)[entries.topic_index] + entries.partition
-        starts, epochs, firsts, lasts = (np.concatenate(columns)[rows] for columns in zip(*tables, strict=True))
-        held = (entries.leader_epoch == epochs) & (entries.first_offset >= firsts) & (entries.last_offset <= lasts)
-        below: NDArray[np.bool_] = entries.last_offset < starts
-        released: NDArray[np.bool_] = below | held
-        return released
+        below: NDArray[np.bool_] = entries.last_offset < np.concatenate(starts)[rows]
+        return below
 
-    def _partitions_of(self, topic: TopicId, entries: "_Entries") -> "_Partitions":
-        known = self._partitions.get(topic)
-        if known is None or known.count <= entries.highest_partition:
-            known = self._partitions[topic] = _Partitions(topic, entries.highest_partition + 1, self._view, self._tier)
+    def _starts_of(self, topic: TopicId, count: int) -> Ints:
+        known = self._starts.get(topic)
+        if known is None or len(known) < count:
+            starts = (self._view.log_start.get(TopicIdPartition(topic, number), 0) for number in range(count))
+            known = self._starts[topic] = np.fromiter(starts, np.int64, count)
         return known
-
-
-class _Partitions:
-    """What is known of a topic's partitions: log start, and one leader epoch's held offsets."""
-
-    def __init__(self, topic: TopicId, count: int, view: ClusterView, tier: LongTermTier) -> None:
-        self.count = count
-        numbers = range(count)
-        keys = [TopicIdPartition(topic, number) for number in numbers]
-        held = [tier.held_range(key) for key in keys]
-        self._columns: tuple[Ints, ...] = (
-            np.fromiter((view.log_start.get(key, 0) for key in keys), np.int64, count),
-            np.fromiter((_NO_EPOCH if one is None else one.leader_epoch for one in held), np.int64, count),
-            np.fromiter((0 if one is None else one.first_offset for one in held), np.int64, count),
-            np.fromiter((-1 if one is None else one.last_offset for one in held), np.int64, count),
-        )
-
-    def __iter__(self) -> Iterator[Ints]:
-        return iter(self._columns)
 
 
 class _Entries:

@@ -12,7 +12,6 @@ from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, Malform
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.tiered_offsets import TieredOffsets, TieredRange
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from rlm.lifecycle.release import HeldRange
 
 EPOCHS_MAX_AGE_S = 30.0
 """An older chain lacks newer epochs and says nothing about them; what it has was true when it was read."""
@@ -73,24 +72,6 @@ class TieredStorageTier:
             )
         offsets = TieredRange(entry.first_offset, entry.last_offset)
         return self._offsets.is_tiered(partition, epochs, entry.leader_epoch, offsets)
-
-    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        """Return the last range on the tier, as far as its newest epoch's leader wrote it; None without one."""
-        if not self._is_read():
-            return None
-        epochs = self._epochs.of(partition)
-        if epochs is None:
-            held = self._offsets.epoch_ranges(partition)
-            if not held:
-                return None
-            last_epoch = max(held)
-            return HeldRange(last_epoch, held[last_epoch][-1].first_offset, held[last_epoch][-1].last_offset)
-        ranges = self._offsets.tiered_ranges(partition, epochs)
-        epoch = epochs.epoch_at(ranges[-1].last_offset) if ranges else None
-        start = epochs.start_offset(epoch) if epoch is not None else None
-        if epoch is None or start is None:
-            return None
-        return HeldRange(epoch, max(start, ranges[-1].first_offset), ranges[-1].last_offset)
 
     def waits_for(self, _topic_id: TopicId, /) -> bool:
         """Return False: Kafka makes the tier from its own logs."""

@@ -6,7 +6,6 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive.archived_topics import ArchiveTier
-from rlm.lifecycle.release import HeldRange
 from tests.rlm.archive_rig import ORDERS, OTHER
 
 
@@ -26,6 +25,4 @@ def test_an_entry_is_released_when_all_of_it_that_is_the_logs_is_archived() -> N
         True, True, True, False, False,
     ]  # fmt: skip
     assert [elsewhere.holds(asked) for asked in (entry(0, 0, 9), dead_tail)] == [True, False]
-    assert (led.held_range(ORDERS), led.held_range(OTHER)) == (HeldRange(2, 10, 19), None)
-    assert elsewhere.held_range(ORDERS) is None
     assert (led.waits_for(ORDERS.topic_id), led.waits_for(OTHER.topic_id)) == (True, False)

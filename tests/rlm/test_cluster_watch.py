@@ -15,7 +15,7 @@ from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import WalRetention
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterWatch, Observation, Replication, held_partitions
-from rlm.lifecycle.release import NEVER, ClusterView, HeldRange, Release, Tiers, release_of
+from rlm.lifecycle.release import NEVER, ClusterView, Release, Tiers, release_of
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -59,9 +59,6 @@ class TierOf:
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         return entry in self.entries
-
-    def held_range(self, _partition: TopicIdPartition, /) -> HeldRange | None:
-        return None
 
     def waits_for(self, _topic_id: TopicId, /) -> bool:
         return False

@@ -17,7 +17,7 @@ from plugin.segment_metadata import (
 )
 from rlm.lifecycle.expiration import DeletionQuota, ExpirationLimits, ExpirationPlanner, Planned, Verdict
 from rlm.lifecycle.failover import FailoverPlanner
-from rlm.lifecycle.release import NEVER, ClusterView, HeldRange, HiddenTopics, Release, Tiers, TopicWatch
+from rlm.lifecycle.release import NEVER, ClusterView, HiddenTopics, Release, Tiers, TopicWatch
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))
 WRITTEN_MS = 1_000_000
@@ -32,9 +32,6 @@ class FakeTier:
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         return entry.topic_id_partition.topic_id in self.held
-
-    def held_range(self, _partition: TopicIdPartition, /) -> HeldRange | None:
-        return None
 
     def waits_for(self, _topic_id: TopicId, /) -> bool:
         return self.waits

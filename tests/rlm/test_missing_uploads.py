@@ -131,9 +131,6 @@ class HeldTier:
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         return any(begin <= entry.first_offset and entry.last_offset < end for begin, end in self._held)
 
-    def held_range(self, _partition: object, /) -> None:
-        return None
-
     def waits_for(self, _topic_id: object, /) -> bool:
         return False
 

@@ -12,7 +12,6 @@ from rlm.lifecycle.release import (
     NEVER,
     ClusterView,
     DeadTails,
-    HeldRange,
     LongTermTier,
     Release,
     ReleaseJudge,
@@ -30,7 +29,8 @@ EPOCHS = st.integers(-1, 2)
 class Tier:
     """Holds a range of one epoch of each partition, and whole topics beside that."""
 
-    ranges: dict[TopicIdPartition, HeldRange]
+    ranges: dict[TopicIdPartition, tuple[int, int, int]]
+    """Leader epoch, first and last offset."""
     topics: frozenset[TopicId]
     waiting: frozenset[TopicId]
 
@@ -38,13 +38,10 @@ class Tier:
         held = self.ranges.get(entry.topic_id_partition)
         return entry.topic_id_partition.topic_id in self.topics or (
             held is not None
-            and held.leader_epoch == entry.leader_epoch
-            and held.first_offset <= entry.first_offset
-            and entry.last_offset <= held.last_offset
+            and held[0] == entry.leader_epoch
+            and held[1] <= entry.first_offset
+            and entry.last_offset <= held[2]
         )
-
-    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
-        return self.ranges.get(partition)
 
     def waits_for(self, topic_id: TopicId, /) -> bool:
         return topic_id in self.waiting
@@ -70,9 +67,7 @@ VIEWS = st.builds(
     lagging_retention_ms=st.dictionaries(st.sampled_from(TOPICS), st.sampled_from([NEVER, 50, 90])),
     log_start=st.dictionaries(PARTITIONS, OFFSETS),
 )
-TIERS = st.builds(
-    Tier, st.dictionaries(PARTITIONS, st.builds(HeldRange, EPOCHS, OFFSETS, OFFSETS)), SOME_TOPICS, SOME_TOPICS
-)
+TIERS = st.builds(Tier, st.dictionaries(PARTITIONS, st.tuples(EPOCHS, OFFSETS, OFFSETS)), SOME_TOPICS, SOME_TOPICS)
 DEAD = st.dictionaries(st.tuples(PARTITIONS, EPOCHS), OFFSETS)
 
 

@@ -10,7 +10,7 @@ from metadata_topic.kip405.kip405 import RemoteLogSegmentId, RemoteLogSegmentMet
 from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.records.states import FINISHED, STARTED
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from rlm.lifecycle.release import ClusterView, HeldRange, Release, Tiers, release_of
+from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
 from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
@@ -71,11 +71,8 @@ def test_the_tiers_own_epochs_count_for_a_log_that_is_not_here_or_cannot_be_read
     is_read = [True]
     tier = TieredStorageTier(_tiered(0, 9), epochs, lambda: bool(is_read))
     assert tier.holds(entry) is expected
-    assert tier.held_range(ORDERS) == HeldRange(4, 0, 9)
-    assert tier.held_range(TopicIdPartition(ORDERS.topic_id, 4)) is None
     is_read.clear()
     assert not tier.holds(entry)
-    assert tier.held_range(ORDERS) is None
 
 
 def test_leader_epochs_are_read_again_after_their_time(tmp_path: Path) -> None:
