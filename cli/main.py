@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 
-from cli.command_group import command_group
 from cli.exit_code import ExitCode
 from cli.extras import missing_extra
 from cli.log_lines import show_log
+from cli.option_groups import command_group
 from cli.standard_output import StandardOutputError, checked_output
 from cli.tables import tell_failure, tell_json
 

@@ -5,6 +5,10 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
+import typer
+
+from cli.option_needs import CheckedCommand
+
 Command = Callable[..., None]
 
 
@@ -41,3 +45,23 @@ def _options(group: type) -> list[inspect.Parameter]:
 def _option(field: "Field[Any]", annotation: Any) -> inspect.Parameter:
     default = inspect.Parameter.empty if field.default is MISSING else field.default
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+class _Group(typer.Typer):
+    def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
+        return super().command(name, **{"cls": CheckedCommand, **more})
+
+
+def command_group(help_text: str, *, name: str | None = None) -> typer.Typer:
+    """Return a group of commands that shows its help when called without one, as plain text: tables of 80 columns
+    cut options' names."""
+    group = _Group(
+        name=name,
+        help=help_text,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    group.callback()(lambda: None)  # so that a group of one command is a group
+    return group

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from gateway.produce.produce_metrics import ProduceMetrics
+from gateway.metrics import ProduceMetrics
 from gateway.produce.route_request import ZoneRouteRequest, encode_outcome
 from kafka_log.crc32c import Buffer
 from plugin.adopted_records import BatchSource

@@ -33,17 +33,16 @@ from gateway.adoption_offers import AdoptionOffers
 from gateway.client_protocol import THROTTLED_MAX_S, ClientSide
 from gateway.consume.consumer_links import Asked
 from gateway.consume.consumer_responses import CONTROL_KINDS, ConsumerResponses
-from gateway.deadline_timer import DeadlineTimer
 from gateway.durable.durable_logs import DurableLogs
-from gateway.durable.durable_metrics import DurableMetrics
 from gateway.durable.held_responses import HeldResponses, ProduceRefusedError
 from gateway.durable.pipelined_acks import ReplicationLimits
-from gateway.produce.produce_metrics import ProduceMetrics
+from gateway.metrics import DurableMetrics, ProduceMetrics
 from gateway.produce.route_request import encode_number, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, Spliced, SpliceLimits, ToBroker
 from kafka_log.crc32c import Buffer
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteResourceNotFoundError
+from plugin.hot_path.deadline import DeadlineTimer
 from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError

@@ -31,8 +31,6 @@ class ClientLimits:
     max_connections: int
     max_connections_per_ip: int
     """Limit for one client's address. Only the gateway counts it: the broker's agent sees the gateways' addresses."""
-    idle_s: float
-    """A connection that passes bytes unread is closed when nothing has passed for so long; 0: never."""
     connect_timeout_s: float = HELLO_TIMEOUT_S
     """Limit for each step of connecting: a TLS handshake, connecting to the agent, connecting to its broker."""
 

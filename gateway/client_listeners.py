@@ -9,10 +9,8 @@ from typing import Final
 
 import structlog
 
-from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_handler import ClientLimits
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics
-from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, Listener
 from replication.wire.peer_listener import ConnectionShare, ConnectionShares, PeerListener, TooManyConnectionsError
 
@@ -20,8 +18,6 @@ log = structlog.get_logger(__name__)
 
 FULL_S: Final = 30.0
 """A neighbour goes on to serve clients for so long after it was full. A guess: it must not come and go every second."""
-_STOP_S = 1.0
-"""How long connected clients may still get what was received for them."""
 
 Serve = Callable[[int, socket.socket, str], Coroutine[None, None, None]]
 """Serves a connection until it is over: the number of its listener, the accepted socket, and the source address."""
@@ -48,7 +44,6 @@ class ClientListeners:
         self._listeners: dict[int, PeerListener] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}
         """Tasks with the numbers of their listeners."""
-        self._relays: dict[ByteRelay, None] = {}
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
         """Start to listen. Raises OSError naming the address or file, ssl.SSLError."""
@@ -116,7 +111,7 @@ class ClientListeners:
         finally:
             self._shares.leave(share)
 
-    async def shake_hands(self, accepted: socket.socket, client: RelayEnd | FramedConnection) -> None:
+    async def shake_hands(self, accepted: socket.socket, client: asyncio.BaseProtocol) -> None:
         """Make `client` the protocol of an accepted socket, after the TLS handshake if there is TLS. Raises
         ClientRefusedError."""
         try:
@@ -126,23 +121,10 @@ class ClientListeners:
             accepted.close()
             raise ClientRefusedError(str(error) or type(error).__name__) from error
 
-    async def relay(self, relay: ByteRelay) -> None:
-        """Run the relay until either end is closed, or nothing has passed for the time in the limits."""
-        self._relays[relay] = None
-        try:
-            if not await relay.run(self._limits.idle_s):
-                self.refuse("idle")
-        finally:
-            del self._relays[relay]
-
     async def stop(self) -> None:
-        """Accept no more clients and close all connections; those that do not end soon are aborted."""
+        """Accept no more clients and close all connections."""
         for listener in self._listeners.values():
             await listener.close()
-        for relay in list(self._relays):
-            relay.close()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=_STOP_S)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

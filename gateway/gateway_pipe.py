@@ -21,14 +21,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.client_protocol import THROTTLED_MAX_S
-from gateway.deadline_timer import DeadlineTimer
+from gateway.metrics import ProduceMetrics
 from gateway.produce.produce_frame import (
     MIN_TRANSACTIONAL_VERSION,
     ProduceRequestView,
     Unread,
     scan_produce_request,
 )
-from gateway.produce.produce_metrics import ProduceMetrics
 from gateway.produce.route_core import (
     Action,
     ForwardInline,
@@ -47,6 +46,7 @@ from gateway.router_uploads import Holder, RouterUploads
 from gateway.serve.served_client import ServedClient
 from gateway.serve.serving import Relay
 from kafka_log.crc32c import Buffer
+from plugin.hot_path.deadline import DeadlineTimer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
 from replication.wire.circuit_breaker import CircuitBreaker

@@ -3,7 +3,7 @@
 In the order in which a start meets them:
 
 - `layout`: directories, ids and ports
-- `kafka_distribution`, `go_programs`: what is fetched or compiled once
+- `kafka_distribution`: what is fetched once
 - `broker_config`, `security`, `object_store`, `zones`: its configuration
 - `processes`, `node_processes`: starts and ends what runs
 - `cluster`: all of it; `polling` waits for it

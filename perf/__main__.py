@@ -2,8 +2,8 @@
 
 import sys
 
-from cli.command_group import command_group
-from local_cluster.go_programs import GoProgramMissingError
+from cli.option_groups import command_group
+from local_cluster.object_store.native import GoProgramMissingError
 from local_cluster.polling import WaitTimeoutError
 from local_cluster.processes import ProcessStartError, ends_what_it_started
 from perf.cost.sweep import cost

@@ -4,6 +4,6 @@ In the order in which data meets them:
 
 - `http_access`: who may ask
 - `http_server`, `http_endpoint`: connections, and pages
-- `status`, `status_page`, `object_summary`: what pages say
+- `status`, `status_page`: what pages say
 - `http_asking`: asks other agents' endpoints
 """

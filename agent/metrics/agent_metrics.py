@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.settings.settings_records import Balancer
-from metadata_topic.store.store import StateTotals
+from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import RemoteLogSegmentState
@@ -167,3 +167,30 @@ def _by(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Cou
     for value, count in values.items():
         counter.add_metric([value], count)
     return counter
+
+
+def object_summary(store: RemoteWalMetadataStore, now_ms: int) -> dict[str, Any]:
+    """Return counts, bytes of one copy and ages: `objects` by owner and state, `totals` by state.
+
+    An age is the time in ms since the last record of a segment, so since it has its state. It is never negative,
+    although clocks of hosts differ. Deleted segments are only in the totals. Goes through all segments, and decodes no
+    entries.
+    """
+    return {
+        "objects": [
+            {
+                "broker_id": row.broker_id,
+                "caretaker_broker_id": store.caretaker_of(row.broker_id),
+                "state": row.state.name,
+                "segments": row.segments,
+                "bytes": row.bytes,
+                "oldest_age_ms": max(0, now_ms - row.oldest_ms),
+                "newest_age_ms": max(0, now_ms - row.newest_ms),
+            }
+            for row in store.tally()
+        ],
+        "totals": [
+            {"state": state.name, "segments": total.segments, "bytes": total.bytes}
+            for state, total in store.count_by_state().items()
+        ],
+    }

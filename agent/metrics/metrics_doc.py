@@ -27,12 +27,8 @@ from agent.metrics.topic_metrics import TopicCollector
 from agent.release import agent_info, build_info
 from agent.settings.configuration_doc import table
 from agent.tls.certificates import CertificateWatch
-from gateway.consume.consume_metrics import ConsumeMetrics
 from gateway.durable.durable_logs import DurableLogs
-from gateway.durable.durable_metrics import DurableMetrics
-from gateway.metrics import GatewayMetrics
-from gateway.produce.produce_metrics import ProduceMetrics
-from gateway.serve.serve_metrics import ServeMetrics
+from gateway.metrics import ConsumeMetrics, DurableMetrics, GatewayMetrics, ProduceMetrics, ServeMetrics
 from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore

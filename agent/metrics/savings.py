@@ -17,7 +17,7 @@ from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import FollowerTraffic
 
 if TYPE_CHECKING:
-    from gateway.client_traffic import ClientTraffic
+    from gateway.metrics import ClientTraffic
 
 
 @dataclass(frozen=True, slots=True)

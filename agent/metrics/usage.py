@@ -33,7 +33,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCo
 from replication.wire.metrics import ReplicationMetrics
 
 if TYPE_CHECKING:
-    from gateway.client_traffic import ClientTraffic
+    from gateway.metrics import ClientTraffic
 
 log = structlog.get_logger(__name__)
 

@@ -25,33 +25,33 @@ from agent.settings.memory_shares import (
 from agent.wiring.peering import gateway_tls
 from agent.wiring.standby import client_limits, client_tls, local_address, own_zone_address
 from gateway.adoption_offers import tell_outcomes
-from gateway.bootstrap_port import BootstrapPort, ZoneListener
 from gateway.broker_pipe import HoldingContext, RouterReads, SplicingContext
 from gateway.client_handler import ClientHandler
-from gateway.client_port import ClientPort
-from gateway.client_traffic import ClientTraffic
+from gateway.client_port import BootstrapPort, BrokerListener, ClientPort, OwnZonePort
 from gateway.client_zone import ZoneRules
-from gateway.consume.consume_metrics import ConsumeMetrics
+from gateway.consume.consumer_links import ReadCosts
 from gateway.consume.consumer_responses import ConsumerContext
-from gateway.consume.read_worth import ReadCosts
 from gateway.durable.durable_logs import DurableLogs
-from gateway.durable.durable_metrics import DurableMetrics
-from gateway.durable.own_zone_port import OwnZonePort
 from gateway.durable.pipelined_acks import ReplicationLimits
 from gateway.gateway_pipe import LinkReading, RoutingContext
-from gateway.metrics import ClientCount, GatewayMetrics
-from gateway.produce.produce_metrics import ProduceMetrics
+from gateway.metrics import (
+    ClientCount,
+    ClientTraffic,
+    ConsumeMetrics,
+    DurableMetrics,
+    GatewayMetrics,
+    ProduceMetrics,
+    ServeMetrics,
+)
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
-from gateway.router_uploads import RouterUploads
-from gateway.serve.serve_metrics import ServeMetrics
+from gateway.router_uploads import KnownNames, RouterUploads, WantedObjects
 from gateway.serve.serve_permission import ClusterServePermission, ServeRestrictions
 from gateway.serve.served_client import ServingParts
 from gateway.serve.tail_handler import TailHandler
 from gateway.serve.tails import TailContext, Tails
-from gateway.wanted_objects import KnownNames, WantedObjects
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from gateway.zone_proxies import ZoneProxies
 from kafka_cluster.cluster import KafkaCluster
@@ -226,9 +226,9 @@ class ClientGateway:
             shared = Address(settings.listen_host, settings.port_base - 1)
             ports["bootstrap"] = _bootstrap_port(configuration, metrics), shared
         if (holding := self._holding) is not None:
-            where, limits = local_address(broker, settings.durable_listener), client_limits(settings)
-            zone, tls = self.traffic.zone, client_tls(settings)
-            port = OwnZonePort(broker.node_id, zone, where, holding, tls, limits, metrics)
+            listener = BrokerListener(self.traffic.zone, local_address(broker, settings.durable_listener))
+            tls, limits = client_tls(settings), client_limits(settings)
+            port = OwnZonePort(broker.node_id, listener, holding, tls, limits, metrics)
             ports["own-zone"] = port, own_zone_address(settings)
         return ports
 
@@ -352,14 +352,14 @@ def _zone_listeners(configuration: Configuration) -> dict[str, Address]:
 
 def _bootstrap_port(configuration: Configuration, metrics: GatewayMetrics) -> BootstrapPort:
     broker, settings = configuration.broker, configuration.settings.gateway
-    listeners = {zone: ZoneListener(address) for zone, address in _zone_listeners(configuration).items()}
+    listeners = {zone: BrokerListener(zone, address) for zone, address in _zone_listeners(configuration).items()}
     own, name = broker.rack or "", settings.bootstrap_listener
     tls = None
     if broker.security_protocols[name].endswith("SSL"):
         tls = ssl.create_default_context()  # to an address of this host that the broker's certificate may not name
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE
-    listeners[own] = ZoneListener(local_address(broker, name), tls)
+    listeners[own] = BrokerListener(own, local_address(broker, name), tls)  # it speaks the same protocol as clients
     rules = ZoneRules(own, frozenset(listeners), settings.bootstrap_zones)
     tls_of_clients, limits = client_tls(settings), client_limits(settings)
     return BootstrapPort(broker.node_id, rules, listeners, tls_of_clients, limits, metrics, BOOTSTRAP_BYTES)

@@ -38,8 +38,7 @@ from agent.wiring.peering import (
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_memory import SettingsMemory
 from plugin.remote_wal_storage_manager import RequestCounts
-from plugin.wrappers.guarded_storage import GuardedStorageManager
-from plugin.wrappers.request_ceiling import RequestCeiling
+from plugin.wrappers.guarded_storage import GuardedStorageManager, RequestCeiling
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import DiallingContext, FollowerContext, FollowerLimits
 from replication.follower.follower_proxy import FollowerProxy
@@ -274,7 +273,7 @@ def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "PassingPort 
     from gateway.client_port import PassingPort
     from gateway.metrics import GatewayMetrics
 
-    limits = ClientLimits(_OWN_CONNECTIONS, _OWN_CONNECTIONS, idle_s=0.0)
+    limits = ClientLimits(_OWN_CONNECTIONS, _OWN_CONNECTIONS)
     return PassingPort(broker_listener(broker), lambda: None, limits, GatewayMetrics(CollectorRegistry()))
 
 

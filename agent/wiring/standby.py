@@ -19,8 +19,6 @@ from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import read_settings
 from replication.wire.peer_connection import Address, listening_context
 
-_IDLE_S = 900.0
-"""How long nothing may pass on a client's connection: longer than by Kafka's `connections.max.idle.ms` (600 s)."""
 _READ_S = 10.0
 """A guess: how long it may be unknown whether a topic is durable, before nobody is led any more."""
 
@@ -48,7 +46,7 @@ def own_zone_address(settings: GatewaySettings) -> Address:
 
 
 def client_limits(settings: GatewaySettings) -> ClientLimits:
-    return ClientLimits(settings.max_connections, -(-settings.max_connections // 2), _IDLE_S)
+    return ClientLimits(settings.max_connections, -(-settings.max_connections // 2))
 
 
 def local_address(broker: BrokerProperties, listener: str) -> Address:

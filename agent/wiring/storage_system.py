@@ -18,9 +18,8 @@ import structlog
 
 from agent.configuration import Configuration
 from agent.defects import STARTING, Supervisor, root_cause
-from agent.http.object_summary import object_summary
 from agent.identity import AgentIdentity
-from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector
+from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector, object_summary
 from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
 from agent.metrics.loop_times import WITHOUT_STORE, Loop
 from agent.metrics.topic_metrics import TopicCollector

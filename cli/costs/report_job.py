@@ -196,9 +196,8 @@ def _kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaS
 
     Raises ClientPropertyError for a login that only librdkafka takes, OSError for an unreadable file.
     """
-    from kafka_cluster.client_config import SECURITY, read_java_properties
+    from kafka_cluster.client_config import JAVA_CLIENT_KEYS, SECURITY, read_java_properties
     from kafka_cluster.errors import ClientPropertyError
-    from kafka_cluster.java_client_keys import JAVA_CLIENT_KEYS
     from retention_job.settings import KafkaSource
 
     properties = {} if command_config is None else read_java_properties(command_config)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_group import command_group
 from cli.connection import BrokerConfig, Json
 from cli.exit_code import ExitCode
+from cli.option_groups import command_group
 from cli.tables import fail, tell_json
 
 if TYPE_CHECKING:

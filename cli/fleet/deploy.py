@@ -12,9 +12,9 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
+from cli.option_groups import command_group
 from cli.tables import fail, tell_json
 
 app = command_group(

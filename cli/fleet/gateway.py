@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_group import command_group
 from cli.connection import BootstrapServer, BrokerConfig, CommandConfig, Connection, Json, SecurityProtocol
-from cli.option_groups import grouped
+from cli.option_groups import command_group, grouped
 from cli.tables import tell_json
 from gateway.planning.planned_ports import PlanError, PlanRules
 
 if TYPE_CHECKING:
-    from gateway.planning.running_plan import RunningPlan
+    from gateway.planning.plan import RunningPlan
     from kafka_cluster.responses import DescribedBroker
     from kafka_log.broker_files.server_properties import BrokerProperties
 
@@ -171,8 +170,8 @@ def standby(broker_config: BrokerConfig) -> None:
 
 def _running(sites: Sites, rules: PlanRules) -> "tuple[RunningPlan, dict[str, str]]":
     """Return the brokers and listeners that exist, and the names of the zones' gateways."""
+    from gateway.planning.plan import running_plan
     from gateway.planning.planned_ports import BrokerSite
-    from gateway.planning.running_plan import running_plan
 
     if "{zone}" not in sites.gateway_name:
         raise PlanError("--gateway-name is needed, such as kafka-gateway.{zone}.example.com")

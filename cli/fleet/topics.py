@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.command_group import command_group
 from cli.connection import Connection, Json
-from cli.option_groups import grouped
+from cli.option_groups import command_group, grouped
 from cli.tables import fitted, show, tell_json
 from plugin.errors import meant
 

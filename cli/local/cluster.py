@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.command_group import command_group
 from cli.connection import Json
 from cli.extras import need_extra
+from cli.option_groups import command_group
 from cli.tables import plain_console, show, table, tell_json
 from local_cluster.object_store.store_spec import StoreKind
 from local_cluster.security.listeners import InterBrokerProtocol

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
-from cli.option_groups import grouped
+from cli.option_groups import command_group, grouped
 from cli.recovery.recovery_sources import BrokersCluster, OpenStores, open_metadata, open_stores
 from cli.tables import show, table, tell_json
 

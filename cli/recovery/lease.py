@@ -2,8 +2,7 @@
 
 import typer
 
-from cli.command_group import command_group
-from cli.option_groups import grouped
+from cli.option_groups import command_group, grouped
 from cli.recovery.recovery_sources import BrokersCluster, open_stores
 
 app = command_group("The lease in the bucket.")

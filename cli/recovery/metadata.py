@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_group import command_group
 from cli.connection import Json
 from cli.exit_code import ExitCode
-from cli.option_groups import grouped
+from cli.option_groups import command_group, grouped
 from cli.recovery.recovery_sources import BrokersCluster, Tell, open_stores, patience_of, progress_to
 from cli.tables import tell_json
 

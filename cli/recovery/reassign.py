@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli.command_group import command_group
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
-from cli.option_groups import grouped
+from cli.option_groups import command_group, grouped
 from cli.tables import fail, fitted, plain_console, show, tell_json
 
 if TYPE_CHECKING:

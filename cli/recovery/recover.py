@@ -13,9 +13,8 @@ from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
 from cli.progress import ShownProgress, shown_progress
-from cli.recovery.log_rows import LogRow, left_row, planned_row, restored_row
 from cli.recovery.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
-from cli.recovery.recovery_table import print_recovery
+from cli.recovery.recovery_table import LogRow, left_row, planned_row, print_recovery, restored_row
 from cli.tables import fail, plain_console, tell_json
 
 if TYPE_CHECKING:

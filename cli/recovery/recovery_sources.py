@@ -209,7 +209,7 @@ def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker
     """
     from kafka_log.broker_files.cluster_metadata import DIRECTORY_NAME
     from kafka_log.errors import LogDirectoryError, MalformedFileError
-    from metadata_topic.settings.settings_log import read_settings_log
+    from metadata_topic.settings.settings_topic import read_settings_log
     from recovery.cluster_view import with_wal_retention
     from recovery.logs.log_settings import log_settings
 

@@ -3,7 +3,6 @@
 In the order in which data meets them:
 
 - `fetch_rack`: consumers without a rack get their zone
-- `consumer_links`: links for records, where `read_worth` says that they pay
+- `consumer_links`: links for records, where they are worth the reads
 - `consumer_responses`: responses with links, in order
-- `consume_metrics`: what is counted
 """

@@ -5,9 +5,8 @@ from functools import partial
 from typing import Final
 
 from gateway.client_protocol import ClientSide
-from gateway.consume.consume_metrics import ConsumeMetrics
-from gateway.consume.consumer_links import Asked, ConsumerLinks
-from gateway.consume.read_worth import ReadCosts
+from gateway.consume.consumer_links import Asked, ConsumerLinks, ReadCosts
+from gateway.metrics import ConsumeMetrics
 from kafka_log.crc32c import Buffer
 from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp

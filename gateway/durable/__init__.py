@@ -2,7 +2,6 @@
 
 In the order in which data meets them:
 
-- `own_zone_port`: where clients of the own zone connect
 - `pipelined_acks`: acks=all is forwarded as acks=1
 - `leader_questions`, `watermark_frames`: asks the leader on the same connection
 - `produce_response`: what a response says of each partition

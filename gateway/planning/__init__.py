@@ -2,7 +2,6 @@
 
 In the order in which data meets them:
 
-- `running_plan`: brokers and zones of a cluster
 - `planned_ports`: ports that stay as zones come and go
-- `plan`, `front`: each broker's lines, with zones or one agent in front
+- `plan`: what a cluster has already, and each broker's lines; `front`: those with one agent in front
 """

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gateway.planning.plan import without_tls
-from gateway.planning.planned_ports import LOOPBACK, PlanError, Socket, check_sockets
+from gateway.planning.planned_ports import LOOPBACK, PlanError, Socket, check_sockets, without_tls
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint
 
 _OTHER_SERVERS = 2

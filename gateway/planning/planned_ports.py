@@ -137,3 +137,17 @@ def loopback_bases(
 def _is_near(base: int, taken: Sequence[int], spread: int) -> bool:
     """Whether ports of two brokers could be equal with this base, if their ids differ by `spread` at most."""
     return any(abs(base - one) <= spread for one in taken)
+
+
+WITHOUT_TLS = {
+    "PLAINTEXT": "PLAINTEXT",
+    "SSL": "PLAINTEXT",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
+    "SASL_SSL": "SASL_PLAINTEXT",
+}
+"""The protocol of a loopback listener, by the protocol of clients: TLS ends at the gateway."""
+
+
+def without_tls(protocol: str) -> str:
+    """Return the protocol of a loopback listener for clients of this protocol: TLS ends at the agent."""
+    return WITHOUT_TLS[protocol]

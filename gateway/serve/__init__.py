@@ -7,5 +7,4 @@ In the order in which data meets them:
 - `tails`: one connection to each broker's agent, where `tail_handler` answers
 - `log_tail`, `visible_log`: what consumers may see of each partition
 - `serving`, `served_client`: decides, and answers
-- `serve_metrics`: what is counted
 """

@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from gateway.metrics import ServeMetrics
 from gateway.serve.fetch_frames import api_key_of
-from gateway.serve.serve_metrics import ServeMetrics
 from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, ServeOutcome, ServePermission, Wait
 from gateway.serve.tails import Tails
 from kafka_log.crc32c import Buffer

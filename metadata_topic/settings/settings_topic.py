@@ -3,12 +3,17 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
 import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.responses import NO_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.plain_records import PlainFile
+from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicAbsentError
 from metadata_topic.settings.settings_memory import SettingsMemory
@@ -215,3 +220,29 @@ class SettingsWriter:
 def _log_failure(error: object | None, _message: object) -> None:
     if error is not None:
         log.warning("setting_not_written", error=str(error))
+
+
+_DIRECTORY: Final = f"{SETTINGS_TOPIC}-0"
+
+
+def read_settings_log(log_dir: Path) -> SettingsTable | None:
+    """Return the log's content; None if the topic is not in this directory.
+
+    Records at its end may not be committed. Raises LogDirectoryError when it cannot be read, MalformedFileError when it
+    is damaged or of another format: a setting behind the damage could be a longer retention.
+    """
+    directory = log_dir / _DIRECTORY
+    if not directory.is_dir():
+        return None
+    content = SettingsMemory()
+    try:
+        for base_offset in list_segments(directory):
+            file_path = directory / log_file_name(base_offset)
+            file = PlainFile(file_path)
+            for batch in file.batches:
+                content.apply_all([TopicRecord(0, *record[:3]) for record in file.records(batch)])
+            if file.damaged is not None:
+                raise MalformedFileError(file_path, 0, f"the batch at offset {file.damaged.base_offset} is damaged")
+    except OSError as error:
+        raise LogDirectoryError(directory, str(error)) from error
+    return content.table(is_read=True)

@@ -61,12 +61,37 @@ from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.partition_lookups import PartitionLookups
 from metadata_topic.store.segment_table import BEFORE_ALL, DamagedRowError, StoreLostError, published_rows
-from metadata_topic.store.segment_tally import SegmentTally, tallies
 from metadata_topic.store.store_image import Segments, StoreImage
 from metadata_topic.store.store_state import StoreState
 from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS, RememberedTopic, TopicContinuity
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTally:
+    """How many segments of one broker are in one state, over all its incarnations."""
+
+    broker_id: int
+    state: RemoteLogSegmentState
+    segments: int
+    bytes: int
+    """Bytes of the segments whose size is known."""
+    oldest_ms: int
+    """The earliest and the latest time of their last record, the writers' wall clocks, milliseconds since 1970."""
+    newest_ms: int
+
+
+def tallies(connection: sqlite3.Connection) -> list[SegmentTally]:
+    """Return one tally for each broker and state that occurs, sorted by both."""
+    return [
+        SegmentTally(broker_id, RemoteLogSegmentState(state), *others)
+        for broker_id, state, *others in connection.execute(
+            "SELECT broker_id, state, count(*), sum(max(size_bytes, 0)), min(event_timestamp_ms),"
+            " max(event_timestamp_ms) FROM segments GROUP BY broker_id, state ORDER BY broker_id, state"
+        )
+    ]
+
 
 log = structlog.get_logger(__name__)
 

@@ -2,6 +2,5 @@
 
 - `load`: what is produced
 - `world`: producers, followers and a store around the write path's core
-- `counts`: its bytes and requests
 - `sweep`: all loads, priced
 """

@@ -16,8 +16,7 @@ from agent.wiring.write_path import log_manager_limits
 from cli.connection import Json
 from cli.log_lines import logs_from
 from cli.tables import show, table
-from perf.cost.counts import Counts
-from perf.cost.load import Assigned, Load
+from perf.cost.load import Assigned, Counts, Load
 from perf.cost.world import CostWorld
 from plugin.prices import BYTES_PER_GB, DEFAULT_PRICES_FILE, Prices
 from retention_job.cost.cost_model import Tariff

@@ -21,8 +21,7 @@ import numpy as np
 from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
-from perf.cost.counts import Counts
-from perf.cost.load import FOLLOWER_IDS, Assigned, Load, WaitingProducer
+from perf.cost.load import FOLLOWER_IDS, Assigned, Counts, Load, WaitingProducer
 from plugin.prices import Prices
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.commit.cadence import Cadence

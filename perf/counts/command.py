@@ -3,15 +3,21 @@
 Each broker leads one partition of three, a record at a time is produced with acks=all, and each becomes an object that
 both followers read. So the work of all agents for an object equals the work of one agent for one object that it leads
 and two that it follows. At 20 records/s the counts include what agents do when idle, which is reported separately.
+
+System calls, and their bytes, are counted in the output of strace (strace(1), `-f -o`).
 """
 
 import contextlib
 import json
+import re
 import shutil
+import signal
+import subprocess
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -27,8 +33,75 @@ from local_cluster.cluster_admin import CLIENT_CONFIG, LINKED, set_topics
 from local_cluster.polling import wait_until
 from perf.clusters import LatencyMs, Store, object_store, spread, started_cluster
 from perf.counts.counted_agent import BEGIN, END, FILE_VARIABLE
-from perf.counts.system_calls import ALLOCATED_AT_KERNEL, traced
 from perf.loads import paced
+
+BUFFER_BYTES: Final = 256 * 1024
+"""The size from which memory requested from the kernel counts as a buffer of records (`ALLOCATED_AT_KERNEL`)."""
+ALLOCATED_AT_KERNEL: Final = {"MALLOC_MMAP_THRESHOLD_": str(BUFFER_BYTES)}
+"""Environment that makes glibc ask the kernel for each piece of memory of that size (mallopt(3))."""
+_IN: Final = frozenset({"read", "pread64", "readv", "preadv", "recvfrom", "recvmsg"})
+_OUT: Final = frozenset({"write", "pwrite64", "writev", "sendto", "sendmsg"})
+_CALL = re.compile(r"^\d+ +(?:<\.\.\. )?(?P<name>\w+)(?P<resumed> resumed>)?")
+_RESULT = re.compile(r"= (?P<result>\d+)(?: |$)")
+_ANONYMOUS = re.compile(r"mmap\(NULL, (?P<size>\d+), [\w|]+, MAP_PRIVATE\|MAP_ANONYMOUS, ")
+_UNFINISHED = "<unfinished ...>"
+
+
+@dataclass(slots=True)
+class SystemCalls:
+    """Counts of system calls, of one process or of several."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    bytes_in: int = 0
+    """Bytes read and received."""
+    bytes_out: int = 0
+    buffer_bytes: int = 0
+    """New memory in pieces that may hold records."""
+
+    def add(self, lines: Iterable[str]) -> None:
+        """Add strace's output. A call that another thread interrupts is two lines, and counts once."""
+        for line in lines:
+            found = _CALL.match(line)
+            if found is None:  # a signal, an exit
+                continue
+            name = found["name"]
+            self.calls[name] += not found["resumed"]
+            anonymous = _ANONYMOUS.search(line)
+            if anonymous and int(anonymous["size"]) >= BUFFER_BYTES:
+                self.buffer_bytes += int(anonymous["size"])
+            result = None if _UNFINISHED in line else _RESULT.search(line)
+            if result is not None and name in _IN:
+                self.bytes_in += int(result["result"])
+            elif result is not None and name in _OUT:
+                self.bytes_out += int(result["result"])
+
+
+@contextmanager
+def traced(program: str, pids: Iterable[int], directory: Path) -> Iterator[SystemCalls]:
+    """Count these processes' system calls while the context lasts; yields the counts, which are filled at its end."""
+    seen = SystemCalls()
+    files = {pid: directory / f"strace-{pid}" for pid in pids}
+    tracers = [
+        subprocess.Popen(
+            (program, "-f", "-s", "0", "-e", "signal=none", "-o", str(file), "-p", str(pid)),
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for pid, file in files.items()
+    ]  # fmt: skip
+    try:
+        for tracer in tracers:
+            if tracer.stderr is not None:
+                tracer.stderr.readline()  # it says that it is attached, or why not
+        yield seen
+    finally:
+        for tracer in tracers:
+            tracer.send_signal(signal.SIGINT)
+            tracer.communicate()
+    for file in files.values():
+        with file.open(errors="replace") as lines:
+            seen.add(lines)
+        file.unlink()
+
 
 T = TypeVar("T")
 _TOPIC: Final = "counted"

@@ -30,8 +30,7 @@ from botocore.utils import get_environ_proxies
 from plugin.clients.http_messages import HttpRequest, HttpResponse
 from plugin.clients.loop_connections import LoopConnections, RequestLimits
 from plugin.clients.object_store import LOOP_MAX_BYTES
-from plugin.clients.s3_route import Route, Routes
-from plugin.clients.s3_signatures import EMPTY_PAYLOAD, UNSIGNED_PAYLOAD, S3Signer
+from plugin.clients.s3_route import EMPTY_PAYLOAD, UNSIGNED_PAYLOAD, Route, Routes, S3Signer
 from plugin.errors import RemoteStorageError
 from plugin.wall_clock import wall_ms
 

@@ -1,3 +1,3 @@
-"""Storage managers around another one: `guarded_storage` while it is away, `adopting_storage` for records in gateways'
-objects; `request_ceiling` bounds requests.
+"""Storage managers around another one: `guarded_storage` while it is away, and within a ceiling of requests;
+`adopting_storage` for records in gateways' objects.
 """

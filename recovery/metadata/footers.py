@@ -1,6 +1,6 @@
 """Reads many objects' own footers at a time: a request each, for objects without other metadata.
 
-If such an object names a gateway's object that is gone (`gateway.wanted_objects`), that part is left out, as if it had
+If such an object names a gateway's object that is gone (`gateway.router_uploads`), that part is left out, as if it had
 never been stored: the object's agent had an upload without publication, and lived on to store the log's records again.
 """
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.http.object_summary import object_summary
+from agent.metrics.agent_metrics import object_summary
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import records
 from metadata_topic.records.records import RemoteWalNodeRegistration

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from agent.metrics.savings import Savings
-from gateway.client_traffic import ClientTraffic
+from gateway.metrics import ClientTraffic
 from plugin.prices import EXPRESS, STANDARD, Prices, StorePrices
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import FollowerTraffic

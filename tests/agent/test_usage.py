@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.identity import AgentIdentity
 from agent.metrics.usage import UsageReport, client_usage
-from gateway.client_traffic import ClientTraffic
+from gateway.metrics import ClientTraffic
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.usage_record import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli.recovery.log_rows import LogRow, planned_row
+from cli.recovery.recovery_table import LogRow, planned_row
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.store.released_offsets import ReleasedUpTo

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 from cli.main import build_app, main
 from cli.recovery import recovery_sources
-from cli.recovery.log_rows import LogRow
 from cli.recovery.recovery_sources import BrokersCluster, open_stores
+from cli.recovery.recovery_table import LogRow
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError

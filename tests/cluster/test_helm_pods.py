@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from local_cluster.go_programs import GoProgramMissingError
+from local_cluster.object_store.native import GoProgramMissingError
 from local_cluster.polling import wait_until
 from local_cluster.zones import ZoneHosts, hosts_where_allowed
 from tests.cluster.agent_views import RECORD_BYTES

@@ -15,18 +15,15 @@ from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import HoldingContext, RouterReads, SplicingContext
 from gateway.client_handler import ClientHandler, ClientLimits
-from gateway.client_traffic import ClientTraffic
 from gateway.consume.consumer_responses import ConsumerContext
 from gateway.gateway_pipe import RoutingContext
-from gateway.metrics import GatewayMetrics
-from gateway.produce.produce_metrics import ProduceMetrics
+from gateway.metrics import ClientTraffic, GatewayMetrics, ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
-from gateway.router_uploads import RouterUploads
+from gateway.router_uploads import RouterUploads, WantedObjects
 from gateway.serve.served_client import ServingParts
-from gateway.wanted_objects import WantedObjects
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.wall_clock import Clocks
@@ -79,7 +76,7 @@ class GatewayRig:
     has_handler: bool = True
     zones: tuple[str, ...] = ("az2",)
     """Those that broker 1 has listeners for."""
-    limits: ClientLimits = field(default_factory=lambda: ClientLimits(100, 100, 0.0))
+    limits: ClientLimits = field(default_factory=lambda: ClientLimits(100, 100))
     peer_tls: Callable[[], ssl.SSLContext] | None = None
     door_tls: Callable[[], ssl.SSLContext] | None = None
     client_tls: Callable[[], ssl.SSLContext] | None = None

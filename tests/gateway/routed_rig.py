@@ -17,13 +17,12 @@ from prometheus_client import CollectorRegistry
 from gateway.broker_pipe import BrokerPipe, RouterReads, SplicingContext
 from gateway.client_protocol import ClientSide
 from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext
-from gateway.produce.produce_metrics import ProduceMetrics
+from gateway.metrics import ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
-from gateway.router_uploads import RouterUploads
-from gateway.wanted_objects import KnownNames, WantedObjects
+from gateway.router_uploads import KnownNames, RouterUploads, WantedObjects
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentConflictError, RemoteStorageError

@@ -10,8 +10,8 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from prometheus_client import CollectorRegistry
 
-from gateway.bootstrap_port import BootstrapPort, ZoneListener
 from gateway.client_handler import ClientLimits
+from gateway.client_port import BootstrapPort, BrokerListener
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
 from replication.wire.peer_connection import Address
@@ -72,8 +72,9 @@ class Rig:
     @asynccontextmanager
     async def started(self, limits: ClientLimits | None = None) -> AsyncIterator[BootstrapPort]:
         servers = {zone: await asyncio.start_server(self._listener(zone), "127.0.0.1", 0) for zone in RULES.zones}
-        where = {zone: ZoneListener(Address(*one.sockets[0].getsockname()[:2])) for zone, one in servers.items()}
-        limits = limits or ClientLimits(10, 10, 0.0, PATIENCE_S)
+        at = {zone: Address(*one.sockets[0].getsockname()[:2]) for zone, one in servers.items()}
+        where = {zone: BrokerListener(zone, one) for zone, one in at.items()}
+        limits = limits or ClientLimits(10, 10, PATIENCE_S)
         metrics = GatewayMetrics(self.registry)
         self.servers, self.port = servers, BootstrapPort(1, RULES, where, lambda: None, limits, metrics, 1 << 20)
         await self.port.start(Address("127.0.0.1", 0))
@@ -128,7 +129,7 @@ async def test_a_client_reaches_the_listener_for_its_zone_and_frames_pass_as_the
 
 async def test_who_says_nothing_is_not_waited_for() -> None:
     rig = Rig()
-    async with rig.started(ClientLimits(10, 10, 0.0, connect_timeout_s=0.05)) as port, asyncio.timeout(PATIENCE_S):
+    async with rig.started(ClientLimits(10, 10, connect_timeout_s=0.05)) as port, asyncio.timeout(PATIENCE_S):
         reader, writer = await connect(port)
         writer.write(b"\0\0\0")
         assert await reader.read() == b""

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.consume.consume_metrics import ConsumeMetrics
+from gateway.consume.consumer_links import ReadCosts
 from gateway.consume.consumer_responses import ConsumerContext
-from gateway.consume.read_worth import ReadCosts
 from gateway.gateway_pipe import LinkReading
+from gateway.metrics import ConsumeMetrics
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects

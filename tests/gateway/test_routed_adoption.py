@@ -8,8 +8,8 @@ import pytest
 
 from gateway.adoption_offers import tell_outcomes
 from gateway.produce.produce_frame import ProduceRequestView, scan_produce_request
-from gateway.produce.router_sweep import KEEP_S
-from gateway.wanted_objects import KnownNames
+from gateway.produce.router_channel import KEEP_S
+from gateway.router_uploads import KnownNames
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.adopted_records import AdoptedBatch, AdoptedRecords

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.produce.route_core import RouteLimits, Window
-from gateway.produce.router_sweep import KEEP_S
+from gateway.produce.router_channel import KEEP_S
 from gateway.produce.splice_core import SpliceLimits
 from plugin.router_object_id import EPOCH_MS, RouterObjectId
 from replication.wire.framed_connection import FramedConnection

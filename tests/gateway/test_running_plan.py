@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.planning.plan import plan
+from gateway.planning.plan import plan, running_plan
 from gateway.planning.planned_ports import BrokerSite, PlanError, PlanRules
-from gateway.planning.running_plan import running_plan
 from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 
 SITES = [BrokerSite(1, "az1", "kafka-1"), BrokerSite(2, "az2", "kafka-2", 9192), BrokerSite(3, "az3", "kafka-3")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway import client_listeners, standby
+from gateway import standby
 from gateway.client_handler import ClientLimits
 from gateway.client_port import PassingPort
 from gateway.metrics import GatewayMetrics
@@ -25,7 +25,6 @@ PATIENCE_S = 60
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby, "LOOK_S", 0.002)
     monkeypatch.setattr(standby, "ASK_S", 0.004)
-    monkeypatch.setattr(client_listeners, "_STOP_S", 0.0)
 
 
 class Host:
@@ -67,7 +66,7 @@ class Host:
 
         async with await asyncio.start_server(greet, "127.0.0.1", 0) as broker:
             where, metrics = Address(*broker.sockets[0].getsockname()[:2]), GatewayMetrics(CollectorRegistry())
-            port = PassingPort(where, lambda: None, ClientLimits(10, 10, 0.0), metrics)
+            port = PassingPort(where, lambda: None, ClientLimits(10, 10), metrics)
             task = asyncio.create_task(stand_by(self.where, port, self.tell))
             try:
                 yield

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.go_programs import GoProgramMissingError, go_program
+from local_cluster.object_store.native import GoProgramMissingError, go_program
 
 PROGRAM = ("example.com/some/program", "v1.2.3")
 
 
 def test_without_go_one_line_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("local_cluster.go_programs.downloads_directory", lambda _environment: tmp_path)
+    monkeypatch.setattr("local_cluster.object_store.native.downloads_directory", lambda _environment: tmp_path)
     with pytest.raises(GoProgramMissingError, match=r"needs Go.*there is no `go`$"):
         go_program(*PROGRAM, {"PATH": str(tmp_path)})
 
 
 def test_why_it_cannot_be_compiled_is_told_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("local_cluster.go_programs.downloads_directory", lambda _environment: tmp_path / "home")
+    monkeypatch.setattr("local_cluster.object_store.native.downloads_directory", lambda _environment: tmp_path / "home")
     go = tmp_path / "go"
     go.write_text("#!/bin/sh\necho looking >&2\necho no such version >&2\nexit 1\n")
     go.chmod(0o755)
@@ -26,7 +26,7 @@ def test_why_it_cannot_be_compiled_is_told_and_nothing_is_left(tmp_path: Path, m
 
 
 def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("local_cluster.go_programs.downloads_directory", lambda _environment: tmp_path / "home")
+    monkeypatch.setattr("local_cluster.object_store.native.downloads_directory", lambda _environment: tmp_path / "home")
     go = tmp_path / "go"
     go.write_text('#!/bin/sh\necho "$@" >> "$(dirname "$0")/asked"\ntouch "$GOBIN/program"\n')
     go.chmod(0o755)

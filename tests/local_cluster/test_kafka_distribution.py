@@ -7,7 +7,6 @@ import pytest
 from jvm.ivy import proxy_options
 from jvm.java import Java
 from local_cluster import kafka_distribution
-from local_cluster.go_programs import GoProgramMissingError, go_program
 from local_cluster.kafka_distribution import (
     KAFKA_HOME_VARIABLE,
     KAFKA_VERSIONS,
@@ -17,6 +16,7 @@ from local_cluster.kafka_distribution import (
     resolve_kafka,
 )
 from local_cluster.node_processes import KafkaRuntime
+from local_cluster.object_store.native import GoProgramMissingError, go_program
 from retention_job.spark.session import ConnectorError, connector_jars
 
 FETCHES = """#!/bin/sh

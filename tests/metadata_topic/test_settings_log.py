@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kafka_log.errors import MalformedFileError
-from metadata_topic.settings.settings_log import read_settings_log
 from metadata_topic.settings.settings_table import TOPICS
+from metadata_topic.settings.settings_topic import read_settings_log
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic import SETTINGS_TOPIC
 from tests.topic_reader.written import Written, written_batch

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from local_cluster.go_programs import go_program
+from local_cluster.object_store.native import go_program
 from tests.package.bare_environment import ROOT
 
 CHART = ROOT / "deploy" / "helm"

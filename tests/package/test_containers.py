@@ -17,9 +17,8 @@ from prometheus_client import CollectorRegistry
 from agent.http.http_endpoint import HttpEndpoint
 from agent.settings_file import agent_settings
 from kafka_log.broker_files.server_properties import load_broker_properties
-from local_cluster.go_programs import GoProgramMissingError
 from local_cluster.layout import free_port_block, port_is_free
-from local_cluster.object_store.native import native_server
+from local_cluster.object_store.native import GoProgramMissingError, native_server
 from local_cluster.processes import ManagedProcess, ProcessSpec
 from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext

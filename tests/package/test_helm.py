@@ -18,7 +18,7 @@ from agent.settings_file import agent_settings
 from cli.takeover.host_properties import faults, host_properties
 from kafka_log.broker_files.java_properties import parse_properties
 from kafka_log.broker_files.server_properties import load_broker_properties, parse_broker_properties
-from local_cluster.go_programs import GoProgramMissingError
+from local_cluster.object_store.native import GoProgramMissingError
 from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
 from tests.package.helm_chart import (

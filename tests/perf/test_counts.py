@@ -4,9 +4,8 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from perf.counts.command import Counted, rows
+from perf.counts.command import BUFFER_BYTES, Counted, SystemCalls, rows
 from perf.counts.counted_agent import Calls, HandOvers
-from perf.counts.system_calls import BUFFER_BYTES, SystemCalls
 
 _STRACE = f"""\
 101 recvfrom(7, ""..., 65536, 0, NULL, NULL) = 1200

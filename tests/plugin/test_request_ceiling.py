@@ -11,8 +11,7 @@ from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from plugin.store_loop import ask
-from plugin.wrappers.guarded_storage import GuardedStorageManager
-from plugin.wrappers.request_ceiling import RequestCeiling
+from plugin.wrappers.guarded_storage import GuardedStorageManager, RequestCeiling
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import two_agents
 from tests.rlm.manager_rig import LIMITS, partition, running

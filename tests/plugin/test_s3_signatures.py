@@ -11,7 +11,7 @@ from botocore.auth import S3ExpressAuth, S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 
-from plugin.clients.s3_signatures import EMPTY_PAYLOAD, SECURITY_TOKEN, SESSION_TOKEN, UNSIGNED_PAYLOAD, S3Signer
+from plugin.clients.s3_route import EMPTY_PAYLOAD, SECURITY_TOKEN, SESSION_TOKEN, UNSIGNED_PAYLOAD, S3Signer
 
 HOST, REGION, CHECKSUM = "bucket.example:9000", "eu-west-1", "x-amz-checksum-crc32c"
 MOMENT = datetime.datetime(2026, 11, 23, 23, 59, 58, tzinfo=datetime.UTC)

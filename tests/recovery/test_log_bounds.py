@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.recovery.log_rows import planned_row
+from cli.recovery.recovery_table import planned_row
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition

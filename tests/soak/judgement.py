@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.produce.router_sweep import KEEP_S
+from gateway.produce.router_channel import KEEP_S
 from gateway.router_uploads import SWEEP_EACH_S
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from gateway.client_protocol import ClientSide
-from gateway.client_traffic import ClientTraffic, ZoneTraffic
-from gateway.consume.consume_metrics import ConsumeMetrics
-from gateway.consume.consumer_links import Asked, ConsumerLinks
-from gateway.consume.read_worth import ReadCosts
+from gateway.consume.consumer_links import Asked, ConsumerLinks, ReadCosts
+from gateway.metrics import ClientTraffic, ConsumeMetrics, ZoneTraffic
 from kafka_log.record_batch import scan_batches
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_planner import WaitForUploads

@@ -1,6 +1,6 @@
 """Links pay for a consumer by what its answers hold, or would hold if they waited."""
 
-from gateway.consume.read_worth import ReadCosts, ReadWorth
+from gateway.consume.consumer_links import ReadCosts, ReadWorth
 
 
 def test_bytes_pay_by_their_reads() -> None:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import HoldingContext
-from gateway.durable.durable_metrics import DurableMetrics
+from gateway.metrics import DurableMetrics
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from tests.gateway import routed_rig

@@ -11,15 +11,14 @@ from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import HoldingContext
 from gateway.client_handler import ClientLimits
-from gateway.durable.durable_metrics import DurableMetrics
-from gateway.durable.own_zone_port import OwnZonePort
-from gateway.metrics import GatewayMetrics
+from gateway.client_port import BrokerListener, OwnZonePort
+from gateway.metrics import DurableMetrics, GatewayMetrics
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address
 from tests.gateway.durable.test_held_responses import NO_ERROR, TOPIC, Rig
 from tests.gateway.produce.produce_frames import produce, records
 
-LIMITS = ClientLimits(10, 10, 0.0)
+LIMITS = ClientLimits(10, 10)
 PATIENCE_S = 60
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -49,7 +48,7 @@ class Connected:
         server = await asyncio.start_server(lambda *stream: self.broker.put_nowait(stream), "127.0.0.1", 0)
         where = Address(*server.sockets[0].getsockname()[:2])
         metrics = GatewayMetrics(CollectorRegistry())
-        port = OwnZonePort(1, "az1", where, self.holding, lambda: None, LIMITS, metrics)
+        port = OwnZonePort(1, BrokerListener("az1", where), self.holding, lambda: None, LIMITS, metrics)
         await port.start(Address("127.0.0.1", 0))
         self.address = port.address
         client, broker = await self.connect()

@@ -18,8 +18,7 @@ import pytest
 
 from gateway.produce.route_core import StoredRecords
 from gateway.produce.route_decider import RouteCosts, RouteDecider
-from gateway.produce.router_channel import RouterChannel
-from gateway.produce.router_sweep import KEEP_S, RouterSweep
+from gateway.produce.router_channel import KEEP_S, RouterChannel, RouterSweep
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
 from plugin.router_object_id import RouterObjectId

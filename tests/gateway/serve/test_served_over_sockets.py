@@ -14,11 +14,10 @@ from typing import Any
 from kafka.protocol.consumer import FetchResponse
 from prometheus_client import CollectorRegistry
 
-from gateway.consume.consume_metrics import ConsumeMetrics
+from gateway.consume.consumer_links import ReadCosts
 from gateway.consume.consumer_responses import ConsumerContext
-from gateway.consume.read_worth import ReadCosts
 from gateway.gateway_pipe import LinkReading
-from gateway.serve.serve_metrics import ServeMetrics
+from gateway.metrics import ConsumeMetrics, ServeMetrics
 from gateway.serve.served_client import ServingParts
 from gateway.serve.tail_handler import TailHandler
 from gateway.serve.tails import TailContext, Tails

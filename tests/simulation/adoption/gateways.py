@@ -12,8 +12,8 @@ from functools import partial
 from itertools import count
 from typing import Protocol
 
-from gateway.produce.router_sweep import RouterSweep
-from gateway.wanted_objects import KnownNames, WantedObjects
+from gateway.produce.router_channel import RouterSweep
+from gateway.router_uploads import KnownNames, WantedObjects
 from plugin.adopted_records import STAMPS, BatchSource
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteStorageError

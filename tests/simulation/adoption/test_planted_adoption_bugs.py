@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.produce.router_sweep import RouterSweep
+from gateway.produce.router_channel import RouterSweep
 from metadata_topic.store.store_state import AdoptedSources
 from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 from rlm.write_path.uploads import adoptable_records
