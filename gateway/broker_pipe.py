@@ -11,7 +11,7 @@
 | --- | --- |
 | a gateway that sends messages (`ClientHandler`) | all that both agents have |
 | a gateway that sends none (`ClientHandler`) | hold |
-| a client of the own zone (`OwnZonePort`) | hold |
+| a client of the own zone (`FramePort`) | hold |
 | an agent that asks what is visible (`TailHandler`) | link |
 
 The cores decide and do no I/O, this carries it out. A response belongs to a request by its place (`RequestOrder`), and
@@ -228,10 +228,10 @@ class HoldStage:
 
     def _forward_in_turn(self) -> None:
         try:
-            while self._in_turn and (frames := self._core.asked(*self._in_turn[0], self._clock())) is not None:
+            while self._in_turn and (buffers := self._core.asked(*self._in_turn[0], self._clock())) is not None:
                 self._in_turn.popleft()
-                for frame in frames:
-                    self._broker.write_frame(frame)
+                if buffers:
+                    self._broker.write_frame(*buffers)
         except ProduceRefusedError as error:
             self._in_turn.clear()
             self._context.metrics.refused()

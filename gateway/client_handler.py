@@ -100,7 +100,9 @@ class ClientHandler:
             near: PeerChannel = PlainFrames(peer)
             routed = links = None
             if side.capabilities & MESSAGES:
-                near, routed = splicing.channel(peer, side.gateway.broker_id), (splicing, side)
+                near = splicing.channel(peer, side.gateway.broker_id)
+                if PeerCapabilities.ROUTED_PRODUCE in side.capabilities:
+                    routed = splicing, side
                 if self._consumers is not None and side.capabilities & _LINKING:
                     links = ConsumerResponses(self._consumers, side, near)
             pipe = BrokerPipe(near, broker, passed.update, splicing=routed, links=links, holding=self._holding)

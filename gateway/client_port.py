@@ -1,21 +1,23 @@
 """Addresses for clients of the broker beside this agent: one port each.
 
-- `PassingPort` passes bytes unread: what the broker sends to itself, and clients of a standby.
-- `OwnZonePort` is for clients of the broker's own zone when it leads durable topics: their answers are held here. The
-  broker's listener for them is bound to loopback and advertises this port, so every client of the broker is led by an
-  agent: those of other zones by their gateways, and these by the broker's own.
-- `BootstrapPort` is one address for the clients of all zones: each is connected to the broker's listener for its zone.
-  That listener names all brokers as clients of the zone reach them. So no answer must be rewritten, and only the client
-  id in the first request's header is read. Then frames pass unchanged, until the client continues at those brokers.
+`PassingPort` passes bytes unread: what the broker sends to itself, and clients of a standby. `FramePort` has two uses:
+
+- For clients of the broker's own zone when it leads durable topics: their answers are held here. The broker's listener
+  for them is bound to loopback and advertises this port, so every client of the broker is led by an agent: those of
+  other zones by their gateways, and these by the broker's own.
+- As one address for the clients of all zones: each is connected to the broker's listener for its zone. That listener
+  names all brokers as clients of the zone reach them. So no answer must be rewritten, and only the client id in the
+  first request's header is read. Then frames pass unchanged, until the client continues at those brokers.
 """
 
 import asyncio
 import socket
 import ssl
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast
 
 import structlog
@@ -39,44 +41,33 @@ _PORT = 0
 _CHUNK_BYTES: Final = 32 * 1024
 
 
-class ClientPort(ABC):
-    """Listens for clients at one address from `start` until `stop`."""
+class ClientPort(ClientListeners):
+    """Listens for clients of one broker at one address, from `open` until `stop`."""
 
     def __init__(
         self, client_tls: Callable[[], ssl.SSLContext | None], limits: ClientLimits, metrics: GatewayMetrics
     ) -> None:
-        self._clients = ClientListeners(self._serve, client_tls, limits, metrics)
-        self._timeout_s = limits.connect_timeout_s
-        """For connecting to the broker."""
+        super().__init__(self._connect, client_tls, limits, metrics)
         self._unreached = News()
 
-    async def start(self, listener: Listener) -> None:
+    async def open(self, listener: Listener) -> None:
         """Start to listen. Raises OSError naming the address or file, ssl.SSLError."""
-        await self._clients.start({_PORT: listener})
+        await self.start({_PORT: listener})
 
     @property
     def address(self) -> Address:
-        return self._clients.addresses[_PORT]
-
-    @property
-    def socket_count(self) -> int:
-        """On how many sockets it listens, after the start."""
-        return self._clients.socket_count
+        return self.addresses[_PORT]
 
     @abstractmethod
-    async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
+    async def _connect(self, _number: int, accepted: socket.socket, address: str) -> None:
         """Serve a connection until it is over."""
 
     def _not_reached(self, broker: Address, error: OSError) -> None:
         """Count that the broker was not reached, and log it when it is new."""
-        self._clients.refuse("broker_unreachable")
+        self.refuse("broker_unreachable")
         told = str(error) or type(error).__name__
         if self._unreached.is_new(told):
             log.warning("client_port_does_not_reach_broker", broker=str(broker), error=told)
-
-    async def stop(self) -> None:
-        """Accept no more clients, and close all connections."""
-        await self._clients.stop()
 
 
 class _Stream(asyncio.StreamReaderProtocol):
@@ -128,10 +119,10 @@ class PassingPort(ClientPort):
         super().__init__(client_tls, limits, metrics)
         self._broker = broker
 
-    async def _serve(self, _number: int, accepted: socket.socket, _address: str) -> None:
+    async def _connect(self, _number: int, accepted: socket.socket, _address: str) -> None:
         client, broker = _Stream(), _Stream()
         try:
-            await self._clients.shake_hands(accepted, client)
+            await self.shake_hands(accepted, client)
             try:
                 await connect(lambda: broker, self._broker.host, self._broker.port, self._timeout_s)
             except OSError as error:
@@ -154,34 +145,52 @@ class BrokerListener:
     tls: ssl.SSLContext | None = None
 
 
-class _FramePort(ClientPort):
+class FramePort(ClientPort):
     """Gives each client its own connection to the broker, and reads the frames between them."""
 
     def __init__(
         self,
-        side: str,
         broker_id: int,
+        listeners: Mapping[str, BrokerListener],
         budgets: tuple[MemoryBudget, MemoryBudget],
         client_tls: Callable[[], ssl.SSLContext | None],
         limits: ClientLimits,
         metrics: GatewayMetrics,
+        *,
+        rules: ZoneRules | None = None,
         holding: HoldingContext | None = None,
     ) -> None:
-        """`budgets` are for requests and for answers. Without `holding`, answers pass at once."""
+        """`listeners` are by zone: for all zones of `rules`, or one listener for all clients.
+
+        `budgets` are for requests and for answers. Without `holding`, answers pass at once.
+        """
         super().__init__(client_tls, limits, metrics)
+        self._broker_id, self._by_zone, self._rules, self._holding = broker_id, listeners, rules, holding
         self._requests_budget, self._responses_budget = budgets
-        self._side, self._broker_id, self._connections = side, str(broker_id), metrics.connections
-        self._holding = holding
+        self._connections = partial(metrics.connections.labels, OWN_SIDE if rules is None else BOOTSTRAP_SIDE)
 
-    @abstractmethod
     async def _choose(self, client: FramedConnection, address: str) -> BrokerListener | None:
-        """Return where to lead a client; None: nowhere."""
+        """Return where to lead a client; None if that needs a request which did not come in time, or it left."""
+        if self._rules is None:
+            return next(iter(self._by_zone.values()))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if not await client.frame_is_there():
+                    return None
+        except TimeoutError:
+            self.refuse("said_nothing")
+            return None
+        try:
+            client_id = parse_request_header(client.next_frame).client_id
+        except MalformedFrameError:
+            client_id = ""
+        return self._by_zone[self._rules.zone_of(client_id, address)]
 
-    async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
+    async def _connect(self, _number: int, accepted: socket.socket, address: str) -> None:
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=self._requests_budget.share_of(holder_at(address)))
         broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=self._responses_budget)
         try:
-            await self._clients.shake_hands(accepted, client)
+            await self.shake_hands(accepted, client)
             listener = await self._choose(client, address)
             if listener is None:
                 return
@@ -191,67 +200,11 @@ class _FramePort(ClientPort):
                 self._not_reached(listener.where, error)
                 return
             self._unreached.is_over()
-            with self._connections.labels(self._side, listener.zone, self._broker_id).track_inprogress():
+            with self._connections(listener.zone, str(self._broker_id)).track_inprogress():
                 await BrokerPipe(PlainFrames(client), broker, holding=self._holding).run()
         except MalformedFrameError as error:
-            self._clients.refuse("answer_unknown")
+            self.refuse("answer_unknown")
             log.warning("answer_unknown", error=str(error), consequence="the client's connection is closed")
         finally:
             client.close()
             broker.close()
-
-
-class OwnZonePort(_FramePort):
-    """Gives each client of the broker's own zone a connection to the broker, and holds responses on it."""
-
-    def __init__(
-        self,
-        broker_id: int,
-        listener: BrokerListener,
-        holding: HoldingContext,
-        client_tls: Callable[[], ssl.SSLContext | None],
-        limits: ClientLimits,
-        metrics: GatewayMetrics,
-    ) -> None:
-        budgets = holding.requests_budget, holding.responses_budget
-        super().__init__(OWN_SIDE, broker_id, budgets, client_tls, limits, metrics, holding)
-        self._listener = listener
-
-    async def _choose(self, client: FramedConnection, address: str) -> BrokerListener:
-        return self._listener
-
-
-class BootstrapPort(_FramePort):
-    """Leads clients of all zones."""
-
-    def __init__(
-        self,
-        broker_id: int,
-        rules: ZoneRules,
-        listeners: Mapping[str, BrokerListener],
-        client_tls: Callable[[], ssl.SSLContext | None],
-        limits: ClientLimits,
-        metrics: GatewayMetrics,
-        frames_bytes: int,
-    ) -> None:
-        """`listeners` are by zone, for all zones of `rules.zones`. `frames_bytes` bounds the memory of requests, and
-        that of responses."""
-        budgets = MemoryBudget(frames_bytes), MemoryBudget(frames_bytes)
-        super().__init__(BOOTSTRAP_SIDE, broker_id, budgets, client_tls, limits, metrics)
-        self._rules = rules
-        self._listeners = listeners
-
-    async def _choose(self, client: FramedConnection, address: str) -> BrokerListener | None:
-        """Return the listener for the client's zone; None if no request came in time, or the client left before."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                if not await client.frame_is_there():
-                    return None
-        except TimeoutError:
-            self._clients.refuse("said_nothing")
-            return None
-        try:
-            client_id = parse_request_header(client.next_frame).client_id
-        except MalformedFrameError:
-            client_id = ""
-        return self._listeners[self._rules.zone_of(client_id, address)]

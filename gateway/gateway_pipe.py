@@ -98,14 +98,13 @@ class AgentSide:
     """The state of its reads: each request for an original counts as a failure."""
 
 
-def _records_in(frame: Buffer, position: int = 0) -> list[TopicRecords] | None:
+def _records_in(scanned: ProduceRequestView | Unread, position: int = 0) -> list[TopicRecords] | None:
     """Return where records are in a message that has a client's frame at this position; None if nobody knows."""
-    view = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
-    if isinstance(view, Unread):
-        return [] if view is Unread.OTHER_API else None
+    if isinstance(scanned, Unread):
+        return [] if scanned is Unread.OTHER_API else None
     return [
         TopicRecords(one.topic_id or one.topic_name or "", position + one.records_start, position + one.records_end)
-        for one in view.fields
+        for one in scanned.fields
     ]
 
 
@@ -150,7 +149,9 @@ class GatewayPipe:
             defects = links.defects(agent.broker_id)
             self._responses = HydratedResponses(links.context, self._channel, self, defects, self, is_announced=False)
         adopts = PeerCapabilities.ADOPTED_RECORDS in agent.capabilities
-        self._core = RouteCore(context.limits, self._is_linked, adopts=adopts)
+        routes = PeerCapabilities.ROUTED_PRODUCE in agent.capabilities
+        self._core = RouteCore(context.limits, self._is_linked if routes else None, adopts=adopts)
+        self._inline = context.metrics.requests.labels("inline")
         self._owner = agent.broker_id if adopts else None
         self._changed = asyncio.Event()
         self._timer = DeadlineTimer(self._look_again)
@@ -174,10 +175,8 @@ class GatewayPipe:
         return asyncio.get_running_loop().time()
 
     def _is_linked(self, _view: ProduceRequestView, size: int, now_s: float) -> bool:
-        is_routed = (
-            PeerCapabilities.ROUTED_PRODUCE in self._agent.capabilities and not self._context.uploads.wanted.is_stopped
-        )
-        return is_routed and self._context.decider.is_linked(size, now_s) and self._agent.reads.allows(now_s)
+        is_stopped = self._context.uploads.wanted.is_stopped
+        return not is_stopped and self._context.decider.is_linked(size, now_s) and self._agent.reads.allows(now_s)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
@@ -283,12 +282,12 @@ class GatewayPipe:
             case Left(number):
                 metrics.requests.labels("adopted").inc()
                 self._context.uploads.left(Holder(self, number))
-            case ForwardInline(frame, relayed):
+            case ForwardInline(frame, relayed, scanned):
                 self._order.asked(frame, _Note(None, relayed if isinstance(relayed, Relay) else None))
-                metrics.requests.labels("inline").inc()
+                self._inline.inc()
                 if self._responses is not None:
                     self._responses.tell_links()
-                self._channel.send(MessageKind.KAFKA, frame, records=_records_in(frame))
+                self._channel.send(MessageKind.KAFKA, frame, records=_records_in(scanned))
             case ForwardRoute(request, has_records):
                 self._order.asked(request.skeleton[0], _Note(request.number, None))
                 metrics.requests.labels("linked").inc()
@@ -297,5 +296,5 @@ class GatewayPipe:
                 self._channel.send(MessageKind.ZONE_ROUTE_REQUEST, *whole, records=None if has_records else ())
             case SendOriginal(number, frame):
                 metrics.requests.labels("original").inc()
-                head = encode_number(number)
-                self._channel.send(MessageKind.ORIGINAL, head, frame, records=_records_in(frame, len(head)))
+                head, scanned = encode_number(number), scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
+                self._channel.send(MessageKind.ORIGINAL, head, frame, records=_records_in(scanned, len(head)))

@@ -80,15 +80,17 @@ class PassedBytes:
     ) -> None:
         """What `peer` has received and sent before is not counted."""
         self._peer = peer
-        self._count = received, sent
-        self._counted = peer.bytes_received, peer.bytes_sent
+        self._count_received, self._count_sent = received, sent
+        self._received, self._sent = peer.bytes_received, peer.bytes_sent
 
     def update(self) -> None:
         """Count the bytes since the last call."""
-        now = self._peer.bytes_received, self._peer.bytes_sent
-        for count, new, old in zip(self._count, now, self._counted, strict=True):
-            count(new - old)
-        self._counted = now
+        received, sent = self._peer.bytes_received, self._peer.bytes_sent
+        if received != self._received:
+            self._count_received(received - self._received)
+        if sent != self._sent:
+            self._count_sent(sent - self._sent)
+        self._received, self._sent = received, sent
 
 
 class GatewayMetrics:
@@ -240,6 +242,7 @@ class DurableMetrics:
             "not understood; `transactional`, of a transaction",
             ["outcome"],
         )
+        self._verdicts = {one: self._answers.labels(one.value) for one in Verdict}
         self._held = Histogram(
             "remote_wal_gateway_durable_held_seconds",
             "For how long answers for partitions of durable topics were held until they were stored",
@@ -252,11 +255,12 @@ class DurableMetrics:
             buckets=_BUCKETS_S,
             registry=registry,
         )
-        self._requests = counter(
+        requests = counter(
             "remote_wal_gateway_acks_all_requests",
             "Produce requests with acks=all, by how they went on: as acks=1 (pipelined), or unchanged and why",
             ["way"],
         )
+        self._routes = {one: requests.labels(one.value) for one in AckRoute}
         Gauge(
             "remote_wal_gateway_durable_waiting",
             "Partitions of Produce answers that are held now",
@@ -265,7 +269,7 @@ class DurableMetrics:
 
     def ended(self, verdict: Verdict, held_s: float) -> None:
         """Count how waiting for a partition ended, and how long it took in seconds."""
-        self._answers.labels(verdict.value).inc()
+        self._verdicts[verdict].inc()
         if verdict.is_kept:
             (self._held if verdict is Verdict.STORED else self._replicated).observe(held_s)
             self.are_refused_late = False
@@ -274,7 +278,7 @@ class DurableMetrics:
 
     def pipelined(self, way: AckRoute) -> None:
         """Count a request with acks=all by how it was forwarded (`AckRoute`)."""
-        self._requests.labels(way.value).inc()
+        self._routes[way].inc()
 
     def transaction_refused(self) -> None:
         """Count a transactional request to a durable topic."""

@@ -48,7 +48,7 @@ async def stand_by(listener: Address, port: PassingPort, is_any_durable: Callabl
             elif asking is not None and asking.done():
                 may, asking, ask_s = asking.result(), None, clock() + ASK_S
                 if may and not leads:
-                    await port.start(listener)
+                    await port.open(listener)
                     log.warning("standby_leads_clients", address=str(listener), reason="no agent listens there")
                 elif leads and not may:
                     await port.stop()

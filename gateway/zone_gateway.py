@@ -59,12 +59,12 @@ class GatewayContext:
     """Whether consumers without a rack get the zone's, so that brokers send them to a replica in it."""
 
 
-class ZoneGateway:
+class ZoneGateway(ClientListeners):
     """Listens for clients of its zone, at one port for each broker of another zone, from `start` until `stop`."""
 
     def __init__(self, context: GatewayContext) -> None:
+        super().__init__(self._connect, context.client_tls, context.limits, context.metrics)
         self._context = context
-        self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
         self._reads: defaultdict[int, CircuitBreaker] = defaultdict(lambda: CircuitBreaker(BreakerLimits()))
         """The state of reads of RouterChannel objects, by the broker whose agent reads."""
         self.unreached: dict[int, str] = {}
@@ -74,15 +74,11 @@ class ZoneGateway:
         self._unbound: set[int] = set()
         """Brokers whose ports could not be bound."""
 
-    async def start(self, listeners: Mapping[int, Listener]) -> None:
-        """Listen at `listeners[broker id]` for clients of that broker. Raises OSError naming the address or file."""
-        await self._clients.start(listeners)
-
     async def keep_to(self, wanted: Mapping[int, Listener]) -> bool:
         """Listen for clients of these brokers, and close all others' listeners and connections. Returns whether all
         ports are bound."""
         for broker_id in self.addresses.keys() - wanted.keys():
-            await self._clients.leave(broker_id)
+            await self.leave(broker_id)
             self.unreached.pop(broker_id, None)
             self._unable.discard(broker_id)
             log.info("gateway_left", broker=broker_id)
@@ -94,7 +90,7 @@ class ZoneGateway:
         try:
             if isinstance(listener, Address) and listener.port > _MAX_PORT:
                 raise OSError(f"cannot listen at {listener}: remote.wal.gateway.port.base is too high")
-            await self._clients.listen(broker_id, listener)
+            await self.listen(broker_id, listener)
         except OSError as error:
             self._unbound.add(broker_id)
             log.error("gateway_does_not_listen", broker=broker_id, error=str(error), path="clients here miss it")
@@ -105,7 +101,7 @@ class ZoneGateway:
 
     def unserved(self) -> tuple[int, ...]:
         """Return the brokers whose clients cannot be served here now (`Hello.unserved`)."""
-        return NO_BROKER_SERVED if self._clients.is_full else (*sorted(self._unable | self._unbound),)
+        return NO_BROKER_SERVED if self.is_full else (*sorted(self._unable | self._unbound),)
 
     async def probe(self) -> None:
         """Try from time to time to reach brokers that could not be reached, because clients may no longer come here.
@@ -124,12 +120,7 @@ class ZoneGateway:
             peer.abort()
         self._reached(broker_id)
 
-    @property
-    def addresses(self) -> dict[int, Address]:
-        """The listeners' addresses, by the broker that clients reach there."""
-        return self._clients.addresses
-
-    async def _serve(self, broker_id: int, accepted: socket.socket, address: str) -> None:
+    async def _connect(self, broker_id: int, accepted: socket.socket, address: str) -> None:
         try:
             await self._relay(broker_id, accepted, address)
         except (PeerRefusedError, MalformedFrameError) as error:
@@ -144,7 +135,7 @@ class ZoneGateway:
         whole = PassedBytes(client, count.sent, count.count_given)
         agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.responses_budget)
         try:
-            await self._clients.shake_hands(accepted, client)
+            await self.shake_hands(accepted, client)
             capabilities = await self._reach(broker_id, agent)
             self._reached(broker_id)
             count.counts_near = bool(capabilities & (PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED))
@@ -202,11 +193,7 @@ class ZoneGateway:
 
     def _not_reached(self, broker_id: int, reason: str, told: str) -> None:
         """Count a failed client, and log it only when it is new: clients retry many times a second."""
-        self._clients.refuse(reason)
+        self.refuse(reason)
         if self.unreached.get(broker_id) != told:
             self.unreached[broker_id] = told
             log.warning("gateway_does_not_reach_broker", broker=broker_id, reason=reason, error=told)
-
-    async def stop(self) -> None:
-        """Accept no more clients and close all connections, so that they use another gateway of the zone."""
-        await self._clients.stop()

@@ -27,7 +27,7 @@ from agent.wiring.standby import client_limits, client_tls, local_address, own_z
 from gateway.adoption_offers import tell_outcomes
 from gateway.broker_pipe import HoldingContext, RouterReads, SplicingContext
 from gateway.client_handler import ClientHandler
-from gateway.client_port import BootstrapPort, BrokerListener, ClientPort, OwnZonePort
+from gateway.client_port import BrokerListener, ClientPort, FramePort
 from gateway.client_zone import ZoneRules
 from gateway.consume.consumer_links import ReadCosts
 from gateway.consume.consumer_responses import ConsumerContext
@@ -226,9 +226,17 @@ class ClientGateway:
             shared = Address(settings.listen_host, settings.port_base - 1)
             ports["bootstrap"] = _bootstrap_port(configuration, metrics), shared
         if (holding := self._holding) is not None:
-            listener = BrokerListener(self.traffic.zone, local_address(broker, settings.durable_listener))
-            tls, limits = client_tls(settings), client_limits(settings)
-            port = OwnZonePort(broker.node_id, listener, holding, tls, limits, metrics)
+            zone, where = self.traffic.zone, local_address(broker, settings.durable_listener)
+            budgets = holding.requests_budget, holding.responses_budget
+            port = FramePort(
+                broker.node_id,
+                {zone: BrokerListener(zone, where)},
+                budgets,
+                client_tls(settings),
+                client_limits(settings),
+                metrics,
+                holding=holding,
+            )
             ports["own-zone"] = port, own_zone_address(settings)
         return ports
 
@@ -242,7 +250,7 @@ class ClientGateway:
         wanted = {one: handed.take(f"client-{one}", address) for one, address in self._addresses().items()}
         await self.clients.keep_to(wanted)  # a neighbour serves whom this agent cannot listen for
         for name, (port, address) in self._ports.items():
-            await port.start(handed.take(name, address))
+            await port.open(handed.take(name, address))
 
     async def keep_to_peers(self) -> bool:
         """Listen for the brokers that clients reach here now, and no others. Returns whether all are served."""
@@ -350,7 +358,7 @@ def _zone_listeners(configuration: Configuration) -> dict[str, Address]:
     return {zone: local_address(configuration.broker, name) for zone, name in names.items()}
 
 
-def _bootstrap_port(configuration: Configuration, metrics: GatewayMetrics) -> BootstrapPort:
+def _bootstrap_port(configuration: Configuration, metrics: GatewayMetrics) -> FramePort:
     broker, settings = configuration.broker, configuration.settings.gateway
     listeners = {zone: BrokerListener(zone, address) for zone, address in _zone_listeners(configuration).items()}
     own, name = broker.rack or "", settings.bootstrap_listener
@@ -361,5 +369,6 @@ def _bootstrap_port(configuration: Configuration, metrics: GatewayMetrics) -> Bo
         tls.verify_mode = ssl.CERT_NONE
     listeners[own] = BrokerListener(own, local_address(broker, name), tls)  # it speaks the same protocol as clients
     rules = ZoneRules(own, frozenset(listeners), settings.bootstrap_zones)
+    budgets = MemoryBudget(BOOTSTRAP_BYTES), MemoryBudget(BOOTSTRAP_BYTES)
     tls_of_clients, limits = client_tls(settings), client_limits(settings)
-    return BootstrapPort(broker.node_id, rules, listeners, tls_of_clients, limits, metrics, BOOTSTRAP_BYTES)
+    return FramePort(broker.node_id, listeners, budgets, tls_of_clients, limits, metrics, rules=rules)

@@ -241,7 +241,7 @@ class Relaying:
             {one: handed.take(f"replica-{one}", posing_address(settings.peers, one)) for one in others}
         )
         if self._own_port is not None:
-            await self._own_port.start(posing_address(settings.peers, broker.node_id))
+            await self._own_port.open(posing_address(settings.peers, broker.node_id))
         if self.gateway is not None:
             await self.gateway.start(handed)
 

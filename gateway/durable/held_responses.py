@@ -207,7 +207,8 @@ class HeldResponses(Generic[N]):
         self._order.asked(frame, _Pending(note))
 
     def asked(self, frame: Buffer, note: N, now_s: float) -> list[Buffer] | None:
-        """Return what to send to the broker for the client's next frame; None: call again when something has changed.
+        """Return the frame, as buffers, to send to the broker for the client's next one; empty: none is to be sent, and
+        None: call again when something has changed.
 
         `note` is returned with the response by `ready`. Raises ProduceRefusedError if nothing may be sent.
         """
@@ -251,7 +252,7 @@ class HeldResponses(Generic[N]):
             return None
         asked = _Asked(view.api_version, _deadline_s(view, now_s), view.acks, records, forwarded)
         self._order.add(view.correlation_id, _Pending(note, asked))
-        return [with_acks_of_leader(frame, view) if forwarded else frame]
+        return with_acks_of_leader(frame, view) if forwarded else [frame]
 
     def _refuse_transaction(self, view: ProduceRequestView) -> bytes | None:
         """Return the refusal of a transactional request; None: none of its topics is durable."""

@@ -68,13 +68,9 @@ class LedPartition(NamedTuple):
     """A partition with the topic id and leader epoch by the broker's word, under which responses are held."""
 
     name: TopicPartition
-    topic_id: TopicId
+    log: TopicIdPartition
+    """The partition under its topic's id."""
     epoch: int
-
-    @property
-    def log(self) -> TopicIdPartition:
-        """The partition under its topic's id."""
-        return TopicIdPartition(self.topic_id, self.name[1])
 
 
 @dataclass(slots=True)
@@ -191,7 +187,7 @@ class KnownLeaders:
     def of_request(self, name: TopicPartition, topic_id: TopicId) -> LedPartition | None:
         """Return the partition that a request names, if the broker has said it leads it."""
         led = self._known.get(name)
-        if led is not None and led.topic_id != topic_id:
+        if led is not None and led.log.topic_id != topic_id:
             self.forget(name)
             return None
         return led
@@ -226,7 +222,7 @@ class KnownLeaders:
         topic_id = self.wanted.pop(name)
         self._may_not.discard(name)
         if told.error == topic.error == NONE and topic.topic_id == topic_id:
-            self._known[name] = LedPartition(name, topic_id, told.leader_epoch)
+            self._known[name] = LedPartition(name, TopicIdPartition(topic_id, name[1]), told.leader_epoch)
             self._not_before_s.pop(name, None)
         elif TOPIC_AUTHORIZATION_FAILED in (told.error, topic.error):
             self._not_before_s[name] = now_s + _NO_RIGHT_S

@@ -208,8 +208,9 @@ class PipelinedAcks:
         """
         self._suspect(now_s)
         forwarded: dict[tuple[TopicId | str, int], Forwarded] = {}
-        ways = {self._way(key, size, forwarded, now_s) for key, size in sizes.items()}
-        way = next((one for one in AckRoute if one in ways and one is not AckRoute.PIPELINED), AckRoute.PIPELINED)
+        ways = [self._way(key, size, forwarded, now_s) for key, size in sizes.items()]
+        others = [one for one in ways if one is not AckRoute.PIPELINED]
+        way = next((one for one in AckRoute if one in others), AckRoute.PIPELINED) if others else AckRoute.PIPELINED
         if way is not AckRoute.PIPELINED and self.is_waiting:
             return None
         self._questions.client_id = client_id

@@ -33,9 +33,8 @@ _PARAMETERS = struct.Struct(">hi")  # acks, time-out in milliseconds
 _INT16 = struct.Struct(">h")
 _MIN_PARTITION_BYTES = 6
 """Index, length of the records, tags."""
-_MIN_TOPIC_BYTES = 6
-"""Size in versions before KIP-482: the name's length, the number of partitions."""
-_MIN_INFLEXIBLE_PARTITION_BYTES = 8
+_MIN_TOPIC_BYTES = 2
+"""The name's length, the number of partitions."""
 
 
 class Unread(Enum):
@@ -87,9 +86,8 @@ def scan_produce_request(frame: Buffer, min_version: int = MIN_PRODUCE_VERSION) 
         return Unread.OTHER_API
     if not min_version <= api_version <= MAX_PRODUCE_VERSION:
         return Unread.VERSION
-    scan = _scan if api_version >= MIN_PRODUCE_VERSION else _scan_inflexible
     try:
-        return scan(FrameCursor(frame), api_version, correlation_id)
+        return _scan(FrameCursor(frame), api_version, correlation_id)
     except CostlyFrameError:
         return Unread.COSTLY
     except MalformedFrameError:
@@ -102,58 +100,39 @@ def client_id_of(frame: Buffer) -> bytes:
     return bytes(frame[_API.size : _API.size + _INT16.size + size])
 
 
-def with_acks_of_leader(frame: Buffer, view: ProduceRequestView) -> bytearray:
-    """Return a copy of a request with acks=1 in place of its acks."""
-    changed = bytearray(frame)
-    _INT16.pack_into(changed, view.acks_position, ACKS_LEADER)
-    return changed
+def with_acks_of_leader(frame: Buffer, view: ProduceRequestView) -> list[Buffer]:
+    """Return a request, as buffers, with acks=1 in place of its acks; records are not copied."""
+    whole, at = memoryview(frame), view.acks_position
+    return [whole[:at], _INT16.pack(ACKS_LEADER), whole[at + _INT16.size :]]
 
 
 def _scan(cursor: FrameCursor, api_version: int, correlation_id: int) -> ProduceRequestView:
+    """Scan a request. Before KIP-482 lengths and counts have fixed sizes, null is -1, and nothing has tags."""
+    is_flexible, by_id = api_version >= MIN_PRODUCE_VERSION, api_version >= TOPIC_ID_VERSION
+    array_length = cursor.array_length if is_flexible else cursor.inflexible_array_length
+    name = cursor.compact_string if is_flexible else cursor.string
     cursor.skip(_API.size)
     cursor.skip(max(cursor.int16(), 0))  # client id
-    cursor.skip_tagged_fields()
-    is_transactional = _skip_transactional_id(cursor, api_version)
-    acks_position = cursor.position
-    acks, timeout_ms = cursor.fields(_PARAMETERS)
-    by_id = api_version >= TOPIC_ID_VERSION
-    fields: list[ProducedRecords] = []
-    for _ in range(cursor.array_length(min_item_bytes=2)):
-        topic_id = cursor.topic_id() if by_id else None
-        topic_name = None if by_id else cursor.compact_string()
-        for _ in range(cursor.array_length(_MIN_PARTITION_BYTES)):
-            partition = cursor.int32()
-            start = cursor.skip(max(cursor.unsigned_varint() - 1, 0))
-            fields.append(ProducedRecords(topic_id, topic_name, partition, start, cursor.position))
-            cursor.skip_tagged_fields()
+    if is_flexible:
         cursor.skip_tagged_fields()
-    cursor.skip_tagged_fields()
-    cursor.expect_end()
-    parameters = acks, acks_position, timeout_ms, is_transactional
-    return ProduceRequestView(api_version, correlation_id, *parameters, tuple(fields))
-
-
-def _scan_inflexible(cursor: FrameCursor, api_version: int, correlation_id: int) -> ProduceRequestView:
-    """Scan a version before KIP-482: lengths and counts have fixed sizes, null is -1, and nothing has tags."""
-    cursor.skip(_API.size)
-    cursor.skip(max(cursor.int16(), 0))  # client id
-    is_transactional = _skip_transactional_id(cursor, api_version)
+    transactional_id_bytes = cursor.unsigned_varint() - 1 if is_flexible else cursor.int16()
+    cursor.skip(max(transactional_id_bytes, 0))
     acks_position = cursor.position
     acks, timeout_ms = cursor.fields(_PARAMETERS)
     fields: list[ProducedRecords] = []
-    for _ in range(cursor.inflexible_array_length(_MIN_TOPIC_BYTES)):
-        name = cursor.string()
-        for _ in range(cursor.inflexible_array_length(_MIN_INFLEXIBLE_PARTITION_BYTES)):
+    for _ in range(array_length(_MIN_TOPIC_BYTES)):
+        topic_id = cursor.topic_id() if by_id else None
+        topic_name = None if by_id else name()
+        for _ in range(array_length(_MIN_PARTITION_BYTES)):
             partition = cursor.int32()
-            start = cursor.skip(max(cursor.int32(), 0))
-            fields.append(ProducedRecords(None, name, partition, start, cursor.position))
+            start = cursor.skip(max(cursor.unsigned_varint() - 1 if is_flexible else cursor.int32(), 0))
+            fields.append(ProducedRecords(topic_id, topic_name, partition, start, cursor.position))
+            if is_flexible:
+                cursor.skip_tagged_fields()
+        if is_flexible:
+            cursor.skip_tagged_fields()
+    if is_flexible:
+        cursor.skip_tagged_fields()
     cursor.expect_end()
-    parameters = acks, acks_position, timeout_ms, is_transactional
+    parameters = acks, acks_position, timeout_ms, transactional_id_bytes >= 0
     return ProduceRequestView(api_version, correlation_id, *parameters, tuple(fields))
-
-
-def _skip_transactional_id(cursor: FrameCursor, api_version: int) -> bool:
-    """Skip the transactional id. Returns whether there is one."""
-    size = cursor.unsigned_varint() - 1 if api_version >= MIN_PRODUCE_VERSION else cursor.int16()
-    cursor.skip(max(size, 0))
-    return size >= 0

@@ -22,10 +22,17 @@ left.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from gateway.produce.produce_frame import ACKS_NONE, ProduceRequestView, scan_produce_request
+from gateway.produce.produce_frame import (
+    ACKS_NONE,
+    MIN_PRODUCE_VERSION,
+    MIN_TRANSACTIONAL_VERSION,
+    ProduceRequestView,
+    Unread,
+    scan_produce_request,
+)
 from gateway.produce.request_splicer import CutRequest, cut_request
 from gateway.produce.route_request import ZoneRouteRequest
 from kafka_log.crc32c import Buffer
@@ -89,12 +96,15 @@ class Left(NamedTuple):
     number: int
 
 
-class ForwardInline(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ForwardInline:
     """An action: send this frame to the leader's agent unchanged."""
 
     frame: Buffer
     note: object = None
     """As it was given with the frame."""
+    scanned: ProduceRequestView | Unread = field(default=Unread.OTHER_API, compare=False)
+    """Where its records are."""
 
 
 class ForwardRoute(NamedTuple):
@@ -121,6 +131,7 @@ class _Pending:
 
     frame: Buffer
     """Empty once the original was sent."""
+    scanned: ProduceRequestView | Unread
     came_s: float
     note: object
     number: int = -1
@@ -143,11 +154,11 @@ class RouteCore:
     def __init__(
         self,
         limits: RouteLimits,
-        is_linked: Callable[[ProduceRequestView, int, float], bool],
+        is_linked: Callable[[ProduceRequestView, int, float], bool] | None,
         *,
         adopts: bool = False,
     ) -> None:
-        """`is_linked` decides for each request that could use object storage, by the size of its records.
+        """`is_linked` decides for each request that could use object storage, by the size of its records; None: none.
 
         `adopts` says whether the leader's agent reports the outcome of each request that it splices.
         """
@@ -196,7 +207,8 @@ class RouteCore:
         """Handle a complete frame of the client; if it is sent inline, `note` is sent along in the action."""
         if self._is_closed:
             return []
-        waiting = self._read(_Pending(frame, now_s, note))
+        scanned = scan_produce_request(frame, MIN_TRANSACTIONAL_VERSION)
+        waiting = self._read(_Pending(frame, scanned, now_s, note))
         self._waiting.append(waiting)
         self._kept_bytes += len(frame)
         actions: list[Action] = []
@@ -206,10 +218,10 @@ class RouteCore:
         return [*actions, *self._go_on(now_s)]
 
     def _read(self, waiting: _Pending) -> _Pending:
-        view = scan_produce_request(waiting.frame)
-        if not isinstance(view, ProduceRequestView) or view.acks == ACKS_NONE:
+        view = waiting.scanned
+        if self._is_linked is None or isinstance(view, Unread) or view.acks == ACKS_NONE:
             return waiting
-        cut = cut_request(waiting.frame, view)
+        cut = cut_request(waiting.frame, view) if view.api_version >= MIN_PRODUCE_VERSION else None
         if cut is not None and self._is_linked(view, cut.linked_bytes, waiting.came_s):
             waiting.cut, waiting.number = cut, self._next_number
             self._next_number += 1
@@ -249,7 +261,7 @@ class RouteCore:
             if first.route is None:
                 self._kept_bytes -= len(first.frame)
                 self._sent_bytes += len(first.frame)
-                yield ForwardInline(first.frame, first.note)
+                yield ForwardInline(first.frame, first.note, first.scanned)
             else:
                 self._sent_bytes += len(first.frame) - first.route.linked_bytes
                 first.frames_before, first.bytes_before = self._sent_frames, self._sent_bytes

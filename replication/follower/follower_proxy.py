@@ -27,10 +27,10 @@ from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import Address, KnownPeers, Listener, connect_framed, exchange_hellos
 from replication.wire.peer_listener import (
+    ConnectionShare,
     ConnectionShares,
+    CountedListeners,
     NotTheBrokerError,
-    PeerListener,
-    TooManyConnectionsError,
     check_owner,
     shake_hands,
 )
@@ -54,10 +54,9 @@ class FollowerProxy:
         self._context = context
         self._peers = peers
         self._defects: dict[int, LinkDefects] = {}
-        self._listeners: dict[int, PeerListener] = {}
-        self._relays: dict[asyncio.Task[None], int] = {}
-        """Running relays, with the broker that each stands in for."""
-        self._shares: dict[int, ConnectionShares] = {}
+        to_one = context.limits.max_connections_to_one
+        self._listeners = CountedListeners(self._take, lambda _leader: ConnectionShares(to_one, to_one), self._fault)
+        """By the broker that each stands in for. All connections come from this host, so each leader has a limit."""
         self.bypasses = LeaderBypasses(bypass, self._way_to, context.metrics, context.requests)
         """The routes past dead agents."""
 
@@ -72,30 +71,22 @@ class FollowerProxy:
 
     async def listen(self, broker_id: int, listener: Listener) -> None:
         """Listen for one more broker. Raises OSError naming the address."""
-        to_one = self._context.limits.max_connections_to_one
-        self._shares.setdefault(broker_id, ConnectionShares(to_one, to_one))
         self._defects.setdefault(broker_id, LinkDefects(self._context.metrics, self._context.clock, leader=broker_id))
-        taking = PeerListener(partial(self._accepted, broker_id), partial(self._fault, "accept_failed"))
-        await taking.start(listener)
-        self._listeners[broker_id] = taking
+        await self._listeners.listen(broker_id, listener)
 
     def keep_bypasses(self) -> None:
         """Update the bypasses to the leaders listened for, and to the routes known now."""
-        self.bypasses.keep_to(self._listeners)
+        self.bypasses.keep_to(self._listeners.addresses)
 
     async def leave(self, broker_id: int) -> None:
         """Stop listening for a broker that has left, and close its remaining connections."""
         self._context.metrics.held.versions.note_left(broker_id)
-        await self._listeners.pop(broker_id).close()
-        tasks = [task for task, leader_id in self._relays.items() if leader_id == broker_id]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._listeners.leave(broker_id)
 
     @property
     def addresses(self) -> dict[int, Address]:
         """The listeners' addresses, by the broker that each stands in for."""
-        return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
+        return self._listeners.addresses
 
     def _fault(self, reason: str) -> None:
         self._context.metrics.fault(reason)
@@ -103,32 +94,19 @@ class FollowerProxy:
     @property
     def connections(self) -> int:
         """How many connections of the local broker are open, also those that have sent nothing yet."""
-        return len(self._relays)
+        return self._listeners.connections
 
-    def _accepted(self, broker_id: int, accepted: socket.socket, _address: str) -> None:
-        """Take a connection. All come from this host, so each leader's connections have a limit of their own."""
+    async def _take(self, broker_id: int, accepted: socket.socket, _share: ConnectionShare) -> None:
+        """Make the TLS handshake if there is one: the local broker checks our certificate for the broker it dials."""
+        limits = self._context.limits
         try:
             if self._context.broker_uid is not None:
                 check_owner(accepted, self._context.broker_uid)
-            share = self._shares[broker_id].enter(f"replica-{broker_id}")
         except NotTheBrokerError as error:
             self._fault("not_the_broker")
             log.error("not_the_broker", posing_as=broker_id, error=str(error), hint=_USER_HINT)
             accepted.close()
             return
-        except TooManyConnectionsError as error:
-            self._fault("too_many_connections")
-            log.warning("too_many_connections", peer=error.holder, held=error.held)
-            accepted.close()
-            return
-        task = asyncio.get_running_loop().create_task(self._take(broker_id, accepted))
-        self._relays[task] = broker_id
-        task.add_done_callback(self._relays.pop)
-        task.add_done_callback(lambda _: self._shares[broker_id].leave(share))
-
-    async def _take(self, broker_id: int, accepted: socket.socket) -> None:
-        """Make the TLS handshake if there is one: the local broker checks our certificate for the broker it dials."""
-        limits = self._context.limits
         broker = FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, budget=self._context.budget)
         try:
             async with asyncio.timeout(limits.first_frame_timeout_s):
@@ -226,12 +204,8 @@ class FollowerProxy:
 
     async def stop(self) -> None:
         """Close all listeners and connections. The brokers reconnect when an agent is back."""
-        for listener in self._listeners.values():
-            await listener.close()
-        tasks = list(self._relays)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, self.bypasses.stop(), return_exceptions=True)
+        await self._listeners.stop()
+        await self.bypasses.stop()
 
 
 class _FollowerRelay:

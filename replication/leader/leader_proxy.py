@@ -38,8 +38,8 @@ from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, c
 from replication.wire.peer_listener import (
     ConnectionShare,
     ConnectionShares,
+    CountedListeners,
     News,
-    PeerListener,
     TooManyConnectionsError,
     shake_hands,
 )
@@ -102,10 +102,9 @@ class LeaderProxy:
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
         self._tls: ssl.SSLContext | None = None
-        self._listener = PeerListener(self._accepted, lambda: context.metrics.fault("accept_failed"))
         limits = context.limits
         self._shares = ConnectionShares(limits.max_connections, limits.max_connections_of_one)
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._listeners = CountedListeners(self._serve, lambda _number: self._shares, context.metrics.fault)
         self.relays: dict[LeaderRelay, None] = {}
         """One relay for each accepted connection."""
         self._unreached = News()
@@ -115,38 +114,23 @@ class LeaderProxy:
     async def start(self, listener: Listener, tls: ssl.SSLContext | None) -> None:
         """Listen for other agents. Raises OSError naming the address."""
         self._tls = tls
-        await self._listener.start(listener)
+        await self._listeners.listen(0, listener)
 
     @property
     def addresses(self) -> list[Address]:
-        return [Address(*one.getsockname()[:2]) for one in self._listener.sockets]
+        return list(self._listeners.addresses.values())
 
     @property
     def connections(self) -> int:
         """How many connections of other agents are open, also those that have sent nothing yet."""
-        return len(self._tasks)
+        return self._listeners.connections
 
     @property
     def broker_unreachable(self) -> str | None:
         """Why the local broker refused the last connection to it; None if it accepted."""
         return self._unreached.present
 
-    def _accepted(self, accepted: socket.socket, address: str) -> None:
-        try:
-            share = self._shares.enter(address)
-        except TooManyConnectionsError as error:
-            self._too_many(error)
-            accepted.close()
-            return
-        task = asyncio.get_running_loop().create_task(self._serve(accepted, share))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-
-    def _too_many(self, error: TooManyConnectionsError) -> None:
-        self._context.metrics.fault("too_many_connections")
-        log.warning("too_many_connections", peer=error.holder, held=error.held)
-
-    async def _serve(self, accepted: socket.socket, share: ConnectionShare) -> None:
+    async def _serve(self, _number: int, accepted: socket.socket, share: ConnectionShare) -> None:
         limits = self._context.limits
         budget = self._context.request_budget.share_of(share.holder)
         max_request_bytes = limits.max_frame_bytes + MESSAGE_KIND_BYTES
@@ -185,7 +169,7 @@ class LeaderProxy:
             finally:
                 del self.relays[relay]
         except TooManyConnectionsError as error:
-            self._too_many(error)
+            self._listeners.refuse_too_many(error)
         except RequestRefusedError as error:
             self._context.metrics.request_refused("peer", error, address=share.address)
         except (PeerRefusedError, MalformedFrameError) as error:
@@ -201,7 +185,6 @@ class LeaderProxy:
         finally:
             peer.close()
             broker.close()
-            self._shares.leave(share)
 
     def _not_reached(self, error: OSError) -> None:
         """Count a failed connection to the broker, and log it only when it is new: peers retry many times a second."""
@@ -306,10 +289,7 @@ class LeaderProxy:
         log.info("peer_accepted", follower=hello.broker_id, capabilities=capabilities.name)
 
     async def stop(self) -> None:
-        await self._listener.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._listeners.stop()
         if self._context.catch_up is not None:
             self._context.catch_up.close()
 

@@ -1,6 +1,7 @@
-"""Accepts connections from other agents one by one, so that each is counted before its TLS handshake.
+"""Accepts connections one by one, so that each is counted before its TLS handshake.
 
 asyncio's own servers report a connection only after its handshake, so one that never finishes would not be counted.
+All of the agent's listeners for brokers, other agents and clients are `CountedListeners`.
 """
 
 import asyncio
@@ -9,8 +10,9 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_network
 
 import structlog
@@ -188,6 +190,84 @@ async def _bound(address: Address) -> list[socket.socket]:
             one.close()
         raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from error
     return bound
+
+
+Serve = Callable[[int, socket.socket, ConnectionShare], Coroutine[None, None, None]]
+"""Serves a connection until it is over: the number of its listener, the accepted socket, and the connection's share."""
+
+
+class CountedListeners:
+    """Listens at numbered addresses, and serves each connection in a task of its own, within its holder's share."""
+
+    def __init__(
+        self, serve: Serve, shares_of: Callable[[int], ConnectionShares], refused: Callable[[str], object]
+    ) -> None:
+        """`serve` raises nothing; `shares_of` returns who counts a listener's connections.
+
+        `refused` counts, by reason, connections that are not served.
+        """
+        self._serve = serve
+        self._shares_of = shares_of
+        self.refuse = refused
+        self._listeners: dict[int, PeerListener] = {}
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """Tasks with the numbers of their listeners."""
+
+    async def listen(self, number: int, where: Listener) -> None:
+        """Listen at one more address. Raises OSError naming the address."""
+        shares = self._shares_of(number)
+        accepted = partial(self._accepted, number, shares)
+        listener = PeerListener(accepted, partial(self.refuse, "accept_failed"))
+        await listener.start(where)
+        self._listeners[number] = listener
+
+    def _accepted(self, number: int, shares: ConnectionShares, accepted: socket.socket, address: str) -> None:
+        try:
+            share = shares.enter(address)
+        except TooManyConnectionsError as error:
+            self.refuse_too_many(error)
+            accepted.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(number, accepted, share))
+        self._tasks[task] = number
+        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(lambda _: shares.leave(share))
+
+    def refuse_too_many(self, error: TooManyConnectionsError) -> None:
+        """Count and log that a holder has all connections of its share."""
+        self.refuse("too_many_connections")
+        log.warning("too_many_connections", peer=error.holder, held=error.held)
+
+    async def leave(self, number: int) -> None:
+        """Stop listening at the listener with this number, and close its remaining connections."""
+        await self._listeners.pop(number).close()
+        await self._end([task for task, its in self._tasks.items() if its == number])
+
+    @property
+    def addresses(self) -> dict[int, Address]:
+        """The listeners' addresses, by number."""
+        return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
+
+    @property
+    def socket_count(self) -> int:
+        """On how many sockets it listens: a name may resolve to several addresses."""
+        return sum(len(found.sockets) for found in self._listeners.values())
+
+    @property
+    def connections(self) -> int:
+        """How many connections are served, also those that have sent nothing yet."""
+        return len(self._tasks)
+
+    async def stop(self) -> None:
+        """Close all listeners and connections."""
+        for listener in self._listeners.values():
+            await listener.close()
+        await self._end(list(self._tasks))
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def shake_hands(accepted: socket.socket, connection: FramedConnection, tls: ssl.SSLContext | None) -> None:

@@ -136,7 +136,5 @@ def test_every_share_of_frames_is_a_holders() -> None:
 
 
 def test_every_listener_counts_connections_by_address() -> None:
-    calls = _calls("PeerListener")
-    assert len(calls) >= 3
-    for path, call, text in calls:
-        assert "ConnectionShares(" in text, f"{path}:{call.lineno}"
+    made = [path for path, _, _ in _calls("PeerListener")]
+    assert made == ["replication/wire/peer_listener.py"]  # by CountedListeners, which has shares

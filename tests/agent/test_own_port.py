@@ -28,7 +28,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @asynccontextmanager
 async def forwarding(broker: Address) -> AsyncIterator[Address]:
     port = PassingPort(broker, lambda: None, ClientLimits(10, 10), GatewayMetrics(CollectorRegistry()))
-    await port.start(Address("127.0.0.1", 0))
+    await port.open(Address("127.0.0.1", 0))
     try:
         yield port.address
     finally:

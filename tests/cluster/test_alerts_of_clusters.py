@@ -74,7 +74,7 @@ def test_producers_that_are_refused_and_clients_that_are_turned_away(
         reconfigure(script, 1, {"remote.wal.gateway.max.connections": "4"})
         with clients(cluster, 5):
             prometheus.expect_firing("RemoteWalClientsTurnedAway")
-            assert "too_many_clients" in script.agent_log(1)
+            assert "too_many_connections" in script.agent_log(1)
         reconfigure(script, 1, {})
         with clients(cluster, 5):
             prometheus.expect_quiet("RemoteWalClientsTurnedAway")

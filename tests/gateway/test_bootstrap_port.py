@@ -11,9 +11,10 @@ from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from prometheus_client import CollectorRegistry
 
 from gateway.client_handler import ClientLimits
-from gateway.client_port import BootstrapPort, BrokerListener
+from gateway.client_port import BrokerListener, FramePort
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
+from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address
 from tests.replication.two_agents import framed, read_frame
 
@@ -62,6 +63,9 @@ def test_a_clients_zone_is_what_it_says_else_where_it_is_else_that_of_whom_it_as
     assert RULES.zone_of(client_id, address) == zone
 
 
+BUDGETS = MemoryBudget(1 << 20), MemoryBudget(1 << 20)
+
+
 class Rig:
     """A broker's listeners, which say whose they are, and answer each request with it."""
 
@@ -70,14 +74,14 @@ class Rig:
         self.greeted: list[str] = []
 
     @asynccontextmanager
-    async def started(self, limits: ClientLimits | None = None) -> AsyncIterator[BootstrapPort]:
+    async def started(self, limits: ClientLimits | None = None) -> AsyncIterator[FramePort]:
         servers = {zone: await asyncio.start_server(self._listener(zone), "127.0.0.1", 0) for zone in RULES.zones}
         at = {zone: Address(*one.sockets[0].getsockname()[:2]) for zone, one in servers.items()}
         where = {zone: BrokerListener(zone, one) for zone, one in at.items()}
         limits = limits or ClientLimits(10, 10, PATIENCE_S)
         metrics = GatewayMetrics(self.registry)
-        self.servers, self.port = servers, BootstrapPort(1, RULES, where, lambda: None, limits, metrics, 1 << 20)
-        await self.port.start(Address("127.0.0.1", 0))
+        self.servers, self.port = servers, FramePort(1, where, BUDGETS, lambda: None, limits, metrics, rules=RULES)
+        await self.port.open(Address("127.0.0.1", 0))
         try:
             yield self.port
         finally:
@@ -103,7 +107,7 @@ class Rig:
         return self.registry.get_sample_value("remote_wal_gateway_connections", labels) or 0.0
 
 
-async def connect(port: BootstrapPort) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(port: FramePort) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection(port.address.host, port.address.port)
 
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import HoldingContext
 from gateway.client_handler import ClientLimits
-from gateway.client_port import BrokerListener, OwnZonePort
+from gateway.client_port import BrokerListener, FramePort
 from gateway.metrics import DurableMetrics, GatewayMetrics
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address
@@ -48,8 +48,10 @@ class Connected:
         server = await asyncio.start_server(lambda *stream: self.broker.put_nowait(stream), "127.0.0.1", 0)
         where = Address(*server.sockets[0].getsockname()[:2])
         metrics = GatewayMetrics(CollectorRegistry())
-        port = OwnZonePort(1, BrokerListener("az1", where), self.holding, lambda: None, LIMITS, metrics)
-        await port.start(Address("127.0.0.1", 0))
+        by_zone = {"az1": BrokerListener("az1", where)}
+        budgets = self.holding.requests_budget, self.holding.responses_budget
+        port = FramePort(1, by_zone, budgets, lambda: None, LIMITS, metrics, holding=self.holding)
+        await port.open(Address("127.0.0.1", 0))
         self.address = port.address
         client, broker = await self.connect()
         try:

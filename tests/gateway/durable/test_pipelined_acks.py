@@ -156,7 +156,7 @@ class Rig:
             return None
         if acks:
             self.unread.append(number)
-        return int(ProduceRequest.decode(bytes(frames[0]), version=self.version, header=True).acks)
+        return int(ProduceRequest.decode(b"".join(frames), version=self.version, header=True).acks)
 
     def request(self, number: int, records: int, acks: int, size: int, partitions: Sequence[int] = (0,)) -> bytes:
         kind, sent = ProduceRequest.TopicProduceData, batch(0, records, -1, b"r" * size)
