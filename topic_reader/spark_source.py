@@ -33,7 +33,7 @@ from topic_reader.isolation import stable_end
 from topic_reader.options import COLUMNS, EARLIEST, LATEST, Bound, ReaderOptions
 from topic_reader.read import visible_batches
 from topic_reader.sources import OpenTopics, StoredTopics
-from topic_reader.stored_log import RangePlan, StoredBatch, StoredLog, report_loss
+from topic_reader.stored_log import DataLossError, RangePlan, StoredBatch, StoredLog, report_loss
 from topic_reader.stream_offsets import Json, LogName, ReadTo, StreamOffsets, from_json, to_json
 
 if TYPE_CHECKING:
@@ -223,7 +223,9 @@ class _StreamReader(_Reader, DataSourceStreamReader):
 
     Spark first asks for the end, writes it to the checkpoint as the first batch's, and only then asks for the start. So
     both come from one look. After a restart Spark tells the newest end of the checkpoint: `partitions(end, end)`. With
-    the trigger `availableNow` it asks for a new end before that.
+    the trigger `availableNow` it asks for a new end before that. Such an end may lie where the options let a first
+    batch start, or before what was read. When Spark tells what was read, it has written the end to its checkpoint, so
+    all that is left is to refuse the batch.
 
     Each look finds the topics anew: one that was made again, or has more partitions, is read from its beginning,
     whatever the options say: they are about the logs of the first batch. What a log does not have any more is reported
@@ -273,7 +275,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         splits: list[InputPartition] = []
         for name, read_to in ends.items():
             log = self._log(name)
-            splits += self._splits(log, name, self._first(log, name, begun, read_to.offset), read_to.offset)
+            splits += self._splits(log, name, self._first(log, name, begun, read_to), read_to.offset)
         return splits
 
     def commit(self, end: Json) -> None:
@@ -283,14 +285,21 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         if self._open is not None:
             self._open[0].close()
 
-    def _first(self, log: StoredLog, name: LogName, begun: StreamOffsets, end: int) -> int:
+    def _first(self, log: StoredLog, name: LogName, begun: StreamOffsets, end: ReadTo) -> int:
         """Return where a batch begins that the stream has read up to `begun`. Raises DataLossError."""
+        stored_end = log.bounds()[1]
         if (read_to := begun.get(name)) is None:
             first = log.bounds()[0]
+            if end.leader_epoch == UNKNOWN_EPOCH and end.offset > stored_end:
+                what = (
+                    f"it ends at {stored_end}, and the batch at {end.offset}, where the options let a first batch start"
+                )
+                hint = "start the stream without availableNow, which asks for the end before it tells what was read"
+                raise DataLossError("read", log.name, what, hint)
             before = {one.topic_id for one in begun if one.topic == name.topic} - {name.topic_id}
             if before:
                 why = f"are of a topic that was made again: the stream has read the one with the id {min(before)}"
-                report_loss(log.name, [(first, end)], why, fail_on_data_loss=self._fails)
+                report_loss(log.name, [(first, end.offset)], why, fail_on_data_loss=self._fails)
             elif first:
                 report_loss(log.name, [(0, first)], fail_on_data_loss=self._fails)
             return first
@@ -298,9 +307,11 @@ class _StreamReader(_Reader, DataSourceStreamReader):
             why = "are others than those that the stream has read: an election replaced them"
             report_loss(log.name, [(replaced, read_to.offset)], why, fail_on_data_loss=self._fails)
             return replaced
-        if read_to.offset > end:
+        if read_to.offset > end.offset:
             why = "are not in the log any more, which is shorter than what the stream has read"
-            report_loss(log.name, [(end, read_to.offset)], why, fail_on_data_loss=self._fails)
+            if stored_end >= read_to.offset:
+                why = "would be read twice: availableNow had the batch's end found before it told what was read"
+            report_loss(log.name, [(end.offset, read_to.offset)], why, fail_on_data_loss=self._fails)
         return read_to.offset
 
     def _look(self) -> None:

@@ -332,6 +332,33 @@ def test_where_a_stream_started_says_nothing_of_a_log_that_it_finds_later(
     assert read == list(range(120))
 
 
+@pytest.mark.parametrize("starting", ['{"orders": {"0": 100}}', "latest", "earliest"])
+def test_no_record_of_a_topic_that_was_made_again_is_skipped_where_spark_asks_for_the_end_first(
+    ruins: Ruins, starting: str
+) -> None:
+    ruins.upload(1, (ORDERS, 0, 0, batch(0, 150)))
+    more = {"failOnDataLoss": "false", "startingOffsets": starting}
+    before = stream(ruins, **more).latestOffset()
+    write_cluster_metadata(ruins, AGAIN)
+    ruins.upload(2, (AGAIN, 0, 0, batch(0, 60)))
+    reader = stream(ruins, **more)
+    now = reader.latestOffset()
+    if starting.startswith("{"):
+        with pytest.raises(DataLossError, match="it ends at 60, and the batch at 100"):
+            resumed(ruins, before, **more)[0].partitions(before, now)
+        ruins.upload(3, (AGAIN, 0, 60, batch(60, 60)))
+    assert streamed(resumed(ruins, before, **more)[0], before, now) == list(range(100 if starting[0] == "{" else 60))
+
+
+def test_a_batch_that_ends_before_what_was_read_is_refused_as_what_it_is(ruins: Ruins) -> None:
+    ruins.upload(1, (ORDERS, 0, 0, batch(0, 50)))
+    reader, _ = resumed(ruins, at(50))
+    with pytest.raises(DataLossError, match="offsets 30 to 49 would be read twice"):
+        reader.partitions(at(50), at(30))
+    reader, _ = resumed(ruins, at(50), failOnDataLoss="false")
+    assert streamed(reader, at(50), at(30)) == []
+
+
 @pytest.mark.parametrize(("starting", "first"), [("latest", 150), ('{"orders": {"0": 100}}', 100), ("earliest", 0)])
 def test_the_first_batch_of_a_topic_that_was_made_again_is_what_it_was(ruins: Ruins, starting: str, first: int) -> None:
     ruins.upload(1, (ORDERS, 0, 0, batch(0, 150)))
