@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -59,30 +59,27 @@ RESTORED_WITHIN_S = 60.0
 T = TypeVar("T")
 
 
-class KafkaListener(Protocol):
-    """Is notified of what the agent learns from Kafka. Called in the event loop."""
-
-    def register(self) -> None:
-        """Publish this incarnation's registration to the metadata topic."""
-
-    def settings_read(self, table: SettingsTable) -> None:
-        """Take the content of the settings topic: once it is read, once topics' ids are known, and at each change."""
-
-    def assigned(self, assignments: list[Assignment]) -> None:
-        """Take the partitions that are led here, each time that Kafka was asked who leads."""
-
-
 class KafkaFollowing:
-    """Runs the agent's readers of Kafka, and notifies its listener. For the event loop; blocking calls run in its
-    own threads."""
+    """Runs the agent's readers of Kafka. For the event loop; blocking calls run in its own threads."""
 
-    def __init__(self, around: AgentResources, metadata: FollowedMetadata, listener: KafkaListener) -> None:
+    def __init__(
+        self,
+        around: AgentResources,
+        metadata: FollowedMetadata,
+        register: Callable[[], None],
+        settings_read: Callable[[SettingsTable], None],
+        assigned: Callable[[list[Assignment]], None],
+    ) -> None:
+        """`register` publishes this incarnation's registration. `settings_read` takes the content of the settings
+        topic: once it is read, once topics' ids are known, and at each change. `assigned` takes the partitions that are
+        led here, each time that Kafka was asked who leads.
+        """
         settings, identity, client = around.settings, around.identity, around.configuration.client
         broker_id, storage = identity.broker_id, around.relaying.storage
         log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
         self._around = around
         self._has_store = settings.has_store
-        self._listener = listener
+        self._settings_read, self._assigned = settings_read, assigned
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
         made = MetadataTopicSettings(replication_factor=settings.metadata.topic_replication_factor)
@@ -107,7 +104,7 @@ class KafkaFollowing:
             broker_id,
             identity.incarnation,
             metadata.store,
-            listener.register,
+            register,
             lambda: self._in_thread(self.metadata.read_to_end),
         )
         self._keeping = SettingsKeeping(
@@ -193,7 +190,7 @@ class KafkaFollowing:
         reader = LeadershipReader(self._around.configuration.client, self._around.identity.broker_id)
         async for led in self.leadership.looks(reader, _LEADERSHIP_LOOK_S):
             self._keeping.set_led(led.first)
-            self._listener.assigned(led.assignments)
+            self._assigned(led.assignments)
             self._around.metrics.loops.succeeded(Loop.LEADERSHIP)
 
     def _settings_changed(self, _table: object) -> None:
@@ -205,7 +202,7 @@ class KafkaFollowing:
             return
         before, now = self._settings_told, self.topic_settings.table
         self._settings_told = now
-        self._listener.settings_read(now)
+        self._settings_read(now)
         if (before.topics, before.patterns) != (now.topics, now.patterns):
             self._around.relaying.leadership_asked.set()
 

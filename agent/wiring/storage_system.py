@@ -73,7 +73,7 @@ class StorageRun:
         self._usage = usage
         identity, settings, relaying = around.identity, around.settings, around.relaying
         self._own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
-        self.kafka = kafka = KafkaFollowing(around, metadata, self)
+        self.kafka = kafka = KafkaFollowing(around, metadata, self.register, self.settings_read, self.assigned)
         store, archive = metadata.store, metadata.archive
         archives = settings.archive.enable
         self._archived = ArchivedTopics(self._own, store, archive, kafka.topic_settings, archives, lasting_s)
@@ -116,8 +116,6 @@ class StorageRun:
             if self._archiving is not None:
                 self._archiving.close()
             await asyncio.to_thread(self.write_path.close)
-
-    # KafkaListener.
 
     def register(self) -> None:
         publish_registration(self._around.publisher, self._own, self._around.clocks.wall_ms())

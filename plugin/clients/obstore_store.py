@@ -26,7 +26,7 @@ from obstore.exceptions import BaseError
 from kafka_log.crc32c import crc32c
 from plugin.clients.backend_settings import RemoteBackendSettings, check_endpoint, check_no_proxy_sees, state_of
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead
-from plugin.clients.response_errors import Permissions, error_of_response
+from plugin.clients.response_errors import Permissions, error_of_response, odd_answer
 from plugin.errors import (
     ObjectExistsError,
     RemoteResourceNotFoundError,
@@ -37,7 +37,6 @@ from plugin.errors import (
     RemoteStorageRefusedError,
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
-    defect_site,
 )
 
 if TYPE_CHECKING:
@@ -283,10 +282,4 @@ def _of_kind(operation: str, key: str, kind: str, error: Exception, text: str) -
         return RemoteStorageUnreachableError(operation, key, "no connection, or one that broke")
     if kind in _CUT_BODY:
         return RemoteSegmentCorruptError(operation, key, "the body ended before its announced length")
-    return RemoteStorageError(
-        operation,
-        key,
-        f"the answer cannot be understood: {defect_site(error)}",
-        "something else than an object store may answer at endpoint.url",
-        "odd_answer",
-    )
+    return odd_answer(operation, key, error)

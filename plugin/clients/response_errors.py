@@ -19,6 +19,7 @@ from plugin.errors import (
     RemoteStorageSessionExpiredError,
     RemoteStorageThrottledError,
     RemoteStorageTimeoutError,
+    defect_site,
 )
 
 Permissions = Mapping[str, str]
@@ -67,6 +68,12 @@ def error_of_response(operation: str, key: str, status: int, code: str, permissi
         hint = f"needs {permissions.get(operation, 'access to the bucket')}, and credentials that the store knows"
         return RemoteStorageAccessError(operation, key, reason, hint)
     return _of_another_answer(operation, key, status, code)
+
+
+def odd_answer(operation: str, key: str, error: Exception) -> RemoteStorageError:
+    """Return the RemoteStorageError for an answer that no object store gives."""
+    reason, hint = f"the answer cannot be understood: {defect_site(error)}", "something else may answer at endpoint.url"
+    return RemoteStorageError(operation, key, reason, hint, "odd_answer")
 
 
 def _of_another_answer(operation: str, key: str, status: int, code: str) -> RemoteStorageError:

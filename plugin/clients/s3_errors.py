@@ -15,7 +15,7 @@ from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import EmptyPoolError, HTTPError, NameResolutionError
 
-from plugin.clients.response_errors import Permissions, error_of_response
+from plugin.clients.response_errors import Permissions, error_of_response, odd_answer
 from plugin.errors import (
     RemoteSegmentCorruptError,
     RemoteStorageAccessError,
@@ -23,7 +23,6 @@ from plugin.errors import (
     RemoteStorageRefusedError,
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
-    defect_site,
 )
 
 _CONNECTION_ERRORS: Final = (boto.BotoCoreError, HTTPError, HTTPException, OSError)
@@ -63,13 +62,7 @@ def as_storage_error(operation: str, key: str, error: Exception, permissions: Pe
         return RemoteStorageRefusedError(operation, key, str(error))
     if isinstance(error, _CONNECTION_ERRORS) and not isinstance(error, ResponseParserError):
         return _without_connection(operation, key, error)
-    return RemoteStorageError(
-        operation,
-        key,
-        f"the answer cannot be understood: {defect_site(error)}",
-        "something else than an object store may answer at endpoint.url",
-        "odd_answer",
-    )
+    return odd_answer(operation, key, error)
 
 
 def _without_connection(operation: str, key: str, error: Exception) -> RemoteStorageError:
