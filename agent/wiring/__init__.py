@@ -5,5 +5,5 @@
 - `storage_system`: all the rest; it restarts as one, and `agent_resources` has what its parts share
 - `kafka_following`: topics, settings, metadata, leadership
 - `write_path`: uploads what is led here
-- `lifecycle`, `archive`: what becomes of the objects
+- `lifecycle`: what becomes of the objects
 """

@@ -27,9 +27,8 @@ from agent.metrics.usage import UsageReport, client_usage, store_counts
 from agent.settings.storage_spec import storage_spec
 from agent.storage_loading import StorageLoading
 from agent.wiring.agent_resources import AgentResources, StorageMetrics
-from agent.wiring.archive import build_archiving
 from agent.wiring.kafka_following import KafkaFollowing
-from agent.wiring.lifecycle import Lifecycle
+from agent.wiring.lifecycle import Lifecycle, build_archiving
 from agent.wiring.relaying import Relaying
 from agent.wiring.write_path import WritePath
 from metadata_topic.settings.settings_table import CLUSTER, SettingsTable

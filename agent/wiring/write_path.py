@@ -23,8 +23,8 @@ from agent.descriptors import bounded_open_files
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.memory_shares import QUEUE_BYTES
 from agent.wiring.agent_resources import AgentResources
-from agent.wiring.archive import archive_links
 from agent.wiring.kafka_following import KafkaFollowing
+from agent.wiring.lifecycle import archive_links
 from gateway.durable.durable_uploads import DurableUploads
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition

@@ -17,7 +17,7 @@ Used from the event loop only.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
 from plugin.format.archive_object_id import StoredObjectId
@@ -30,22 +30,8 @@ from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import ZoneReading
 from rlm.write_path.metrics import StageTimes
 
-
-class Neighbours(Protocol):
-    """The agents of the own zone that read objects for each other (`replication.follower.neighbours`)."""
-
-    @property
-    def own_id(self) -> int:
-        """The own broker's id."""
-
-    def reader(self, zone: ZoneReading) -> int | None:
-        """Return the first reader of the zone that can be asked, which may be the own broker; None if there is none."""
-
-    async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None:
-        """Request a range from a neighbour; None if it must be read from the store. Errors are counted, not raised."""
-
-    def record_wrong_bytes(self, neighbour: int) -> None:
-        """Record that a neighbour sent bytes that differ from the leader's."""
+if TYPE_CHECKING:
+    from replication.follower.neighbours import Neighbours
 
 
 _NO_TURNS: Final = nullcontext()
@@ -71,7 +57,7 @@ class HydrationCache:
         clock: Callable[[], float],
         archive: Callable[[], ArchiveReads | None] = lambda: None,
         breaker: BreakerLimits | None = None,
-        neighbours: Neighbours | None = None,
+        neighbours: "Neighbours | None" = None,
     ) -> None:
         """`cache_bytes` bounds what is cached or being read. `archive` returns the archive's store, None until it is
         loaded.
@@ -221,7 +207,9 @@ class HydrationCache:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _asked(self, neighbours: Neighbours, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> None:
+    async def _asked(
+        self, neighbours: "Neighbours", neighbour: int, wanted: CachedRange, read: tuple[int, int]
+    ) -> None:
         started_s = self._clock()
         try:
             data = await neighbours.ask(neighbour, wanted, read)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agent.storage_loading as storage_loading
-import agent.wiring.archive as archive
+import agent.wiring.lifecycle as lifecycle
 from agent.metrics.usage import UsageReport
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.metadata_topics import MetadataTopics
@@ -44,7 +44,7 @@ PLACES: dict[str, tuple[str, Any, str]] = {
     "kafka": ("storage", MetadataTopics, "make"),
     "write path": ("storage", Cadence, "start_s"),
     "lifecycle": ("storage", FollowedMetadata, "was_read"),
-    "archive": ("storage", archive, "load_archive_storage"),
+    "archive": ("storage", lifecycle, "load_archive_storage"),
     "usage": ("storage", UsageReport, "record"),
     "publication": ("metadata publication", RemoteWalMetadataPublisher, "_send_waiting"),
     "store": ("object storage", storage_loading, "load_storage_manager"),
