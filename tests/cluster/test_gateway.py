@@ -6,10 +6,7 @@ its own zone alone, and knows its own zone's gateways by one name, which stands 
 
 import json
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +19,11 @@ from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters, read_metrics
 from tests.cluster.gateway_cluster import gateway_cluster
 from tests.cluster.script import PATIENCE_S
-from tests.cluster.zone_network import CAN_MAKE, ClientZone, can_reach, client_zones
+from tests.cluster.zone_network import CAN_MAKE, CHECKOUT, ClientZone, can_reach, client_zones
 
 GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3", 4: "az1"}, network="10.77", is_named=True)
 BYTES = "remote_wal_gateway_bytes_total"
 RECORDS, RECORD_BYTES = 2000, 1000
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
     pytest.mark.skipif(not CAN_MAKE, reason="network namespaces need root and iproute2"),
@@ -61,15 +57,10 @@ def bootstrap(cluster: LocalCluster, client: ClientZone) -> str:
     return GATEWAYS.bootstrap_servers(cluster.layout, client.zone)
 
 
-def command(cluster: LocalCluster, client: ClientZone, library: str, what: str, *arguments: str) -> list[str]:
-    words = [library, what, bootstrap(cluster, client), *arguments]
-    return [*client.prefix, sys.executable, "-m", "tests.cluster.zone_client", *words]
-
-
 def run(cluster: LocalCluster, client: ClientZone, library: str, what: str, *arguments: str) -> dict[str, Any]:
     """What a client program in the zone's namespace says."""
     told = subprocess.run(
-        command(cluster, client, library, what, *arguments),
+        client.command(library, what, bootstrap(cluster, client), *arguments),
         capture_output=True, text=True, timeout=200, check=False, cwd=CHECKOUT,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr
@@ -179,20 +170,13 @@ def test_clients_reach_each_broker_by_one_gateway_of_their_zone_and_by_the_next_
         wait_until(is_so, f"brokers are reached by {first}, without {gone}", PATIENCE_S)
 
     create_topic(cluster, topic, [[2, 3], [3, 2]])
-    producing = subprocess.Popen(
-        command(cluster, client, "confluent", "go_on", topic),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT,
-    )  # fmt: skip
-    told: list[str] = []
-    assert producing.stdout is not None
-    reading = threading.Thread(target=lambda: told.extend(producing.stdout or ()), daemon=True)
-    reading.start()
+    words = ("confluent", "go_on", bootstrap(cluster, client), topic)
+    with client.producing(*words) as told:
 
-    def expect_more() -> None:
-        before = len(told)
-        wait_until(lambda: len(told) >= before + 3, "300 more records are acknowledged", PATIENCE_S)
+        def expect_more() -> None:
+            before = len(told)
+            wait_until(lambda: len(told) >= before + 3, "300 more records are acknowledged", PATIENCE_S)
 
-    try:
         expect_more()
         expect_proxies()
         for gateway in (1, 4):
@@ -202,14 +186,3 @@ def test_clients_reach_each_broker_by_one_gateway_of_their_zone_and_by_the_next_
             cluster.start_agent(gateway)
             expect_more()
             expect_proxies()
-        assert producing.stdin is not None
-        producing.stdin.close()
-        reading.join(PATIENCE_S)
-    finally:
-        producing.kill()
-        producing.wait()
-        reading.join(PATIENCE_S)
-        producing.stdout.close()
-    said = json.loads(told[-1])
-    assert said["delivered"] == said["sent"], said
-    assert (said["waiting"], said["failed"]) == (0, 0)

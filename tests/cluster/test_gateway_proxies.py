@@ -8,9 +8,7 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +27,6 @@ GATEWAYS = ZoneGateways(
 PROXIES = {leader: ranked(leader, AGENTS)[0] for leader in LEADERS}
 CLIENTS = 10
 SHARE = 0.95
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 Sockets = dict[tuple[int, int], frozenset[str]]
 """By agent and leader: the sockets' addresses at the clients, with the kernel's numbers of them."""
@@ -94,17 +91,7 @@ def test_six_leaders_clients_share_an_agent_each_and_only_a_killed_agents_client
     assert set(PROXIES.values()) == set(AGENTS), "each agent is the proxy of some"
     cluster.admin.create_topic(topic, assignment=[[one] for one in LEADERS], config={"min.insync.replicas": "1"})
     bootstrap = GATEWAYS.bootstrap_servers(cluster.layout, "az1")
-    producing = subprocess.Popen(
-        [*client.prefix, sys.executable, "-m", "tests.cluster.zone_client",
-         "confluent", "go_on", bootstrap, topic, str(CLIENTS)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT,
-    )  # fmt: skip
-    told: list[str] = []
-    assert producing.stdout is not None
-    assert producing.stdin is not None
-    reading = threading.Thread(target=lambda: told.extend(producing.stdout or ()), daemon=True)
-    reading.start()
-    try:
+    with client.producing("confluent", "go_on", bootstrap, topic, str(CLIENTS)):
         before = wait_until_reached_by(cluster, client, PROXIES)
         for gone, other in (AGENTS, AGENTS[::-1]):
             rest = [leader for leader in LEADERS if PROXIES[leader] == other]
@@ -117,13 +104,3 @@ def test_six_leaders_clients_share_an_agent_each_and_only_a_killed_agents_client
             for leader in rest:
                 assert before[other, leader] <= after[other, leader], "nor did they reconnect when it came back"
             before = after
-        producing.stdin.close()
-        reading.join(PATIENCE_S)
-    finally:
-        producing.kill()
-        producing.wait()
-        reading.join(PATIENCE_S)
-        producing.stdout.close()
-    said = json.loads(told[-1])
-    assert said["delivered"] == said["sent"], said
-    assert (said["waiting"], said["failed"]) == (0, 0)

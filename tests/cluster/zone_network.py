@@ -1,16 +1,21 @@
 """Network namespaces for clients, each of which reaches the addresses of one zone and no others. Needs root."""
 
+import json
 import os
 import shutil
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from local_cluster.zones import ZoneGateways
+from tests.cluster.script import PATIENCE_S
 
 _CLIENT_HOST = 250
+CHECKOUT = Path(__file__).resolve().parents[2]
 CAN_MAKE = os.geteuid() == 0 and shutil.which("ip") is not None
 
 
@@ -27,6 +32,38 @@ class ClientZone:
     def prefix(self) -> list[str]:
         """What a command line begins with that is to run there."""
         return ["ip", "netns", "exec", self.namespace]
+
+    @contextmanager
+    def producing(self, *words: str) -> Iterator[list[str]]:
+        """A `zone_client` that goes on until the end; yields the lines that it says.
+
+        What it sent must all be acknowledged by then.
+        """
+        process = subprocess.Popen(
+            self.command(*words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines = process.stdout
+        told: list[str] = []
+        reading = threading.Thread(target=lambda: told.extend(lines), daemon=True)
+        reading.start()
+        try:
+            yield told
+            process.stdin.close()
+            reading.join(PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait()
+            reading.join(PATIENCE_S)
+            process.stdout.close()
+        said = json.loads(told[-1])
+        assert said["delivered"] == said["sent"], said
+        assert (said["waiting"], said["failed"]) == (0, 0)
+
+    def command(self, *words: str) -> list[str]:
+        """Runs `zone_client` there."""
+        return [*self.prefix, sys.executable, "-m", "tests.cluster.zone_client", *words]
 
     @property
     def received_bytes(self) -> int:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from local_cluster.security.authority import Authority
@@ -16,14 +15,6 @@ from tests.package.bare_environment import ROOT
 
 PROGRAM = ROOT / "deploy" / "helm" / "files" / "scaling.py"
 TOKEN = "token-of-the-pod"
-
-
-def program() -> ModuleType:
-    """The program as a module, without byte code beside it: that would be deployed."""
-    module = ModuleType(PROGRAM.stem)
-    module.__file__ = str(PROGRAM)
-    exec(compile(PROGRAM.read_text(), PROGRAM, "exec"), module.__dict__)
-    return module
 
 
 def stateful_set(replicas: Any, **metadata: str) -> dict[str, Any]:

@@ -1,21 +1,12 @@
 """Properties files as Strimzi generates them, and the program that starts a broker with its agent from one."""
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 
 from tests.package.bare_environment import ROOT
 
 STRIMZI = ROOT / "deploy" / "strimzi"
 PROGRAM = STRIMZI / "broker_and_agent.py"
 SERVICE = "my-cluster-kafka-brokers.kafka.svc"
-
-
-def program() -> ModuleType:
-    """The program as a module, without byte code beside it: that would be deployed."""
-    module = ModuleType(PROGRAM.stem)
-    module.__file__ = str(PROGRAM)
-    exec(compile(PROGRAM.read_text(), PROGRAM, "exec"), module.__dict__)
-    return module
 
 
 def pod(node_id: int, pool: str) -> str:

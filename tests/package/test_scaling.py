@@ -22,8 +22,8 @@ from local_cluster.polling import wait_until
 from tests.command_lines import is_command
 from tests.package import strimzi
 from tests.package.bare_environment import ROOT
-from tests.package.scaling import ApiServer, api_environment, api_server, program, stateful_set
-from tests.package.stand_in import FOR_EVER
+from tests.package.scaling import PROGRAM, ApiServer, api_environment, api_server, stateful_set
+from tests.package.stand_in import FOR_EVER, program
 
 CONFIGURE = ROOT / "deploy" / "helm" / "files" / "configure.sh"
 PATIENCE_S = 60
@@ -33,7 +33,7 @@ class Beside:
     """The program in pod kafka-az1-2, whose `remote-wal` is a script that writes what it is asked for."""
 
     def __init__(self, directory: Path, api: ApiServer, **environment: str) -> None:
-        self.module = program()
+        self.module = program(PROGRAM)
         self.asked = directory / "asked"
         self.module.__dict__["PROGRAM"] = str(directory / "remote-wal")
         self.module.__dict__["_RETRY_S"] = 0.01
@@ -218,7 +218,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(beside: Beside, monkeypatch: 
 
     monkeypatch.setattr(sys, "stderr", Full())
     beside.module.say("draining")
-    strimzi.program().say("starting")
+    program(strimzi.PROGRAM).say("starting")
 
 
 # Joining.

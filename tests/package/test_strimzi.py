@@ -22,8 +22,8 @@ from doctor.host_checks import listener_fault
 from local_cluster.polling import wait_until
 from local_cluster.security.authority import Authority
 from tests.package.bare_environment import ROOT
-from tests.package.stand_in import FOR_EVER
-from tests.package.strimzi import PROGRAM, SERVICE, STRIMZI, generated, pod, program
+from tests.package.stand_in import FOR_EVER, program
+from tests.package.strimzi import PROGRAM, SERVICE, STRIMZI, generated, pod
 from tests.package.test_containers import HADOLINT
 
 COMPARED_NOT = {"advertised.listeners", "broker.id", "broker.rack"}
@@ -49,7 +49,7 @@ def prepared(directory: Path, text: str) -> tuple[bool, str]:
     """Whether an agent is started, and what became of the file."""
     file = directory / "strimzi.properties"
     file.write_text(text, encoding="iso-8859-1")
-    is_started = program().prepare(file)
+    is_started = program(PROGRAM).prepare(file)
     return is_started, file.read_text(encoding="iso-8859-1")
 
 
@@ -183,7 +183,7 @@ def run_pair(
 ) -> int:
     """Run both until the lines that they write fulfil the condition, then end the pair as a container's end does."""
 
-    module = program()
+    module = program(PROGRAM)
     module.__dict__.update(_SETTLED_S=0, _SILENCE_S=silence_s, _READY_S=ready_s)
     told.touch()
 
@@ -257,7 +257,7 @@ def test_the_agent_ends_with_its_broker(end: str, code: int, tmp_path: Path) -> 
 
 
 def test_a_broker_without_an_agent_is_the_original_script(tmp_path: Path) -> None:
-    module, ran = program(), []
+    module, ran = program(PROGRAM), []
     module.__dict__["os"] = type("os", (), {"execv": staticmethod(lambda *command: ran.append(command))})
     module.main([str(tmp_path / "missing.properties")])
     stock = PROGRAM.with_name("kafka-server-start.stock.sh")

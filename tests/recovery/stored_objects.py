@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.states import STARTED
 from plugin.segment_metadata import (
     UNKNOWN_POSITION,
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
-    RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
@@ -26,15 +26,7 @@ class ObjectsInMemory(MemoryStorage):
 
     def upload(self, sequence: int, *records: Records, broker_id: int = 1) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         """An object; each batch holds one record. Its time is its sequence."""
-        entries = tuple(
-            RemoteLogSegmentMetadataEntry(
-                partition, epoch, first, first + data.count(MARK) - 1, UNKNOWN_POSITION, UNKNOWN_POSITION, 0
-            )
-            for partition, epoch, first, data in records
-        )
-        metadata = RemoteWalCombinedLogSegmentMetadata(
-            CombinedSegmentId(broker_id, 1, sequence), entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, sequence
-        )
+        metadata = started(CombinedSegmentId(broker_id, 1, sequence), *records)
         return ask(self.copy_log_segment_data(metadata, [data for _, _, _, data in records]))
 
     def damage(self, sequence: int, position: int = 200, broker_id: int = 1) -> None:
@@ -54,6 +46,17 @@ class ObjectsInMemory(MemoryStorage):
 
 
 MARK = b"a record's payload"
+
+
+def started(segment_id: CombinedSegmentId, *parts: Records) -> RemoteWalCombinedLogSegmentMetadata:
+    """The metadata of an object before it is stored. Its time is its sequence."""
+    entries = tuple(
+        RemoteLogSegmentMetadataEntry(
+            partition, epoch, first, first + data.count(MARK) - 1, UNKNOWN_POSITION, UNKNOWN_POSITION, 0
+        )
+        for partition, epoch, first, data in parts
+    )
+    return RemoteWalCombinedLogSegmentMetadata(segment_id, entries, STARTED, segment_id.sequence)
 
 
 def records(

@@ -17,11 +17,7 @@ from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import (
-    UNKNOWN_POSITION,
     CombinedSegmentId,
-    RemoteLogSegmentMetadataEntry,
-    RemoteLogSegmentState,
-    RemoteWalCombinedLogSegmentMetadata,
 )
 from plugin.store_loop import ask
 from plugin.wrappers.adopting_storage import AdoptingStorage
@@ -29,7 +25,7 @@ from recovery.logs.log_plan import PlanRules
 from recovery.logs.run_reader import ReadExtent, RunReader
 from recovery.metadata.inventory import Inventory, from_metadata, from_objects
 from tests.kafka_log.batches import batch
-from tests.recovery.stored_objects import Records, records
+from tests.recovery.stored_objects import Records, records, started
 
 ORDERS, CLICKS = (TopicIdPartition(TopicId(name.ljust(16)), 0) for name in (b"orders", b"clicks"))
 SOURCE = BatchSource(RouterObjectId(9, 1, 5, 0), b"")
@@ -62,16 +58,7 @@ def by_a_gateway(storage: RemoteWalStorageManager, of: Records) -> AdoptedRecord
 
 def upload(storage: RemoteWalStorageManager, sequence: int, *parts: Records, adopts: bool = False) -> PublishedSegment:
     """Its metadata, as it would be published. Of the first part a batch is named, where it `adopts`."""
-    entries = tuple(
-        RemoteLogSegmentMetadataEntry(
-            partition, epoch, first, first + data.count(b"payload") - 1, UNKNOWN_POSITION, UNKNOWN_POSITION, 0
-        )
-        for partition, epoch, first, data in parts
-    )
-    segment_id = CombinedSegmentId(1, 1, sequence)
-    metadata = RemoteWalCombinedLogSegmentMetadata(
-        segment_id, entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, sequence
-    )
+    metadata = started(CombinedSegmentId(1, 1, sequence), *parts)
     stored = [by_a_gateway(storage, parts[0]) if adopts else parts[0][3], *(data for _, _, _, data in parts[1:])]
     update = ask(storage.copy_log_segment_data(metadata, stored))
     told = replace(

@@ -25,7 +25,6 @@ from plugin.format.entry_column_batches import LogFilter
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import (
-    UNKNOWN_POSITION,
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
@@ -34,7 +33,7 @@ from plugin.segment_metadata import (
 from plugin.store_loop import ask
 from recovery.logs.log_plan import EpochStart, Gap, PlanRules
 from recovery.metadata.inventory import Inventory, from_metadata, from_objects
-from tests.recovery.stored_objects import Records, records
+from tests.recovery.stored_objects import Records, records, started
 from tests.rlm.archive_rig import MemoryArchive
 
 ORDERS, CLICKS = (TopicIdPartition(TopicId(name.ljust(16)), 0) for name in (b"orders", b"clicks"))
@@ -60,16 +59,8 @@ class Leader:
         """The object's metadata, as it would be published."""
         self._sequence += 1
         segment_id = CombinedSegmentId(self._broker_id, 1, self._sequence)
-        entries = tuple(
-            RemoteLogSegmentMetadataEntry(
-                partition, epoch, first, first + data.count(b"payload") - 1, UNKNOWN_POSITION, UNKNOWN_POSITION, 0
-            )
-            for partition, epoch, first, data in parts
-        )
-        started = RemoteWalCombinedLogSegmentMetadata(
-            segment_id, entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, self._sequence
-        )
-        update = ask(self._storage.copy_log_segment_data(started, [data for _, _, _, data in parts]))
+        records_of_parts = [data for _, _, _, data in parts]
+        update = ask(self._storage.copy_log_segment_data(started(segment_id, *parts), records_of_parts))
         return RemoteWalCombinedLogSegmentMetadata(
             segment_id, update.entries, FINISHED, self._sequence, update.size_bytes, update.custom_metadata
         )

@@ -24,8 +24,8 @@ from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.fetch_frames import VERSIONS, request, requests
 from tests.replication.frame_fuzz import fuzz
+from tests.replication.frame_steps import Looked, many
 from tests.replication.replicas_of_frames import replica, replica_for_kafka
-from tests.replication.test_costly_requests import Looked
 from tests.replication.test_peer_handlers import agents_under_tls
 from tests.replication.test_peer_tls import on_both_event_loops
 from tests.replication.two_agents import Agents, Follower
@@ -150,10 +150,6 @@ def fetch(topics: bytes, forgotten: bytes = b"\1", tags: tuple[bytes, ...] = (),
     header = struct.pack(">hhih", 1, 17, 7, 1) + b"x\0" + struct.pack(">iiibii", 500, 1, MIB, 0, 0, 0)
     told = encode_unsigned_varint(len(tags) + 1) + state(replica_id, 13) + b"".join(tags)
     return header + topics + forgotten + b"\1" + told
-
-
-def many(count: int, item: bytes) -> bytes:
-    return encode_unsigned_varint(count + 1) + item * count
 
 
 def many_tagged_partitions(count: int, replica_id: int) -> bytes:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from kafka.protocol.producer import ProduceResponse
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.held_responses import HELD_SHARE, MAX_RESPONSES, HeldResponses, ProduceRefusedError
@@ -15,7 +15,7 @@ from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from replication.wire.kafka_frame import MalformedFrameError
 from rlm.write_path.assignment import Assignment
-from tests.gateway.produce.produce_frames import TOPIC_ID, encode
+from tests.gateway.produce.produce_frames import TIMEOUT_MS, TOPIC_ID, produce, produced
 from tests.kafka_log.batches import batch
 
 VERSIONS = (3, 5, 7, 8, 9, 10, 12, 13)
@@ -24,7 +24,6 @@ OTHER_ID = TopicId(bytes(range(2, 18)))
 IDS = {TOPIC: TOPIC_ID, OTHER: OTHER_ID}
 NAMES = {id_: name for name, id_ in IDS.items()}
 DURABLE = SettingsTable({TOPIC: TopicSettings(True, durable=True)})
-TIMEOUT_MS = 30_000
 LATE_S = TIMEOUT_MS / 1000 * HELD_SHARE
 NO_ERROR, NOT_LEADER, TIMED_OUT, TOO_LARGE, POLICY_VIOLATION, DUPLICATE = 0, 6, 7, 10, 44, 46
 LOG = TopicIdPartition(TOPIC_ID, 0)
@@ -88,24 +87,14 @@ class Rig:
     def request(
         self, number: int, *topics: str, records: int = 5, acks: int = 1, transactional_id: str | None = None
     ) -> bytes:
-        produced = [
-            ProduceRequest.TopicProduceData(
-                name=name,
-                topic_id=uuid.UUID(bytes=IDS[name]),
-                partition_data=[
-                    ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=batch(0, records, -1, b"r"))
-                ],
-            )
-            for name in topics or (TOPIC,)
-        ]
-        message = ProduceRequest(
-            transactional_id=transactional_id,
-            acks=acks,
-            timeout_ms=TIMEOUT_MS,
-            topic_data=produced,
+        return produce(
+            {0: batch(0, records, -1, b"r")},
             version=self.version,
+            correlation_id=number,
+            acks=acks,
+            transactional_id=transactional_id,
+            topics={name: IDS[name] for name in topics or (TOPIC,)},
         )
-        return encode(message, number, "producer")
 
     def answer(self, number: int, *outcomes: tuple[str, int, int], now_s: float = 0.0) -> bytes:
         """Topic, error and base offset of each."""
@@ -114,28 +103,8 @@ class Rig:
         return frame
 
     def made(self, number: int, *outcomes: tuple[str, int, int]) -> bytes:
-        kind = ProduceResponse.TopicProduceResponse
-        responses = [
-            kind(
-                name=name,
-                topic_id=uuid.UUID(bytes=IDS[name]),
-                partition_responses=[
-                    kind.PartitionProduceResponse(
-                        index=0,
-                        error_code=error,
-                        base_offset=base_offset,
-                        log_append_time_ms=-1,
-                        log_start_offset=0,
-                        record_errors=[],
-                        error_message=None,
-                    )
-                ],
-            )
-            for name, error, base_offset in outcomes
-        ]
-        message = ProduceResponse(responses=responses, throttle_time_ms=0, version=self.version)
-        message.with_header(correlation_id=number)
-        return bytes(message.encode(header=True))
+        each = [(name, IDS[name], [(error, base_offset)]) for name, error, base_offset in outcomes]
+        return produced(each, version=self.version, correlation_id=number)
 
     def ready(self, now_s: float = 0.0) -> bytes | None:
         found = self.answers.ready(now_s)

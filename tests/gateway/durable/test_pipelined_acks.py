@@ -1,7 +1,6 @@
 """acks=all that goes on as acks=1, before a model of a leader."""
 
 import struct
-import uuid
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from kafka.protocol.producer import ProduceRequest
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.held_responses import HELD_SHARE, HeldResponses
@@ -22,14 +21,13 @@ from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import TopicSettings
 from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
 from replication.wire.kafka_frame import MalformedFrameError
-from tests.gateway.produce.produce_frames import TOPIC_ID, encode
+from tests.gateway.produce.produce_frames import TIMEOUT_MS, TOPIC_ID, encode, produce, produced
 from tests.kafka_log.batches import batch
 
 TOPIC = "topic"
 DURABLE = SettingsTable({TOPIC: TopicSettings(True, durable=True)})
 OTHER_ID = TopicId(bytes(range(2, 18)))
 LOG = TopicIdPartition(TOPIC_ID, 0)
-TIMEOUT_MS = 30_000
 VERSIONS = (3, 8, 9, 12, 13)
 NO_ERROR, NOT_LEADER, TIMED_OUT, TOO_LARGE, NOT_AUTHORIZED, TOO_FEW, DUPLICATE = 0, 6, 7, 10, 29, 19, 46
 FENCED, UNKNOWN_EPOCH, NOT_AVAILABLE, UNKNOWN_TOPIC = 74, 75, 78, 3
@@ -159,31 +157,18 @@ class Rig:
         return int(ProduceRequest.decode(b"".join(frames), version=self.version, header=True).acks)
 
     def request(self, number: int, records: int, acks: int, size: int, partitions: Sequence[int] = (0,)) -> bytes:
-        kind, sent = ProduceRequest.TopicProduceData, batch(0, records, -1, b"r" * size)
-        parts = [kind.PartitionProduceData(index=one, records=sent) for one in partitions]
-        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_data=parts)
-        message = ProduceRequest(
-            transactional_id=None, acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[topic], version=self.version
-        )
-        return encode(message, number, "producer")
+        by_partition = dict.fromkeys(partitions, batch(0, records, -1, b"r" * size))
+        return produce(by_partition, version=self.version, correlation_id=number, acks=acks)
 
     def append(
         self, number: int, base_offset: int, error: int = NO_ERROR, throttle_ms: int = 0, errors: Sequence[int] = ()
     ) -> None:
         """The broker answers a request; `errors` are those of the partitions behind the first one."""
-        kind = ProduceResponse.TopicProduceResponse
-        parts = [
-            kind.PartitionProduceResponse(
-                index=index, error_code=one, base_offset=base_offset if one == NO_ERROR else -1, log_append_time_ms=-1,
-                log_start_offset=0, record_errors=[], error_message=None,
-            )
-            for index, one in enumerate((error, *errors))
-        ]  # fmt: skip
-        topic = kind(name=TOPIC, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_responses=parts)
-        message = ProduceResponse(responses=[topic], throttle_time_ms=throttle_ms, version=self.version)
-        message.with_header(correlation_id=number)
+        parts = [(one, base_offset if one == NO_ERROR else -1) for one in (error, *errors)]
+        outcomes = [(TOPIC, TOPIC_ID, parts)]
+        frame = produced(outcomes, version=self.version, correlation_id=number, throttle_ms=throttle_ms)
         assert self.unread.popleft() == number
-        self.answers.answered(bytes(message.encode(header=True)), self.now_s)
+        self.answers.answered(frame, self.now_s)
         self._answer_questions()
 
     def ask(self, passed_s: float = 1e-3) -> int:

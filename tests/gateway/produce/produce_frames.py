@@ -1,17 +1,19 @@
 """Produce frames made by kafka-python's codec, which knows nothing of our scanner, and strategies for more."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
-from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from kafka_log.topic_partition import TopicId
 from tests.kafka_log.batches import batch
 
 VERSIONS = (9, 10, 11, 12, 13)
 TOPIC_ID = TopicId(bytes(range(1, 17)))
+TOPICS = {"topic": TOPIC_ID}
+TIMEOUT_MS = 30_000
 Topic = ProduceRequest.TopicProduceData
 PartitionData = Topic.PartitionProduceData
 
@@ -29,14 +31,49 @@ def produce(
     acks: int = -1,
     client_id: str | None = "producer-1",
     transactional_id: str | None = None,
+    topics: Mapping[str, TopicId] = TOPICS,
 ) -> bytes:
-    """A request for one topic: records by partition."""
+    """A request for each topic's partitions: records by partition."""
     partitions = [PartitionData(index=number, records=raw) for number, raw in by_partition.items()]
-    topic = Topic(name="topic", topic_id=uuid.UUID(bytes=TOPIC_ID), partition_data=partitions)
     message = ProduceRequest(
-        transactional_id=transactional_id, acks=acks, timeout_ms=30_000, topic_data=[topic], version=version
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=TIMEOUT_MS,
+        topic_data=[
+            Topic(name=name, topic_id=uuid.UUID(bytes=topic_id), partition_data=partitions)
+            for name, topic_id in topics.items()
+        ],
+        version=version,
     )
     return encode(message, correlation_id, client_id)
+
+
+def produced(
+    outcomes: Iterable[tuple[str, TopicId, Iterable[tuple[int, int]]]],
+    *,
+    version: int,
+    correlation_id: int,
+    throttle_ms: int = 0,
+) -> bytes:
+    """A response: of each topic, error and base offset by partition."""
+    kind = ProduceResponse.TopicProduceResponse
+    responses = [
+        kind(
+            name=name,
+            topic_id=uuid.UUID(bytes=topic_id),
+            partition_responses=[
+                kind.PartitionProduceResponse(
+                    index=index, error_code=error, base_offset=base_offset, log_append_time_ms=-1,
+                    log_start_offset=0, record_errors=[], error_message=None,
+                )
+                for index, (error, base_offset) in enumerate(of_partitions)
+            ],
+        )
+        for name, topic_id, of_partitions in outcomes
+    ]  # fmt: skip
+    message = ProduceResponse(responses=responses, throttle_time_ms=throttle_ms, version=version)
+    message.with_header(correlation_id=correlation_id)
+    return bytes(message.encode(header=True))
 
 
 def encode(message: Any, correlation_id: int, client_id: str | None) -> bytes:
