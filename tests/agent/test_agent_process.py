@@ -150,8 +150,7 @@ async def test_an_agent_that_stands_still_ends_with_the_stacks_of_its_threads_in
     properties = write_properties(tmp_path, await broker.start(), remote_wal_agent_watchdog_timeout_ms="1000")
     async with agent_process(properties, before=BLOCKED.format(how=how)) as agent:
         assert await agent.exit_code() == 1
-        assert "agent_started" in agent.log
-        assert "Timeout (0:00:01)!" in agent.log
+        assert "Timeout (0:00:01)!" in agent.log  # before the log's thread could write on a busy machine, or after
         assert "most recent call first" in agent.log
         assert where in agent.log
 

@@ -74,17 +74,15 @@ def test_runs_in_two_objects_or_with_something_between_become_two_links() -> Non
     ]
 
 
-def test_a_stale_leaders_object_is_never_linked() -> None:
-    """The same offset, length and payload, stored in an older epoch: another batch."""
+@pytest.mark.parametrize(
+    ("stored", "kept"), [((3, b"same"), (4, b"same")), ((4, b"lost!"), (4, b"kept!"))], ids=["epoch", "payload"]
+)
+def test_a_stale_leaders_object_is_never_linked(stored: tuple[int, bytes], kept: tuple[int, bytes]) -> None:
+    """At the same offset and of the same length, but of an older epoch or with another payload: another batch."""
     rig = Rig(FakeLed(expected=False))
-    store(rig.index, partition(0), batch(5, 2, leader_epoch=3, payload=b"same"), SEGMENT)
-    assert rig.plan({0: batch(5, 2, leader_epoch=4, payload=b"same")}) is None
-
-
-def test_a_batch_with_another_payload_at_the_same_offset_and_epoch_is_never_linked() -> None:
-    rig = Rig(FakeLed(expected=False))
-    store(rig.index, partition(0), batch(5, 2, payload=b"lost!"), SEGMENT)
-    assert rig.plan({0: batch(5, 2, payload=b"kept!")}) is None
+    in_object, in_log = (batch(5, 2, leader_epoch=epoch, payload=payload) for epoch, payload in (stored, kept))
+    store(rig.index, partition(0), in_object, SEGMENT)
+    assert rig.plan({0: in_log}) is None
 
 
 def test_another_partitions_or_topics_object_is_never_linked() -> None:
@@ -92,21 +90,6 @@ def test_another_partitions_or_topics_object_is_never_linked() -> None:
     store(rig.index, partition(1), raw, SEGMENT)
     store(rig.index, TopicIdPartition(TopicId(b"another topic id"), 0), raw, SEGMENT)
     assert rig.plan({0: raw}) is None
-
-
-def test_a_response_waits_for_its_upload_and_goes_out_as_soon_as_it_is_stored() -> None:
-    rig, raw = Rig(), batch(0, 3)
-    assert rig.plan({0: raw}, 10.0) == WaitForUploads(10.5, (partition(0),))
-    assert rig.planner.decide(10.4) == WaitForUploads(10.5, (partition(0),))
-    store(rig.index, partition(0), raw, SEGMENT)
-    assert len(links_of(rig.planner.decide(10.45))) == 1
-
-
-def test_when_the_patience_has_run_out_the_bytes_go_inline_and_the_next_wait_anew() -> None:
-    rig = Rig()
-    assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
-    assert rig.planner.decide(10.5) is None
-    assert rig.plan({0: batch(1)}, 10.6) == WaitForUploads(11.1, (partition(0),))
 
 
 @given(st.floats(0.0, 1e7), st.floats(0.001, 2.0))
@@ -159,12 +142,6 @@ def test_a_wait_that_is_interrupted_does_not_begin_anew_in_the_same_response() -
     assert rig.planner.decide(10.5) is None
 
 
-def test_nothing_is_waited_for_where_no_upload_is_expected_or_inline_is_cheaper() -> None:
-    assert Rig(FakeLed(expected=False)).plan({0: batch(0)}) is None
-    assert Rig(FakeLed(mode=LinkMode.INLINE)).plan({0: batch(0)}) is None
-    assert Rig(FakeLed(mode=LinkMode.OFF)).plan({0: batch(0)}) is None
-
-
 @pytest.mark.parametrize("mode", [LinkMode.INLINE, LinkMode.OFF])
 def test_what_goes_inline_never_waits_for_the_links_of_others(mode: LinkMode) -> None:
     rig, waits, inline = Rig(), batch(0, 3), batch(7)
@@ -181,11 +158,14 @@ def test_what_goes_inline_never_waits_for_the_links_of_others(mode: LinkMode) ->
     assert rig.plan({0: batch(3)}, 12.0) == WaitForUploads(12.5, (partition(0),)), "nothing went inline lately"
 
 
-def test_it_stops_waiting_when_the_upload_is_not_expected_any_more() -> None:
+@pytest.mark.parametrize(("what", "now"), [("expected", False), ("mode", LinkMode.OFF)], ids=["upload", "links"])
+def test_it_stops_waiting_at_once_when_the_upload_is_not_expected_any_more_or_links_pause(
+    what: str, now: object
+) -> None:
     rig = Rig()
     assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
-    rig.led.expected = False
-    assert rig.planner.decide(10.1) is None
+    setattr(rig.led, what, now)
+    assert rig.planner.decide(10.01) is None
 
 
 def test_a_single_batch_that_is_cut_off_passes_through() -> None:
@@ -305,10 +285,3 @@ def _leading(log: list[bytes], state: list[str]) -> bytes:
             break
         run += raw
     return run
-
-
-def test_a_response_that_waits_goes_inline_at_once_when_links_are_paused() -> None:
-    rig = Rig()
-    assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
-    rig.led.mode = LinkMode.OFF
-    assert rig.planner.decide(10.01) is None

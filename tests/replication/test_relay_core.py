@@ -114,14 +114,6 @@ def test_what_is_stored_goes_linked_and_what_is_not_waits_for_its_upload() -> No
     assert rig.led.wanted == [partition(0)]
 
 
-def test_after_the_longest_wait_the_bytes_go_inline() -> None:
-    rig = Rig()
-    rig.asked()
-    assert isinstance(rig.answered(), WaitForUploads)
-    assert rig.core.look_again(rig.now_s + WAIT_MAX_S) == INLINE
-    assert rig.faults("link_wait_timeout") == 1
-
-
 @pytest.mark.parametrize("capabilities", [None, PeerCapabilities.NONE])
 def test_who_did_not_say_that_it_understands_links_gets_none(capabilities: PeerCapabilities | None) -> None:
     rig = Rig(capabilities)
@@ -129,15 +121,6 @@ def test_who_did_not_say_that_it_understands_links_gets_none(capabilities: PeerC
     rig.asked()
     assert rig.answered() == INLINE
     assert rig.core.uploaded(uploaded(0)) == []
-
-
-def test_a_response_is_linked_only_when_it_is_the_only_one_under_way() -> None:
-    rig = Rig()
-    rig.stored()
-    rig.asked(7)
-    rig.asked(8)
-    assert rig.answered() == INLINE
-    is_linked(rig.answered(response({0: RAW}, correlation_id=8)))
 
 
 def test_a_request_that_comes_while_a_response_waits_has_it_sent_inline() -> None:
@@ -433,6 +416,7 @@ def test_every_inline_byte_has_a_reason() -> None:
     rig.answered()
     rig.core.look_again(rig.now_s + WAIT_MAX_S)
     assert reasons(rig) == {"wait_timeout": size}
+    assert rig.faults("link_wait_timeout") == 1
     rig.led.expected = False
     rig.asked()
     rig.answered()

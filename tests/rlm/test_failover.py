@@ -114,37 +114,6 @@ def test_a_record_that_could_not_be_published_is_planned_again() -> None:
     assert planner.plan(PARTITION, epochs, 0, led_by(B1, B2)) == [update]
 
 
-def test_what_a_stale_leader_uploads_after_the_election_is_recognised_by_its_epoch() -> None:
-    store = RemoteWalMetadataStore()
-    planner, epochs = FailoverPlanner(B2, store), LeaderEpochs([(0, 0), (1, 6)])
-    assert planner.plan(PARTITION, epochs, 0, led_by(B1, B2)) == []
-    uploaded(store, B2, 0, (PARTITION, 1, 6, 20))
-    stale = uploaded(store, B1, 9, (PARTITION, 0, 6, 12))
-    assert dead(planner.plan(PARTITION, epochs, 1, led_by(B1, B2))) == [(stale, 6, 12)]
-
-
-def test_an_election_that_cuts_deeper_moves_the_end_of_what_was_dead_already() -> None:
-    store = RemoteWalMetadataStore()
-    whole = uploaded(store, B1, 0, (PARTITION, 0, 0, 10))
-    [update] = FailoverPlanner(B2, store).plan(PARTITION, LeaderEpochs([(0, 0), (1, 6)]), 0, led_by(B1, B2))
-    store.apply(update)
-    deeper = FailoverPlanner(B3, store)
-    assert dead(deeper.plan(PARTITION, LeaderEpochs([(0, 0), (2, 3)]), 0, led_by(B1, B2, B3))) == [(whole, 3, 10)]
-
-
-def test_after_an_unclean_election_a_log_that_was_declared_dead_is_uploaded_anew() -> None:
-    store = RemoteWalMetadataStore()
-    uploaded(store, B1, 0, (PARTITION, 0, 0, 10))
-    [update] = FailoverPlanner(B2, store).plan(PARTITION, LeaderEpochs([(0, 0), (1, 6)]), 0, led_by(B1, B2))
-    store.apply(update)
-    back = LeaderEpochs([(0, 0), (2, 11)])  # B1's log, elected uncleanly
-    assert FailoverPlanner(B1, store).plan(PARTITION, back, 0, led_by(B1, B2, B1)) == []
-    assert store.stored_ranges(PARTITION, back) == [(0, 6)]
-    again = uploaded(store, B1, 1, (PARTITION, 0, 6, 10))
-    assert FailoverPlanner(B1, store).plan(PARTITION, back, 0, led_by(B1, B2, B1)) == []
-    assert [view.combined_segment_id for view in store.entries_covering(PARTITION, 8, back)] == [again]
-
-
 @dataclass
 class Model:
     """Every replica's log as a list of the epochs of its records."""
