@@ -138,7 +138,7 @@ def size(
 
 
 def _save(generated: _Generated, storage: RemoteWalStorageManager) -> None:
-    image = with_archive(StoreImage({0: len(generated)}, (), (), (), generated), ArchiveStore())
+    image = with_archive(StoreImage({0: len(generated)}, segments=generated), ArchiveStore())
     SnapshotKeeper(blobs_of(storage, "put", "-"), "perf", 1, 1).save(image, _INCARNATION)
 
 

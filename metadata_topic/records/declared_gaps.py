@@ -13,9 +13,8 @@ Not thread-safe.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
@@ -62,8 +61,7 @@ class GapReason(IntEnum):
         return self.is_loss or self in (GapReason.NOT_WANTED, GapReason.COMPACTED)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DeclaredGap:
+class DeclaredGap(NamedTuple):
     """Offsets [from_offset, to_offset) of a log that object storage does not have; empty if both are equal."""
 
     topic_id_partition: TopicIdPartition

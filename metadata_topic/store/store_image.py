@@ -1,8 +1,10 @@
-"""A store's whole content as plain values: what a snapshot is written from and read into."""
+"""A store's whole content as plain values, which are JSON in snapshots and in the store's file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Final, NamedTuple, Protocol
+
+from pydantic import ConfigDict, Field, SkipValidation
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
@@ -12,9 +14,10 @@ from metadata_topic.store.fencing import PlacedRegistration
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.segment_metadata import CombinedSegmentId
 
+JSON_CONFIG: Final = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex", arbitrary_types_allowed=True)
 
-@dataclass(frozen=True, slots=True)
-class WriterImage:
+
+class WriterImage(NamedTuple):
     """The sequences of one incarnation's objects that are deleted or refused, as half-open intervals."""
 
     broker_id: int
@@ -23,8 +26,7 @@ class WriterImage:
     fenced: Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class DeadTail:
+class DeadTail(NamedTuple):
     """The dead end of an entry in an object: all of its records from `first_offset` on."""
 
     combined_segment_id: CombinedSegmentId
@@ -47,10 +49,10 @@ class StoreImage:
 
     progress: dict[int, int]
     """Partition of the metadata topic to the offset that is to be read next."""
-    writers: Sequence[WriterImage]
-    registrations: Sequence[PlacedRegistration]
-    dead: Sequence[DeadTail]
-    segments: Segments
+    writers: Sequence[WriterImage] = ()
+    registrations: Sequence[PlacedRegistration] = ()
+    dead: Sequence[DeadTail] = ()
+    segments: Annotated[SkipValidation[Segments], Field(exclude=True)] = ()
     """All that are not deleted."""
     topic_id: TopicId | None = None
     """The id of the topic that was read; None: not known."""
@@ -64,5 +66,5 @@ class StoreImage:
     gaps: Sequence[DeclaredGap] = ()
     ends: Sequence[DeclaredEnd] = ()
     """Where epochs end, as leaders declared it."""
-    extras: Mapping[str, bytes] = field(default_factory=dict)
+    extras: Annotated[Mapping[str, bytes], Field(exclude=True)] = field(default_factory=dict)
     """What other readers of the same records know at the same point, by a name of their own."""

@@ -6,9 +6,11 @@ Not thread-safe: the store calls it under its lock.
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, DeclaredGaps, GapReason
@@ -32,15 +34,15 @@ from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
 from metadata_topic.store.run_index import RunIndex
 from metadata_topic.store.segment_table import Segment, SegmentTable
 from metadata_topic.store.sequence_set import SequenceSet
-from metadata_topic.store.snapshots.snapshot import image_of, state_fields
-from metadata_topic.store.store_image import DeadTail, Segments, StoreImage, WriterImage
+from metadata_topic.store.store_image import JSON_CONFIG, DeadTail, Segments, StoreImage, WriterImage
 from plugin.format import entry_columns
 from plugin.format.adoption_note import split_note
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 
-_KEY_FIELDS: Final = {"writers": 2, "registrations": 0, "dead": 1, "released": 3, "log_starts": 3, "gaps": 2, "ends": 2}
+_KEY_FIELDS: Final = {"writers": 2, "registrations": 0, "dead": 1, "released": 2, "log_starts": 2, "gaps": 1, "ends": 1}
 """By kind of fact, how many of the first fields of an image's row make the key."""
+_FACTS_JSON: Final = TypeAdapter(tuple[StoreImage], config=JSON_CONFIG)
 _PENDING_MAX: Final = 500
 
 
@@ -153,28 +155,21 @@ class StoreState:
             writers=[self._writer_image(key) for key in touched["writers"]],
             registrations=self.registrations.placed() if touched["registrations"] else (),
             dead=dead,
-            segments=(),
             released=self._released.take_changed(),
             log_starts=self.log_starts.take_changed(),
             gaps=gaps,
             ends=[end for partition in touched["ends"] for end in self._ends.of(partition)],
         )
-        fields = state_fields(changed)
+        [fields] = _FACTS_JSON.dump_python((changed,), mode="json")
         for kind, count in _KEY_FIELDS.items():
-            rows: dict[str, list[Any]] = {key: [] for key in self._keys_of(kind, touched[kind])}
+            keys = touched[kind] if kind in ("gaps", "dead") else ()
+            rows: dict[str, list[Any]] = {json.dumps([to_jsonable_python(key, bytes_mode="hex")]): [] for key in keys}
             for row in fields[kind]:
                 rows.setdefault(json.dumps(row[:count]) if count else "", []).append(row)
             for key, held in rows.items():
                 yield kind, key, json.dumps(held) if held else None
         if touched["dead"]:
-            untold = state_fields(replace(changed, dead=self.dead_tails.list_unpublished()))["dead"]
-            yield "untold", "", json.dumps(untold)
-
-    def _keys_of(self, kind: str, touched: Iterable[Any]) -> Iterator[str]:
-        if kind == "gaps":
-            yield from (json.dumps([topic_id.hex(), partition]) for topic_id, partition in touched)
-        elif kind == "dead":
-            yield from (json.dumps([list(segment_id)]) for segment_id in touched)
+            yield "untold", "", json.dumps(to_jsonable_python(self.dead_tails.list_unpublished(), bytes_mode="hex"))
 
     def _load(self) -> dict[str, dict[str, str]]:
         """Load what the file holds, if it is whole, else clear it. Returns other parts' facts, by kind and key."""
@@ -192,10 +187,13 @@ class StoreState:
         progress = found.pop("progress")[""]
         fields = {kind: [row for value in found.pop(kind, {}).values() for row in json.loads(value)]
                   for kind in (*_KEY_FIELDS, "untold")}  # fmt: skip
-        image = image_of({"progress": json.loads(progress), **fields})
+        untold = fields.pop("untold")
+        facts = {**fields, "progress": dict(json.loads(progress))}
+        [image] = _FACTS_JSON.validate_json(json.dumps([facts]))
+        [earlier] = _FACTS_JSON.validate_json(json.dumps([{"progress": {}, "dead": untold}]))
         self._take_small(image)
         self.progress = dict(image.progress)
-        for tail in image_of({"progress": (), **dict.fromkeys(_KEY_FIELDS, ()), "dead": fields["untold"]}).dead:
+        for tail in earlier.dead:
             self.dead_tails.mark_unpublished(tail)
         self._touched = {kind: set() for kind in _KEY_FIELDS}
         self._released.take_changed(), self.log_starts.take_changed()

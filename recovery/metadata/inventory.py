@@ -175,7 +175,7 @@ def from_objects(
 
     Raises RemoteStorageError when the store fails.
     """
-    image = snapshot.image or StoreImage({}, (), (), (), ())
+    image = snapshot.image or StoreImage({})
     ends = EpochEnds(image.ends, image.released)
     inventory = Inventory(wanted, known_starts=ends.starts(), doubts=(snapshot.doubt,) if snapshot.doubt else ())
     _add_declared(inventory, image)

@@ -9,7 +9,6 @@ Belongs to the event loop.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -264,4 +263,4 @@ class LedGaps:
             for gap in lost:
                 begin, end = max(gap.from_offset, released), gap.end_in(chain)
                 if begin < end:
-                    yield status, replace(gap, from_offset=begin, to_offset=end)
+                    yield status, gap._replace(from_offset=begin, to_offset=end)

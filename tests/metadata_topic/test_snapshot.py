@@ -5,6 +5,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -69,7 +70,7 @@ def test_many_segments_are_in_chunks_of_bounded_size() -> None:
     assert read_snapshot(b"".join(chunks)).count_by_state() == store.count_by_state()
 
 
-def rewritten(snapshot: bytes, change: Callable[[dict[str, object]], object]) -> bytes:
+def rewritten(snapshot: bytes, change: Callable[[list[Any]], object]) -> bytes:
     """With other content in the state section, and right checksums."""
     _, _, stored_bytes, _ = struct.unpack_from("<BIII", snapshot, 10)
     state = json.loads(zlib.decompress(snapshot[23 : 23 + stored_bytes]))
@@ -86,13 +87,13 @@ def rewritten(snapshot: bytes, change: Callable[[dict[str, object]], object]) ->
     [
         (lambda raw: b"", "ends at byte 0"),
         (lambda raw: b"PK" + raw[2:], "does not begin as one"),
-        (lambda raw: raw[:8] + b"\x04\x00" + raw[10:], "format version 4"),
+        (lambda raw: raw[:8] + b"\x05\x00" + raw[10:], "format version 5"),
         (lambda raw: raw[:-13], "before its end section"),
         (lambda raw: raw[: len(raw) // 2], "checksum|before its end"),
-        (lambda raw: rewritten(raw, lambda state: state.update(cluster_id="other")), "of cluster 'other'"),
-        (lambda raw: rewritten(raw, lambda state: state.update(segments=1000)), "not 1000"),
-        (lambda raw: rewritten(raw, lambda state: state.pop("progress")), "makes no sense"),
-        (lambda raw: rewritten(raw, lambda state: state.update(dead=[[1]])), "makes no sense"),
+        (lambda raw: rewritten(raw, lambda state: state.__setitem__(0, "other")), "of cluster 'other'"),
+        (lambda raw: rewritten(raw, lambda state: state.__setitem__(1, 1000)), "not 1000"),
+        (lambda raw: rewritten(raw, lambda state: state[2].pop("progress")), "makes no sense"),
+        (lambda raw: rewritten(raw, lambda state: state[2].update(dead=[[1]])), "makes no sense"),
     ],
 )
 def test_another_one_a_newer_one_and_a_cut_one_are_refused(damage: Callable[[bytes], bytes], reason: str) -> None:

@@ -6,7 +6,7 @@ Theory. A snapshot is a stream of sections behind a head, little endian:
 size  field
 ====  =======================================================
 8     magic, "RWALSNAP"
-2     format version, 2
+2     format version
 per section:
 1     kind: 1 = state, 2 = segments, 3 = extra, 255 = end
 4     the content's size before compression
@@ -15,9 +15,8 @@ per section:
 n     the content, compressed with zlib
 ====  =======================================================
 
-- State, once and first: JSON with the cluster's id, the topic's id, the progress in it, the writers' deleted and
-  fenced numbers, registrations, dead tails, declared ends of epochs, released offsets, log starts, declared gaps, and
-  how many segments follow.
+- State, once and first: a JSON array of the cluster's id, how many segments follow, and the fields of `StoreImage`
+  but segments and extras; bytes as hex.
 - Segments, as often as needed: u32 count, then one array per field (see `_COLUMNS`), then the custom metadata
   one after the other, then the entry blocks.
 - Extra: what another reader of the same records knows: u16 length of its name, the name, its bytes.
@@ -31,13 +30,12 @@ All of it is checked before any of it is used. Its segments are decoded once mor
 by section, so that they need not be in memory all at once.
 """
 
-import json
 import os
 import struct
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -45,20 +43,16 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from kafka_log.crc32c import crc32c
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import SnapshotError
-from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
-from metadata_topic.store.declared_ends import DeclaredEnd
-from metadata_topic.store.fencing import PlacedRegistration, Source
-from metadata_topic.store.released_offsets import ReleasedUpTo
-from metadata_topic.store.store_image import DeadTail, Segments, StoreImage, WriterImage
+from metadata_topic.records.records import PublishedSegment
+from metadata_topic.store.store_image import JSON_CONFIG, Segments, StoreImage
 from plugin.format.entry_column_batches import PADDING_BYTES, Bools, LogFilter, are_laid_out
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 _MAGIC: Final = b"RWALSNAP"
 _HEAD: Final = struct.Struct("<8sH")
 _SECTION: Final = struct.Struct("<BII")
@@ -69,6 +63,7 @@ _SEGMENTS: Final = 2
 _EXTRA: Final = 3
 _END: Final = 255
 _NAME: Final = struct.Struct("<H")
+_STATE_JSON: Final = TypeAdapter(tuple[str, int, StoreImage], config=JSON_CONFIG)
 _COMPRESSION_LEVEL: Final = 1
 _SECTION_BYTES: Final = 4 * 1024 * 1024
 _SECTION_SEGMENTS: Final = 20_000
@@ -134,8 +129,7 @@ class SpooledSnapshot:
 def snapshot_chunks(image: StoreImage, cluster_id: str = "") -> Iterator[bytes]:
     """Yield a store's image as a snapshot, in chunks of at most some megabytes."""
     yield _HEAD.pack(_MAGIC, FORMAT_VERSION)
-    state = {"cluster_id": cluster_id, "segments": len(image.segments), **state_fields(image)}
-    yield _section(_STATE, json.dumps(state, separators=(",", ":")).encode())
+    yield _section(_STATE, _STATE_JSON.dump_json((cluster_id, len(image.segments), image)))
     for segments in _portions(image.segments):
         yield _section(_SEGMENTS, _encode_segments(segments))
     for name, content in image.extras.items():
@@ -212,9 +206,9 @@ def _read_image(snapshot: SnapshotSource, cluster_id: str) -> StoreImage:
     kind, content = next(sections)
     if kind != _STATE:
         raise _refused(f"its first section is of kind {kind}, not the state")
-    state = json.loads(content)
-    if state["cluster_id"] != cluster_id:
-        raise _refused(f"it is of cluster {state['cluster_id']!r}, this is {cluster_id!r}")
+    of_cluster, count, image = _STATE_JSON.validate_json(content)
+    if of_cluster != cluster_id:
+        raise _refused(f"it is of cluster {of_cluster!r}, this is {cluster_id!r}")
     segments = 0
     extras: dict[str, bytes] = {}
     for kind, content in sections:
@@ -228,9 +222,9 @@ def _read_image(snapshot: SnapshotSource, cluster_id: str) -> StoreImage:
             extras[content[_NAME.size : start].decode()] = content[start:]
         elif kind != _END:
             raise _refused(f"a section of kind {kind} is not known")
-    if segments != state["segments"]:
-        raise _refused(f"it holds {segments} segments, not {state['segments']}")
-    return replace(image_of(state, StoredSegments(snapshot, segments)), extras=extras)
+    if segments != count:
+        raise _refused(f"it holds {segments} segments, not {count}")
+    return replace(image, segments=StoredSegments(snapshot, segments), extras=extras)
 
 
 class StoredSegments:
@@ -362,106 +356,3 @@ class SegmentPortion:
         """Return the indexes of those segments in the mask `chosen` that have entries of some of the logs."""
         places = np.flatnonzero(chosen & (self.block_ends > self.block_starts))
         return places[logs.find_blocks(self.data, self.block_starts[places], self.block_ends[places])]
-
-
-# The rest
-
-
-def state_fields(image: StoreImage) -> Mapping[str, Any]:
-    """Return all of an image except segments and extras, as values that JSON can hold."""
-    return {
-        "topic_id": None if image.topic_id is None else image.topic_id.hex(),
-        "rebuilt_ms": image.rebuilt_ms,
-        "epochs": sorted(image.epochs.items()),
-        "progress": sorted(image.progress.items()),
-        "writers": [[w.broker_id, w.incarnation, list(w.deleted), list(w.fenced)] for w in image.writers],
-        "registrations": [
-            [r.broker_id, r.incarnation, r.caretaker_broker_id, r.event_timestamp_ms, source]
-            for r, source in image.registrations
-        ],
-        "dead": [
-            [
-                list(tail.combined_segment_id),
-                tail.topic_id_partition.topic_id.hex(),
-                tail.topic_id_partition.partition,
-                tail.leader_epoch,
-                tail.first_offset,
-            ]
-            for tail in image.dead
-        ],
-        "released": _rows(image.released),
-        "log_starts": _rows(image.log_starts),
-        "gaps": [
-            [
-                gap.topic_id_partition.topic_id.hex(),
-                gap.topic_id_partition.partition,
-                gap.from_offset,
-                gap.to_offset,
-                gap.leader_epoch,
-                int(gap.reason),
-            ]
-            for gap in image.gaps
-        ],
-        "ends": [[one[0].topic_id.hex(), one[0].partition, *one[1:]] for one in image.ends],
-    }
-
-
-def image_of(state: Mapping[str, Any], segments: Segments = ()) -> StoreImage:
-    """Build an image from what `state_fields` returned. Raises ValueError, KeyError, TypeError."""
-    return StoreImage(
-        progress={int(partition): int(offset) for partition, offset in state["progress"]},
-        writers=[
-            WriterImage(int(broker_id), int(incarnation), _pairs(deleted), _pairs(fenced))
-            for broker_id, incarnation, deleted, fenced in state["writers"]
-        ],
-        registrations=[
-            PlacedRegistration(RemoteWalNodeRegistration(*map(int, registration)), _source(source))
-            for *registration, source in state["registrations"]
-        ],
-        dead=[
-            DeadTail(
-                CombinedSegmentId(*map(int, segment_id)),
-                _partition(topic_id, partition),
-                int(leader_epoch),
-                int(first_offset),
-            )
-            for segment_id, topic_id, partition, leader_epoch, first_offset in state["dead"]
-        ],
-        segments=segments,
-        topic_id=None if state.get("topic_id") is None else TopicId(bytes.fromhex(state["topic_id"])),
-        rebuilt_ms=int(state.get("rebuilt_ms", -1)),
-        epochs={int(partition): int(epoch) for partition, epoch in state.get("epochs", ())},
-        released=_up_to(state.get("released", ())),
-        log_starts=_up_to(state.get("log_starts", ())),
-        gaps=[
-            DeclaredGap(_partition(topic_id, partition), int(begin), int(end), int(leader_epoch), GapReason(reason))
-            for topic_id, partition, begin, end, leader_epoch, reason in state.get("gaps", ())
-        ],
-        ends=[
-            DeclaredEnd(_partition(topic_id, partition), int(declarer), int(ended), int(end), bool(is_exact))
-            for topic_id, partition, declarer, ended, end, is_exact in state.get("ends", ())
-        ],
-    )
-
-
-def _rows(offsets: Iterable[ReleasedUpTo]) -> list[list[Any]]:
-    return [[one[0].topic_id.hex(), one[0].partition, *one[1:]] for one in offsets]
-
-
-def _up_to(rows: Iterable[Sequence[Any]]) -> list[ReleasedUpTo]:
-    return [
-        ReleasedUpTo(_partition(topic_id, partition), int(leader_epoch), int(offset), int(reached))
-        for topic_id, partition, leader_epoch, offset, reached in rows
-    ]
-
-
-def _partition(topic_id: str, partition: int) -> TopicIdPartition:
-    return TopicIdPartition(TopicId(bytes.fromhex(topic_id)), int(partition))
-
-
-def _pairs(intervals: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
-    return [(int(start), int(end)) for start, end in intervals]
-
-
-def _source(source: Sequence[int] | None) -> Source | None:
-    return None if source is None else (int(source[0]), int(source[1]))
