@@ -10,7 +10,7 @@ from cli.option_groups import grouped
 from cli.recovery.recovery_sources import BrokersCluster, open_metadata, open_stores
 
 if TYPE_CHECKING:
-    from recovery.metadata.topic_rebuild import WritableTopic
+    from metadata_topic.topic.topic_session import TopicSession
 
 
 @grouped
@@ -54,7 +54,7 @@ def decommission(
 
 
 def give_care(
-    topic: "WritableTopic", broker_id: int, heir_id: int, living: Collection[int], agents: Collection[int]
+    topic: "TopicSession", broker_id: int, heir_id: int, living: Collection[int], agents: Collection[int]
 ) -> None:
     """Register the heir as owner of the broker's objects, and read that back. Raises DecommissionError,
     MetadataTopicError.

@@ -30,7 +30,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 from kafka_cluster.responses import NO_TOPIC_ID
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
@@ -39,7 +38,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError, SnapshotError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
 from metadata_topic.records.offset_ranges import NO_END, OffsetRange
-from metadata_topic.records.publishable import MetadataPublisher, Publishable
+from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import (
     PublishedSegment,
     RemoteWalNodeRegistration,
@@ -58,6 +57,7 @@ from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS
 from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic_session import TopicSession
 from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -157,20 +157,6 @@ class RebuildPlan:
         )
 
 
-class WritableTopic(MetadataPublisher[Publishable], Protocol):
-    """The subset of `metadata_topic.topic.topic_session.TopicSession` that a rebuild needs."""
-
-    @property
-    def store(self) -> RemoteWalMetadataStore: ...
-    @property
-    def archive(self) -> ArchiveStore: ...
-
-    def published(self) -> None:
-        """Wait until every published record is acknowledged. Raises MetadataTopicError."""
-
-    def read_to_end(self) -> bool: ...
-
-
 class Rebuild:
     """Plans and writes the records that the metadata topic lacks. Blocks."""
 
@@ -206,7 +192,7 @@ class Rebuild:
         self._plan_absent(plan, told, listed, absent_runs)
         return plan
 
-    def write(self, session: WritableTopic, plan: RebuildPlan) -> int:
+    def write(self, session: TopicSession, plan: RebuildPlan) -> int:
         """Publish the plan, and what is missing then, until all is read back; then publish that the rebuild is
         complete.
 
@@ -383,7 +369,7 @@ def _state_of(
     return told.store.state_of(record.combined_segment_id)
 
 
-def _publish(session: WritableTopic, record: Publishable) -> None:
+def _publish(session: TopicSession, record: Publishable) -> None:
     try:
         session.publish(record)
     except PublicationBacklogFullError:

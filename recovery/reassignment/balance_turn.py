@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import structlog
 
@@ -28,16 +28,6 @@ log = structlog.get_logger(__name__)
 BEAT_S: Final = 15.0
 PATIENCE_S: Final = 4 * BEAT_S
 _TIMEOUT_S: Final = 30.0
-
-
-class BalancerRow(Protocol):
-    """The record of who balances, as a `BalanceTurn` needs it."""
-
-    def read(self) -> Balancer | None:
-        """Return the newest record of who balances. Raises KafkaClusterError."""
-
-    def write(self, row: Balancer | None) -> None:
-        """Write the record, or remove it with None; durable when this returns. Raises KafkaClusterError."""
 
 
 class RowOfSettings:
@@ -75,7 +65,7 @@ class RowOfSettings:
 class BalanceTurn:
     """One process's part in taking turns. `take` and `tell` are for one thread, signs of life come from another."""
 
-    def __init__(self, row: BalancerRow, name: str, clock: Callable[[], float]) -> None:
+    def __init__(self, row: RowOfSettings, name: str, clock: Callable[[], float]) -> None:
         """`name` identifies this process; `clock` gives monotonic seconds."""
         self._row, self._clock = row, clock
         self._own = Balancer(name, 0)

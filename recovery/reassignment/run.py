@@ -1,18 +1,17 @@
 """Runs a reassignment against a cluster: does what `Reassignment` says, and reports what the cluster shows. Blocks."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection
 
 import structlog
 
 from kafka_cluster.errors import KafkaClusterError
 from recovery.errors import ReassignmentError, ReassignmentSettingError
+from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.moves import (
     Action,
     BeginAtLocalLog,
     BeginAtTier,
     CancelMoves,
-    ClusterView,
     ElectPreferred,
     MoveRequest,
     Phase,
@@ -22,6 +21,7 @@ from recovery.reassignment.moves import (
     UploadTails,
 )
 from recovery.reassignment.plan import Move, TopicPartition
+from recovery.reassignment.tail_requests import TailRequests
 
 log = structlog.get_logger(__name__)
 
@@ -30,27 +30,9 @@ _PATIENCE_S = 60.0
 """How long the cluster may fail to answer while moves are under way."""
 
 
-class Admin(Protocol):
-    """The subset of `ReassignmentAdmin` that a run needs."""
-
-    def view(self, partitions: Collection[TopicPartition]) -> ClusterView: ...
-    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
-    def without_local_data(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]: ...
-    def submit(self, moves: Iterable[Move]) -> dict[TopicPartition, str | None]: ...
-    def cancel(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str | None]: ...
-    def elect_preferred(self, partitions: Iterable[TopicPartition]) -> None: ...
-    def begin_at_local_log(self, brokers: Iterable[int]) -> None: ...
-    def begin_at_tier(self) -> None: ...
-
-
-class Tails(Protocol):
-    """The subset of `TailRequests` that a run needs."""
-
-    def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None: ...
-    def stored(self) -> Iterable[TopicPartition]: ...
-
-
-def requests_of(moves: Collection[Move], admin: Admin, uploading_topics: Collection[str]) -> list[MoveRequest]:
+def requests_of(
+    moves: Collection[Move], admin: ReassignmentAdmin, uploading_topics: Collection[str]
+) -> list[MoveRequest]:
     """Return the moves with what is known of their partitions. Raises ReassignmentError."""
     growing = [move.topic_partition for move in moves if move.adding]
     bare = admin.without_local_data(growing)
@@ -71,8 +53,8 @@ class ReassignmentRun:
         self,
         requests: Collection[MoveRequest],
         limits: ReassignmentLimits,
-        admin: Admin,
-        tails: Tails | None,
+        admin: ReassignmentAdmin,
+        tails: TailRequests | None,
         clock: Callable[[], float],
         wait: Callable[[float], object],
     ) -> None:

@@ -4,11 +4,11 @@ import pytest
 
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.settings.settings_records import Balancer
-from recovery.reassignment.balance_turn import PATIENCE_S, BalanceTurn
+from recovery.reassignment.balance_turn import PATIENCE_S, BalanceTurn, RowOfSettings
 from recovery.reassignment.plan import Load, apart
 
 
-class Row:
+class Row(RowOfSettings):
     """The topic's row, which all see alike."""
 
     def __init__(self) -> None:

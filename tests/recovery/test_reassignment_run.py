@@ -1,13 +1,16 @@
 """The run against a cluster that fails to answer, and agents that answer late."""
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import cast
 
 import pytest
 
 from recovery.errors import ReassignmentError, ReassignmentSettingError
+from recovery.reassignment.admin import ReassignmentAdmin
 from recovery.reassignment.moves import ClusterView, MoveState, ReassignmentLimits
 from recovery.reassignment.plan import Move, PartitionReplicas, TopicPartition
 from recovery.reassignment.run import ReassignmentRun, requests_of
+from recovery.reassignment.tail_requests import TailRequests
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MOVES = [Move(T0, (1,), (2,)), Move(T1, (1,), (2,))]
@@ -81,8 +84,16 @@ class Cluster:
         self.now_s += seconds
 
     def run(self, uploading: Collection[str] = ()) -> ReassignmentRun:
-        requests = requests_of(MOVES, self, uploading)
-        return ReassignmentRun(requests, ReassignmentLimits(), self, self, lambda: self.now_s, self.wait)
+        admin = cast(ReassignmentAdmin, self)
+        requests = requests_of(MOVES, admin, uploading)
+        return ReassignmentRun(
+            requests,
+            ReassignmentLimits(),
+            admin,
+            cast(TailRequests, self),
+            lambda: self.now_s,
+            self.wait,
+        )
 
 
 def test_tails_of_uploading_topics_are_asked_for_before_anything_moves() -> None:

@@ -21,6 +21,7 @@ from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS, RememberedTopic, TopicContinuity
+from metadata_topic.topic.topic_session import TopicSession
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
@@ -42,7 +43,7 @@ NOW_MS = 1_800_000_000_000
 
 
 @dataclass
-class TopicInMemory:
+class TopicInMemory(TopicSession):
     """The topic that began anew: what is published is read back, by a reader that knows nothing else."""
 
     store: RemoteWalMetadataStore = field(default_factory=RemoteWalMetadataStore)
