@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from plugin.durable_files import write_durably
 from plugin.errors import OperationError
+
+if TYPE_CHECKING:
+    from cli.takeover.place import HostPlace
 
 STATE_FILE: Final = "takeover.json"
 LOCK_FILE: Final = "takeover.lock"
@@ -46,26 +49,7 @@ class Step(StrEnum):
 WHILE_IT_RUNS: Final = frozenset({Step.LEAD, Step.DRAIN})
 
 
-class Place(Protocol):
-    """What a takeover needs of this host (`cli.takeover.place.HostPlace`). Methods raise TakeoverError when they
-    fail."""
-
-    def check(self) -> None:
-        """Raise TakeoverRefusedError if the dead broker or its agent lives elsewhere."""
-
-    def recover(self) -> None: ...
-    def start(self) -> None: ...
-    def wait_until_led(self) -> None: ...
-    def drain(self) -> None: ...
-    def stop(self) -> None: ...
-    def hand_over(self) -> None: ...
-
-    def check_gone(self) -> None:
-        """Raise TakeoverRefusedError if the broker has partitions, so that it came back after the takeover was
-        complete."""
-
-
-def run_steps(directory: Path, broker_id: int, place: Place, tell: Callable[[str], object]) -> None:
+def run_steps(directory: Path, broker_id: int, place: "HostPlace", tell: Callable[[str], object]) -> None:
     """Carry out the remaining steps of a takeover. Raises TakeoverError, TakeoverRefusedError."""
     acts: dict[Step, Callable[[], None]] = {
         Step.RECOVER: place.recover,

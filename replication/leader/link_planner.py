@@ -6,7 +6,7 @@ or the time of the last answer came. Rules:
 - A batch is linked only if the index holds one with the same header prefix, so it equals the leader's.
 - A response is sent with what is ready. If a partition's newest batches are not stored yet, only its stored ones are
   sent, or none this time: the follower asks again from there, as it does after a cut-off batch.
-- Batches that were uploaded before the index began, or that it has forgotten, are looked up in `OlderBatches`.
+- Batches that were uploaded before the index began, or that it has forgotten, are looked up in `ReadAhead`.
 - A partition waits for its links at most `wait_max_s`, over as many responses as it takes; then its bytes go inline.
 - Bytes that go inline never wait for the links of others: a response is sent without these. Where bytes went inline
   lately, more may come, so a response that has only waiting ones is soon sent empty: the follower asks again.
@@ -18,7 +18,7 @@ or the time of the last answer came. Rules:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from kafka_log.batch_digests import run_digest
 from kafka_log.crc32c import Buffer, crc32c
@@ -30,6 +30,9 @@ from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, FetchResponseView,
 from replication.wire.link import MAX_ITEMS, Cut, InlineBytes, LinkedResponse, Part, SegmentLink
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.led_views import LedPartitions
+
+if TYPE_CHECKING:
+    from replication.leader.read_ahead import ReadAhead
 
 
 @dataclass(slots=True)
@@ -152,16 +155,6 @@ class PlannerLimits:
     """Whether the follower's agent refuses links without a SHA-256."""
 
 
-class OlderBatches(Protocol):
-    """A source of batches that the link index does not hold (`replication.leader.read_ahead`)."""
-
-    def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
-        """Return the batch that begins at this offset."""
-
-    def expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether the batch at this offset may be found soon."""
-
-
 _INLINE_LATELY_S: Final = 1.0
 _BESIDE_INLINE_S: Final = 0.02
 """Seconds that a response waits at most for links, if bytes went inline to the follower within the last second. The
@@ -172,7 +165,7 @@ class LinkPlanner:
     """Plans the responses of one connection, one at a time, and remembers since when partitions wait."""
 
     def __init__(
-        self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits, older: OlderBatches | None = None
+        self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits, older: "ReadAhead | None" = None
     ) -> None:
         self._index = index
         self._older = older

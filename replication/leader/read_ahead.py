@@ -78,7 +78,7 @@ class _Window:
 
 
 class ReadAhead:
-    """The plan for one follower's connection, by partition. It implements `OlderBatches` for the link planner."""
+    """The plan for one follower's connection, by partition."""
 
     def __init__(
         self, found: FoundBatches, limits: CatchUpLimits, metrics: ReplicationMetrics, links_archive: bool
