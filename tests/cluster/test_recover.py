@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from cli.exit_code import ExitCode
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
 from kafka_log.broker_files.partition_metadata import read_partition_metadata
+from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import set_topics
@@ -98,7 +101,7 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     acknowledged = Acknowledgements()
     producer = _producer(cluster)
     _produce(producer, topic, 3000, acknowledged)
-    _expect_uploaded(cluster, topic, 3000)
+    _expect_published(cluster, topic, 3000)
     left_alone = _leave_alone_in_sync(cluster, f"{topic}-left-alone")
     identity = read_meta_properties(cluster.layout.log_directories(1)[0])
 
@@ -109,7 +112,8 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     _expect_no_start_on_a_half_made_directory(cluster, 1, identity)
     dry = _recover(cluster, 1, "--dry-run")
     # Started on what is restored, the last one in sync would lead with it, and replica 2 would be cut down to that.
-    assert f"{left_alone}-0 to offset 1,000" in refused_recovery(cluster, 1, "the last replica in sync")
+    refused = refused_recovery(cluster, 1, "the last replica in sync")
+    assert f"{left_alone}-0 to offset 1,000" in refused, (refused, dry)
     assert dry["only_in_sync_here"] == [f"{left_alone}-0"]
     assert not any(path.exists() for path in cluster.layout.log_directories(1))
     told = _recover(cluster, 1, "--lead-with-what-is-restored")
@@ -193,7 +197,7 @@ def test_two_disks_come_back_as_of_a_point_in_time_though_the_recovery_was_kille
         producer.poll(0)
     assert producer.flush(PATIENCE_S) == 0
     for partition in range(4):
-        _expect_uploaded(cluster, topic, RECORDS // 4, partition)
+        _expect_published(cluster, topic, RECORDS // 4, partition)
     disks = cluster.layout.log_directories(3)
     lived_on = [{path.name for path in disk.glob(f"{topic}-*")} for disk in disks]
     assert all(lived_on), "both disks had partitions"
@@ -249,26 +253,21 @@ def _leave_alone_in_sync(cluster: LocalCluster, topic: str) -> str:
     cluster.agent(2).kill()
     cluster.start_broker(2)
     _produce(producer, topic, 500, Acknowledgements())
-    _expect_uploaded(cluster, topic, 1000)
+    _expect_published(cluster, topic, 1000)
     return topic
 
 
 def _expect_declared_dead(cluster: LocalCluster, topic: str, ends: dict[str, int]) -> None:
-    store = RemoteWalMetadataStore()
-    reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store)
-    reader.start()
-    try:
-        directory = cluster.layout.partition_directory(3, topic, 0)
-        assert directory is not None
-        topic_id = read_partition_metadata(directory)
+    directory = cluster.layout.partition_directory(3, topic, 0)
+    assert directory is not None
+    topic_id = read_partition_metadata(directory)
+    with _metadata(cluster) as store:
 
         def declared() -> set[tuple[str, int]]:
             tails = [tail for tail in store.image().dead if tail.topic_id_partition.topic_id == topic_id]
             return {(f"{topic}-{tail.topic_id_partition.partition}", tail.first_offset) for tail in tails}
 
         wait_until(lambda: set(ends.items()) <= declared(), f"what {topic} lost is declared dead", PATIENCE_S)
-    finally:
-        reader.close()
 
 
 def _kill_recovery_in_the_middle(cluster: LocalCluster, broker_id: int, *options: str) -> None:
@@ -381,12 +380,30 @@ def _kill_in_the_middle_of(cluster: LocalCluster, topic: str, acknowledged: Ackn
     return killed_s
 
 
-def _expect_uploaded(cluster: LocalCluster, topic: str, end_offset: int, partition: int = 0) -> None:
-    def uploaded() -> bool:
-        views = [view for number in cluster.broker_ids for view in _agents_view(cluster, topic, number)]
-        return any(view["partition"] == partition and view["uploaded_offset"] >= end_offset for view in views)
+def _expect_published(cluster: LocalCluster, topic: str, end_offset: int, partition: int = 0) -> None:
+    """Wait until the metadata topic tells of it: its agent is about to be killed, and publishes after the upload.
 
-    wait_until(uploaded, f"{topic} is uploaded up to offset {end_offset}", PATIENCE_S)
+    An agent publishes a log's objects in their order, so the last one stands for all.
+    """
+    [described] = KafkaCluster(KafkaClientConfig(cluster.bootstrap_servers), "test", PATIENCE_S).topics([topic])
+    log = TopicIdPartition(described.topic_id, partition)
+    with _metadata(cluster) as store:
+        wait_until(
+            lambda: store.has_runs(log, end_offset - 1, end_offset),
+            f"{topic} is published up to offset {end_offset}",
+            PATIENCE_S,
+        )
+
+
+@contextmanager
+def _metadata(cluster: LocalCluster) -> Iterator[RemoteWalMetadataStore]:
+    store = RemoteWalMetadataStore()
+    reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store)
+    reader.start()
+    try:
+        yield store
+    finally:
+        reader.close()
 
 
 def _erase(cluster: LocalCluster, broker_id: int) -> None:
