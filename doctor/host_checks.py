@@ -162,7 +162,12 @@ def held_records(facts: Facts) -> Verdict:
     answers = [answer for answer in agents.values() if not isinstance(answer, Unknown)]
     if held := [one for answer in answers for one in answer.held]:
         found = f"lost by a log without an election, and held in object storage: {some_of(held)}"
-        return Verdict(Level.ERROR, found, "append them to the log by `held restore`, or give them up")
+        change = (
+            "append them to the log by `held restore`, or give them up; if an unclean election has brought them back, "
+        )
+        return Verdict(
+            Level.ERROR, found, f"{change}the log has them, but `recover` leaves them out: keep the replicas"
+        )
     if len(answers) < len(agents) or not answers:
         return Verdict(Level.UNKNOWN, f"{len(agents) - len(answers)} of {len(agents)} agents are silent")
     return Verdict(Level.OK, "no log lost records that object storage holds")

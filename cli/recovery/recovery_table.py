@@ -208,7 +208,8 @@ def _print_about_rows(console: "Console", rows: list[LogRow]) -> None:
 def _print_about_topics(console: "Console", document: dict[str, Any]) -> None:
     for name in document["held"]:
         console.print(
-            f"{name}: object storage holds records that the log has lost; they are left out: remote-wal held",
+            f"{name}: object storage holds records that the log has lost: remote-wal held. They are left out, also if "
+            "an unclean election has brought them back: only the leader's log shows that.",
             soft_wrap=True,
         )
     if document["settings_unknown"]:

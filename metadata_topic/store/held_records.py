@@ -7,6 +7,11 @@ ones end. Every entry in that range of an older epoch is held: the log has none 
 log's leader epochs do not lead to it, and it is not deleted, until its topic is deleted or a person gives it up,
 which declares it dead.
 
+An unclean election may bring such records back: another replica still had them. Its leader's agent takes them for
+stored, as its leader epochs lead to them. A recovery leaves them out, and says so: objects alone do not tell whether
+the log has them again, or others in their place that were never stored. To take them would give a replica records that
+differ from the leader's, and no epoch would show it.
+
 Not thread-safe: the store calls it under its lock.
 """
 

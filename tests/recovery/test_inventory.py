@@ -167,6 +167,21 @@ def test_what_a_log_has_lost_and_objects_hold_is_no_part_of_it(storage: RemoteWa
     assert ORDERS not in inventory.declared_gaps
 
 
+def test_what_an_unclean_election_may_have_brought_back_is_told_and_left_out(storage: RemoteWalStorageManager) -> None:
+    """The log may have epoch 0's records again up to 10, or others of epoch 2, which nobody stored."""
+    stored = [
+        Leader(storage, 1).upload(records(ORDERS, 0, 0, 9)),
+        Leader(storage, 2).upload(records(ORDERS, 3, 10, 14)),
+    ]
+    loss = DeclaredGap(ORDERS, 5, 10, 2, GapReason.LOST_LOCALLY)
+
+    inventory = _found(storage, *stored, RemoteWalGapDeclaration(1, 1, 0, (loss,), 0))
+
+    assert inventory.held == {ORDERS: 1}
+    plan = inventory.log_runs(ORDERS).plan(PlanRules())
+    assert (plan.end_offset, plan.gap) == (5, Gap(5, 10))
+
+
 def test_an_unpublished_upload_of_what_a_log_has_lost_is_no_part_of_it(storage: RemoteWalStorageManager) -> None:
     """Nobody can name it, and what the lost records' epoch had in their place is left out."""
     published = Leader(storage, 1).upload(records(ORDERS, 0, 0, 4)), Leader(storage, 2).upload(records(ORDERS, 1, 5, 9))
