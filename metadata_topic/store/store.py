@@ -31,7 +31,6 @@ again. If the directory takes no file at all, everything is in memory, too.
 Any thread may call any method; one lock guards all. `apply` belongs to the one thread that reads the topic.
 """
 
-import json
 import sqlite3
 import threading
 from collections import Counter
@@ -215,7 +214,7 @@ class RemoteWalMetadataStore(PartitionLookups):
                 if known != file.cluster_id:
                     raise DamagedRowError(f"it is of cluster {known!r}, this is {file.cluster_id!r}")
                 if (topic := state.other_facts.get("topic")) is not None:
-                    self.topic.resume(json.loads(topic[""]))
+                    self.topic.resume(topic[""])
                 if list(self.topic.doubts) == [TopicDoubt.UNREADABLE]:
                     raise DamagedRowError(f"it lacks records: {self.topic.doubts[TopicDoubt.UNREADABLE]}")
             except _UNREADABLE as error:
@@ -261,8 +260,7 @@ class RemoteWalMetadataStore(PartitionLookups):
     def _flush(self) -> None:
         facts = [(kind, key, value) for kind, changed in self._other_facts.items() for key, value in changed()]
         if self._file is not None:
-            topic = json.dumps(self.topic.to_resume(self._state.progress))
-            facts += [("topic", "", topic), ("cluster", "", self._file.cluster_id)]
+            facts += [("topic", "", self.topic.to_resume(self._state.progress)), ("cluster", "", self._file.cluster_id)]
         self._state.flush(facts)
 
     def close(self) -> None:

@@ -22,17 +22,21 @@ first record. A topic that begins at a later offset once told more, so it is dou
 """
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Final
+
+from pydantic import TypeAdapter, with_config
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.records import RemoteWalTopicRebuilt
 from metadata_topic.records.topic_doubt import NOT_ASKED, EpochEnds, TopicDoubt, end_of
+from metadata_topic.store.store_image import JSON_CONFIG
 
 NEVER_REBUILT_MS = -1
 
 
+@with_config(JSON_CONFIG)
 @dataclass(frozen=True, slots=True)
 class RememberedTopic:
     """The metadata topic's id and ends as they were when the topic was last whole."""
@@ -45,6 +49,9 @@ class RememberedTopic:
     """When the newest rebuild was made that was read."""
     epochs: Mapping[int, int] = field(default_factory=dict)
     """Partition to the leader epoch of the last record below that offset, or a later one; lacks those not known."""
+
+
+_KEPT: Final = TypeAdapter(tuple[TopicId | None, int, dict[TopicDoubt, str], list[RememberedTopic]], config=JSON_CONFIG)
 
 
 class TopicContinuity:
@@ -97,32 +104,19 @@ class TopicContinuity:
             self._topic_id = self._read_of = topic_id
             return goes_on
 
-    def to_resume(self, ends: Mapping[int, int]) -> Mapping[str, Any]:
-        """Return what a later process needs to continue reading from here, as values that JSON can hold."""
+    def to_resume(self, ends: Mapping[int, int]) -> str:
+        """Return what a later process needs to continue reading from here, as JSON."""
         with self._lock:
             remembered = self._remembered
             if not self._doubts:
                 remembered = [self._remember(self._topic_id or self._read_of, ends)]
-            return {
-                "read_of": _hex(self._topic_id or self._read_of),
-                "rebuilt_ms": self._rebuilt_ms,
-                "doubts": dict(self._doubts),
-                "remembered": [
-                    [_hex(one.topic_id), sorted(one.ends.items()), one.rebuilt_ms, sorted(one.epochs.items())]
-                    for one in remembered
-                ],
-            }
+            kept = (self._topic_id or self._read_of, self._rebuilt_ms, self._doubts, remembered)
+            return _KEPT.dump_json(kept).decode()
 
-    def resume(self, kept: Mapping[str, Any]) -> None:
-        """Continue where an earlier process left off, by its `to_resume`. Raises ValueError, KeyError, TypeError."""
+    def resume(self, kept: str) -> None:
+        """Continue where an earlier process left off, by its `to_resume`. Raises ValueError."""
         with self._lock:
-            self._read_of = _topic_id(kept["read_of"])
-            self._rebuilt_ms = int(kept["rebuilt_ms"])
-            self._doubts = {TopicDoubt(doubt): str(found) for doubt, found in kept["doubts"].items()}
-            self._remembered = [
-                RememberedTopic(_topic_id(topic_id), _numbers(known), int(rebuilt_ms), _numbers(epochs))
-                for topic_id, known, rebuilt_ms, epochs in kept["remembered"]
-            ]
+            self._read_of, self._rebuilt_ms, self._doubts, self._remembered = _KEPT.validate_json(kept)
             self.epochs_read = {p: epoch for one in self._remembered for p, epoch in one.epochs.items()}
 
     def _hold_against(self, topic: RememberedTopic, ends: Mapping[int, int], epoch_ends: EpochEnds) -> None:
@@ -174,15 +168,3 @@ class TopicContinuity:
     def _remember(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> RememberedTopic:
         epochs = {partition: epoch for partition, epoch in self.epochs_read.items() if partition in ends}
         return RememberedTopic(topic_id, dict(ends), self._rebuilt_ms, epochs)
-
-
-def _hex(topic_id: TopicId | None) -> str | None:
-    return None if topic_id is None else topic_id.hex()
-
-
-def _numbers(pairs: Iterable[tuple[Any, Any]]) -> dict[int, int]:
-    return {int(partition): int(number) for partition, number in pairs}
-
-
-def _topic_id(text: str | None) -> TopicId | None:
-    return None if text is None else TopicId(bytes.fromhex(text))

@@ -12,14 +12,13 @@ what the topic may have to be rebuilt from, and the doubt has to outlive this pr
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 import structlog
+from pydantic import TypeAdapter
 
-from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.snapshots.archive_snapshot import with_archive
@@ -40,6 +39,7 @@ STORAGE_WAIT_S = 2.0
 
 
 FILE_NAME: Final = "metadata-topic.json"
+_REMEMBERED: Final = TypeAdapter(RememberedTopic)
 
 
 class TopicMemory:
@@ -55,30 +55,17 @@ class TopicMemory:
     def load(self) -> RememberedTopic | None:
         """Load the metadata topic's remembered id and positions; None when there are none."""
         try:
-            known = json.loads(self._path.read_text())
-            topic_id = known["topic_id"]
-            return RememberedTopic(
-                None if topic_id is None else TopicId(bytes.fromhex(topic_id)),
-                {int(partition): int(end) for partition, end in known["ends"].items()},
-                int(known["rebuilt_ms"]),
-                {int(partition): int(epoch) for partition, epoch in known.get("epochs", {}).items()},
-            )
+            return _REMEMBERED.validate_json(self._path.read_text())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError) as error:
             log.error("metadata_topic_memory_unreadable", file=str(self._path), error=str(error),
                       hint="written anew; a topic lost meanwhile is noticed by snapshots alone")  # fmt: skip
             return None
 
     def save(self, topic: RememberedTopic) -> None:
         """Write the file in one piece: after a crash it is the old one or the new one. Raises OSError."""
-        fields = {
-            "topic_id": None if topic.topic_id is None else topic.topic_id.hex(),
-            "ends": {str(partition): end for partition, end in sorted(topic.ends.items())},
-            "rebuilt_ms": topic.rebuilt_ms,
-            "epochs": {str(partition): epoch for partition, epoch in sorted(topic.epochs.items())},
-        }
-        write_durably(self._path, json.dumps(fields))
+        write_durably(self._path, _REMEMBERED.dump_json(topic).decode())
 
 
 class StoreSnapshots:
