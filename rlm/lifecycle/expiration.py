@@ -72,10 +72,8 @@ _ENTRIES_PER_SCAN: Final = 500_000
 """As many entries a scan as a busy agent uploads between two scans, so releases are found as they occur (guessed)."""
 _OLDEST_PER_SCAN: Final = 16
 """The look at the oldest ends after so many that cannot go yet (guessed)."""
-_STARTS_PER_RUN: Final = 1000
-"""Deletions that a run starts (guessed)."""
-DELETES_PER_S: Final = 200
-"""More than an agent uploads (guessed)."""
+_MOST_PER_RUN: Final = 1000
+"""Deletions that a run starts, and carries out, at most: more than an agent uploads until the next one (guessed)."""
 DELETE_THREADS: Final = 4
 """Deletions at once (guessed)."""
 AGE_MS: Final = NAMED_WITHIN_MS
@@ -294,26 +292,6 @@ class ExpirationPlanner:
         return segment_id in self._deletions
 
 
-class DeletionQuota:
-    """Limits deletions per second; up to one second's worth may begin at once."""
-
-    def __init__(self, per_second: float, now_s: float) -> None:
-        self._per_second = per_second
-        self._tokens = max(1.0, per_second)
-        self._as_of_s = now_s
-
-    def available(self, now_s: float) -> int:
-        """Return how many may begin now."""
-        gained = max(0.0, now_s - self._as_of_s) * self._per_second
-        self._tokens = min(max(1.0, self._per_second), self._tokens + gained)
-        self._as_of_s = now_s
-        return int(self._tokens)
-
-    def note_begun(self, deletions: int) -> None:
-        """Count deletions that began."""
-        self._tokens -= deletions
-
-
 class AdoptedObjects:
     """Deletes a gateway's object that segments have adopted, together with the last segment that names it.
 
@@ -399,13 +377,12 @@ class RLMWalExpirationTask:
         self._store = planner.store
         self._metrics = metrics
         self._adopted = AdoptedObjects(storage, planner.store.find_adopters, clocks.wall_ms)
-        self._quota = DeletionQuota(DELETES_PER_S, clocks.monotonic_s())
         self._planning = pool(1, "rlm-wal-expiration")
         self._deleting = pool(DELETE_THREADS, "rlm-wal-delete")
         self._turns = asyncio.Semaphore(DELETE_THREADS)
 
     async def run_once(self) -> bool:
-        """Start planned deletions and delete due objects, within the quota. False if that was not possible.
+        """Start planned deletions and delete due objects. False if that was not possible.
 
         Deletions that fail in the object store do not count as False.
         """
@@ -413,12 +390,11 @@ class RLMWalExpirationTask:
         if not brokers:
             return False
         now_ms = self._clocks.wall_ms()
-        planned = await self._plan(self._planner.scan, brokers, self._responsibility.under_way, now_ms, _STARTS_PER_RUN)
+        planned = await self._plan(self._planner.scan, brokers, self._responsibility.under_way, now_ms, _MOST_PER_RUN)
         for item in await self._known_by_now(planned):
             if not self._start(item.segment, item.reason):
                 return False
-        due = await self._plan(self._planner.due, now_ms, self._quota.available(self._clocks.monotonic_s()))
-        self._quota.note_begun(len(due))
+        due = await self._plan(self._planner.due, now_ms, _MOST_PER_RUN)
         await asyncio.gather(*(self._delete_in_turn(segment_id) for segment_id in due))
         return True
 

@@ -15,7 +15,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.lifecycle.expiration import DeletionQuota, ExpirationLimits, ExpirationPlanner, Planned, Verdict
+from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner, Planned, Verdict
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.release import NEVER, ClusterView, HiddenTopics, Release, Tiers, TopicWatch
 
@@ -327,12 +327,3 @@ def test_the_oldest_go_without_waiting_for_their_turn(monkeypatch: pytest.Monkey
         rig.finished(sequence, (ORDERS, sequence, sequence))
     assert rig.reasons() == []
     assert rig.reasons(1000) == [Release.EXPIRED] * 100
-
-
-def test_the_quota_allows_a_seconds_worth_at_once_and_refills() -> None:
-    quota = DeletionQuota(10, now_s=0.0)
-    assert quota.available(0.0) == 10
-    quota.note_begun(10)
-    assert quota.available(0.05) == 0
-    assert quota.available(0.5) == 5
-    assert quota.available(100.0) == 10

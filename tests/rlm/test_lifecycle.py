@@ -267,6 +267,19 @@ async def test_a_deletion_that_failed_or_whose_outcome_is_unknown_is_made_again(
     assert_nothing_is_left(world)
 
 
+async def test_one_run_deletes_what_a_busy_agent_makes_until_the_next_one() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    for number in range(500):  # a hundred a second, and a run every five
+        await agent.upload(10 * number)
+    world.now_ms += RETENTION_MS
+    await agent.expiration.run_once()
+    world.now_ms += GRACE_MS
+    await agent.expiration.run_once()
+    assert not world.storage.objects
+    agent.close()
+
+
 def _wanted_again(agent: AgentOfWorld) -> None:
     agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
 
