@@ -2,8 +2,8 @@
 
 It checks the plans (gaps, lost and unreadable objects, leader epochs) and the bytes of all objects, or of a random
 sample: each run's checksum, batch headers, Kafka's own checksum of each batch, and that two copies of the same records
-hold the same batches. An object in several buckets is read in each one that answers. With a living replica's log
-directory, each batch is compared with the one at the same offset there.
+hold the same batches. With a living replica's log directory, each batch is compared with the one at the same offset
+there.
 
 Each kind of finding says what it means. Only errors mean that records would be missing or wrong.
 """

@@ -170,7 +170,7 @@ def _by(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Cou
 
 
 def object_summary(store: RemoteWalMetadataStore, now_ms: int) -> dict[str, Any]:
-    """Return counts, bytes of one copy and ages: `objects` by owner and state, `totals` by state.
+    """Return counts, bytes and ages: `objects` by owner and state, `totals` by state.
 
     An age is the time in ms since the last record of a segment, so since it has its state. It is never negative,
     although clocks of hosts differ. Deleted segments are only in the totals. Goes through all segments, and decodes no

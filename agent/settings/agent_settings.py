@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
 from agent.settings.gateway_settings import GatewaySettings
-from agent.settings.lifecycle_settings import LifecycleSettings, MetadataSettings
+from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.process_settings import (
     BrokerTlsSettings,
     BypassSettings,
@@ -41,7 +41,6 @@ class AgentSettings(BaseModel):
     log_manager: LogManagerSettings = LogManagerSettings()
     archive: ArchiveSettings = ArchiveSettings()
     link: LinkSettings = LinkSettings()
-    metadata: MetadataSettings = MetadataSettings()
     lifecycle: LifecycleSettings = LifecycleSettings()
     peers: PeerSettings = PeerSettings()
     http: HttpSettings = HttpSettings()

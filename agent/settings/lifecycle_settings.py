@@ -5,17 +5,15 @@ from pydantic import Field
 from agent.settings.setting_types import Seconds, Section, keyed
 
 
-class MetadataSettings(Section, alias_generator=keyed("remote.wal.log.metadata.")):
-    """The agents' topics, and what is periodically written into them."""
+class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
+    """Settings of the agents' topics, and of the life of stored objects."""
 
     topic_replication_factor: int = Field(
-        3, ge=1, description="Replication factor of the agents' topics when they create them."
+        alias="remote.wal.log.metadata.topic.replication.factor",
+        default=3,
+        ge=1,
+        description="Replication factor of the agents' topics when they create them.",
     )
-
-
-class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
-    """Settings of the life of stored objects."""
-
     retention_s: Seconds = Field(
         3_600_000,
         ge=-2,

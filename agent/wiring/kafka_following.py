@@ -82,7 +82,7 @@ class KafkaFollowing:
         self._settings_read, self._assigned = settings_read, assigned
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
-        made = MetadataTopicSettings(replication_factor=settings.metadata.topic_replication_factor)
+        made = MetadataTopicSettings(replication_factor=settings.lifecycle.topic_replication_factor)
         longest_ms = partial(longest_enabled_retention_ms, client, broker_id, settings.process.state_directory)
         grace_ms, hold = around.configuration.delete_grace_ms, around.publisher.hold
         self.topics = MetadataTopics(client, made, grace_ms, longest_ms, broker_id, self._pool, hold)

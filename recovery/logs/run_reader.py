@@ -1,8 +1,8 @@
 """Reads runs from object storage: ahead of their use, in parallel, checked, and delivered in order.
 
-An object in several buckets is read in each of them, until its bytes are sound. A problem of one run (its object is
-gone or damaged) is delivered as an error in its place, for a caller that knows other copies. A problem of the store is
-waited for (`recovery.patience`); if that does not help, or the store refuses, the reading ends.
+A problem of one run (its object is gone or damaged) is delivered as an error in its place, for a caller that knows
+other copies. A problem of the store is waited for (`recovery.patience`); if that does not help, or the store refuses,
+the reading ends.
 """
 
 from collections import deque

@@ -10,8 +10,7 @@ way,
   than it uploads. This agent's own uploads are left alone whatever their age.
 
 While the metadata cannot be read to its end, nothing is concluded at all. Nor is anything concluded about a bucket that
-did not answer or is not known here: a segment there is not lost because it was not listed. An object with copies in
-several buckets is one object: it is listed if any bucket has it, and healed in all of them.
+did not answer or is not known here: a segment there is not lost because it was not listed.
 
 - An object without metadata (a crash between upload and publication, or a fenced writer): its deletion is started in
   the metadata, and it goes through `rlm.lifecycle.expiration` like any other. Its records are in the leader's log,
