@@ -21,7 +21,7 @@ from agent.settings.upload_settings import StorageSettings
 from kafka_cluster.errors import KafkaClusterError
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.patterns import first_match, is_match
-from metadata_topic.settings.settings_table import AGENTS, TOPICS, SettingsTable
+from metadata_topic.settings.settings_table import AGENTS, TOPICS, SettingsTable, longest_first
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import (
     FILE,
@@ -155,14 +155,10 @@ class SettingsKeeping:
             now = settings_of(table.topics, topic, topic_id) or TopicSettings()
             wanted = replace(inherited(topic, patterns, self._file), topic_id=topic_id)
             is_nothing = not wanted.enable and not now.is_inherited
-            if topic not in INTERNAL_TOPICS and not now.is_own and not is_nothing and wanted != now:
+            is_due = wanted != now or topic in table.outdated
+            if topic not in INTERNAL_TOPICS and not now.is_own and not is_nothing and is_due:
                 found[topic] = wanted
         return found
-
-
-def longest_first(patterns: Mapping[str, TopicSettings]) -> Mapping[str, TopicSettings]:
-    """Return the patterns in the order in which `inherited` needs them."""
-    return {one: patterns[one] for one in sorted(patterns, key=lambda one: (len(one), one), reverse=True)}
 
 
 def inherited(topic: str, patterns: Mapping[str, TopicSettings], file: StorageSettings) -> TopicSettings:

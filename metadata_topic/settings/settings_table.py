@@ -239,6 +239,8 @@ class SettingsTable:
     orphaned: Mapping[str, TopicSettings] = field(default_factory=dict)
     """Own settings of deleted topics, which `topics` lacks; another topic may have the name now (`read_known_settings`
     alone looks for them)."""
+    outdated: frozenset[str] = frozenset()
+    """Topics whose record is older than the pattern that counts here: its agent has yet to write another."""
     _strictest_first: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -286,10 +288,30 @@ def table_of(values: Mapping[Key, object]) -> SettingsTable:
             value = replace(value, origin=f"pattern {name}")
         found[kind.field][name] = value
     table = SettingsTable(**cast(Any, {field: MappingProxyType(its) for field, its in found.items()}))
-    # Who wrote these from the file knew no pattern: the settings topic had lost it, or it is new.
     outdated = {
         topic: replace(by_pattern, topic_id=one.topic_id)
         for topic, one in (table.topics.items() if table.patterns else ())
-        if one.origin == FILE and (by_pattern := table.strictest(topic)) is not None
+        if (by_pattern := _newer(one, topic, table)) is not None
     }
-    return replace(table, topics=MappingProxyType({**table.topics, **outdated})) if outdated else table
+    if not outdated:
+        return table
+    return replace(table, topics=MappingProxyType({**table.topics, **outdated}), outdated=frozenset(outdated))
+
+
+def _newer(settings: TopicSettings, topic: str, table: SettingsTable) -> TopicSettings | None:
+    """Return the pattern's settings that count although the topic's record has others; None: the record counts."""
+    if settings.origin == FILE:  # who wrote it knew no pattern: the settings topic had lost it, or it is new
+        return table.strictest(topic)
+    if not settings.is_inherited or settings.is_durable:
+        return None
+    strictest = table.strictest(topic)
+    if strictest is None or not strictest.is_durable:
+        return None
+    inherits = first_match(tuple(longest_first(table.patterns)), topic)  # who is to write that may be dead
+    by_pattern = table.patterns.get(inherits or "")
+    return by_pattern if by_pattern is not None and by_pattern.is_durable else None
+
+
+def longest_first(patterns: Mapping[str, TopicSettings]) -> Mapping[str, TopicSettings]:
+    """Return the patterns in the order in which `first_match` needs them to find what a topic inherits."""
+    return {one: patterns[one] for one in sorted(patterns, key=lambda one: (len(one), one), reverse=True)}

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 from agent import settings_keeping
 from agent.settings.upload_settings import StorageSettings
-from agent.settings_keeping import Records, SettingsKeeping, inherited, longest_first
+from agent.settings_keeping import Records, SettingsKeeping, inherited
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
 from metadata_topic.settings.settings_memory import SettingsMemory
-from metadata_topic.settings.settings_table import AGENTS, PATTERNS, PAUSES, TOPICS, Kind
+from metadata_topic.settings.settings_table import AGENTS, PATTERNS, PAUSES, TOPICS, Kind, longest_first
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import (
     FILE,
@@ -282,15 +282,19 @@ async def test_only_what_is_no_topics_own_word_is_changed(
 
 async def test_a_changed_pattern_changes_its_topics_and_one_that_is_removed_leaves_them_to_the_file(rig: Rig) -> None:
     rig.keeping.set_led({"clicks": NEW, "__consumer_offsets": NEW, "__remote_wal_topic_settings": NEW})
-    archived = replace(ENABLED, archive=True)
+    await rig.look()  # it registers
+    archived, durable = replace(ENABLED, archive=True), replace(ENABLED, durable=True)
     for pattern, wanted in (
         (ENABLED, replace(ENABLED, origin="pattern c.*")),
         (archived, replace(archived, origin="pattern c.*")),
+        (durable, replace(durable, origin="pattern c.*")),  # counts at once, and is written nevertheless
         (None, NOTHING),
     ):
         rig.put(PATTERNS, "c.*", pattern)
-        await rig.look()
+        written = rig.written
+        await rig.look(2)
         assert rig.reader.topics == {"clicks": replace(wanted, topic_id=NEW)}
+        assert rig.written == written + 1
 
 
 async def test_what_is_inherited_and_could_not_be_written_is_tried_again(rig: Rig) -> None:

@@ -194,6 +194,19 @@ def test_a_topic_without_a_record_is_treated_by_the_strictest_pattern_that_match
     assert table.is_any_durable
 
 
+def test_a_topic_is_durable_once_its_pattern_is_before_its_agent_has_written_that() -> None:
+    inherited = {name: replace(ON, origin="pattern pay.*", topic_id=OLD) for name in ("pay-1", "pay-off-1")}
+    table, _ = _read(
+        *(record(at, TOPICS, name, its) for at, (name, its) in enumerate(inherited.items())),
+        record(2, PATTERNS, "pay-off-.*", ON),
+        record(3, PATTERNS, "pay.*", DURABLE),
+    )
+    durable = replace(DURABLE, origin="pattern pay.*", topic_id=OLD)
+    assert (table.of("pay-1", OLD), table.may_be_durable("pay-1")) == (durable, True)
+    assert table.of("pay-off-1", OLD) == inherited["pay-off-1"], "a longer pattern counts, as for its agent"
+    assert table.outdated == {"pay-1"}
+
+
 def test_settings_are_the_topics_own_unless_they_say_where_from() -> None:
     origins = ("", OWN, FILE, "pattern a")
     assert [TopicSettings(True, origin=one).is_inherited for one in origins] == [False, False, True, True]
