@@ -218,7 +218,7 @@ def plan_broker(
     seem to have expired. Raises UnknownClusterError when nothing is selected, RecoveryError for settings that are no
     numbers.
     """
-    kept = _kept_logs(broker)
+    kept, properties = _kept_logs(broker), view.properties_of(broker.node_id, broker.properties)
     planned = []
     for partition in view.replicas_of(broker.node_id):
         topic = view.topics[partition.topic_id]
@@ -226,7 +226,7 @@ def plan_broker(
         if not is_wanted or partition in kept:
             continue
         try:
-            settings = replace(log_settings(topic.config, broker.properties), stored_ms=topic.stored_ms)
+            settings = replace(log_settings(topic.config, properties), stored_ms=topic.stored_ms)
         except ValueError as error:
             raise RecoveryError("plan recovery", topic.name, f"a setting is no number: {error}") from error
         runs, replicas = inventory.log_runs(partition), topic.partitions[partition.partition]

@@ -87,6 +87,8 @@ class ClusterView:
     """Why topics are left out of which too little is told to plan their logs, by name. Some are among `topics`."""
     names: Collection[str] = ()
     """All that a living cluster lists, whatever of them was asked for."""
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """`KRaftImage.broker_configs`; empty for a living cluster, whose topics' settings are effective ones."""
     settings_unknown: str = ""
     """Why the agents' settings are not known, and so not which topics Kafka hides from this client."""
 
@@ -102,6 +104,11 @@ class ClusterView:
     def name_of(self, partition: TopicIdPartition) -> str:
         """Return `topic-partition`. Raises KeyError."""
         return f"{self.topics[partition.topic_id].name}-{partition.partition}"
+
+    def properties_of(self, broker_id: int, file: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a broker's settings: what was set at runtime counts before its server.properties."""
+        own, default = (self.broker_configs.get(name, {}) for name in (str(broker_id), ""))
+        return {**file, **default, **own}
 
     def directories_of(self, broker_id: int) -> tuple[str, ...]:
         """Return the ids of the broker's log directories: as registered, else as its replicas are assigned to them."""
@@ -139,7 +146,7 @@ def from_kraft(image: KRaftImage) -> ClusterView:
         )
         for topic in image.topics.values()
     }
-    return ClusterView(topics, dict(image.directories))
+    return ClusterView(topics, dict(image.directories), broker_configs=image.broker_configs)
 
 
 def read_kraft_view(directory: Path, cluster_id: str | None) -> tuple[str, ClusterView]:

@@ -220,9 +220,10 @@ def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker
         except (LogDirectoryError, MalformedFileError):
             continue  # then how long the WAL keeps records is not known, and all that the log keeps is looked for
         if settings is not None:
-            retention_ms = log_settings({"cleanup.policy": "delete"}, broker.raw).retention_ms
+            properties = view.properties_of(broker.node_id, broker.raw)
+            retention_ms = log_settings({"cleanup.policy": "delete"}, properties).retention_ms
             defaults = {"retention.ms": str(-1 if retention_ms is None else retention_ms)}
-            if (policy := broker.raw.get("log.cleanup.policy")) is not None:
+            if (policy := properties.get("log.cleanup.policy")) is not None:
                 defaults["cleanup.policy"] = policy
             return with_wal_retention(view, settings.topics, settings.agents.values(), defaults)
     return view

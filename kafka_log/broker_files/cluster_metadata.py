@@ -25,6 +25,7 @@ DIRECTORY_NAME: Final = "__cluster_metadata-0"
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _INT32: Final = struct.Struct(">i")
 _TOPIC_RESOURCE: Final = 2
+_BROKER_RESOURCE: Final = 4
 _UNCHANGED_LEADER: Final = -2
 _OLDEST, _NEWEST = 0, -1
 """Snapshots to begin with."""
@@ -65,6 +66,8 @@ class KRaftImage:
     topics: dict[TopicId, KRaftTopic] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     """Settings by topic name; only those that were set for the topic."""
+    broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The brokers' settings for logs (`log.*`) that were set at runtime, by broker id; under "": for all brokers."""
     directories: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Ids of each broker's log directories, as last registered."""
     end_offset: int = 0
@@ -201,9 +204,12 @@ def _config(image: KRaftImage, reader: MessageReader, _version: int) -> None:
     resource = reader.take(1)[0]
     name, key = reader.compact_string(), reader.compact_string()
     value = reader.compact_nullable_bytes()
-    if resource != _TOPIC_RESOURCE:
+    if resource == _TOPIC_RESOURCE:
+        settings = image.topic_configs.setdefault(name, {})
+    elif resource == _BROKER_RESOURCE and key.startswith("log."):  # others may be secrets
+        settings = image.broker_configs.setdefault(name, {})
+    else:
         return
-    settings = image.topic_configs.setdefault(name, {})
     if value is None:
         settings.pop(key, None)
     else:

@@ -180,11 +180,27 @@ def test_a_log_that_is_not_selected_would_be_led_from_offset_0_and_is_refused_to
     assert [log["log"] for log in told["logs"]] == ["orders-0"]
 
 
-def _with_a_tier(ruins: Ruins) -> None:
-    topic_config = message(4, 0, b"\x02" + text("orders") + text("remote.storage.enable") + text("true") + tagged())
+def _set(ruins: Ruins, *settings: tuple[int, str, str, str]) -> None:
+    """Let the controllers' log have settings: a kind of resource, its name, and the key and value."""
+    configs = (message(4, 0, bytes([kind]) + b"".join(map(text, its)) + tagged()) for kind, *its in settings)
     log = ruins.directory / "controller" / "__cluster_metadata-0" / f"{0:020}.log"
-    log.write_bytes(log.read_bytes() + metadata_batch(4, topic_config))
+    log.write_bytes(log.read_bytes() + metadata_batch(4, *configs))
+
+
+def _with_a_tier(ruins: Ruins) -> None:
+    _set(ruins, (2, "orders", "remote.storage.enable", "true"))
     ruins.upload(1, records(ORDERS, 3, 5, 9))
+
+
+def test_what_was_set_for_brokers_at_runtime_counts_before_server_properties(ruins: Ruins) -> None:
+    ruins.write(more="log.retention.ms=1\n")
+    for first in (0, 8):
+        ruins.upload(first, records(ORDERS, 0, first, first + 4))
+    [log] = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"))["logs"]
+    assert (log["start_offset"], log["gap"]) == (8, None), "what was before has expired"
+    _set(ruins, (4, "", "log.retention.ms", "5"), (4, "1", "log.retention.ms", "-1"), (4, "2", "log.retention.ms", "5"))
+    [log] = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code=1)["logs"]
+    assert (log["start_offset"], log["gap"] is None) == (0, False)
 
 
 def test_after_the_loss_of_all_brokers_a_tiered_log_comes_back_and_its_tier_is_said_to_be_unknown(ruins: Ruins) -> None:

@@ -52,6 +52,26 @@ def test_topics_replicas_settings_and_directories_are_known(tmp_path: Path) -> N
     assert image.end_offset == 5
 
 
+def test_settings_for_logs_that_brokers_got_at_runtime_are_known_and_no_secrets(tmp_path: Path) -> None:
+    def config(broker: str, key: str, value: bytes) -> bytes:
+        return message(4, 0, b"\4" + text(broker) + text(key) + value + tagged())
+
+    image = read_cluster_metadata(
+        _log(
+            tmp_path,
+            metadata_batch(
+                0,
+                config("", "log.roll.ms", text("5")),
+                config("", "log.retention.ms", text("-1")),
+                config("1", "log.roll.ms", text("7")),
+                config("", "listener.name.client.ssl.key.password", text("secret")),
+                config("", "log.retention.ms", b"\0"),
+            ),
+        )
+    )
+    assert image.broker_configs == {"": {"log.roll.ms": "5"}, "1": {"log.roll.ms": "7"}}
+
+
 def test_cordoned_directories_stay_a_brokers_own(tmp_path: Path) -> None:
     both, cordoned = broker_change(t2=uuids(DIRECTORY, ORDERS)), broker_change(t3=uuids(DIRECTORY, ORDERS))
 
