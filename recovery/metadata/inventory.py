@@ -27,6 +27,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import SnapshotError
+from metadata_topic.records.offset_ranges import NO_END
 from metadata_topic.records.records import (
     MetadataRecord,
     PublishedSegment,
@@ -36,7 +37,7 @@ from metadata_topic.records.records import (
 from metadata_topic.records.states import DELETING, FINISHED, STARTED
 from metadata_topic.store.archive.archive_recovery import records_from_objects
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.store.held_records import HeldRecords, lost_from
+from metadata_topic.store.held_records import HeldRecords, LocalLosses, lost_from
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.snapshots.archive_snapshot import EXTRA_NAME, decode_archive
 from metadata_topic.store.snapshots.snapshot import SegmentPortion
@@ -253,7 +254,8 @@ def from_metadata(
     _add_snapshot_only(inventory, storage, snapshot_only, dead, progress)
     unpublished += [stored for segment_id, stored in listed.items() if store.state_of(segment_id) is None]
     inventory.unpublished_objects = len(unpublished)
-    _add_footers(inventory, storage, unpublished, progress, patience, lambda _, entry: lost_from(entry, losses))
+    lost = _without_ends(losses)
+    _add_footers(inventory, storage, unpublished, progress, patience, lambda _, entry: lost_from(entry, lost))
     _add_archive(inventory, archived, archive)
     inventory.archived = frozenset(object_id for object_id, _ in archived.objects(FINISHED))
     _end_epochs(inventory, ends, inventory.archived)
@@ -303,6 +305,12 @@ def take_in_told(
             stored = StoredObject(object_id, record.size_bytes, record.event_timestamp_ms)
             _add_entries(inventory, stored, record.runs)
     return inventory
+
+
+def _without_ends(losses: LocalLosses) -> LocalLosses:
+    """Return the losses as they are for objects that nobody published: who declares one knows only what is published,
+    but its log has no more of the older epochs from there on."""
+    return {log: tuple(one._replace(to_offset=NO_END) for one in of_log) for log, of_log in losses.items()}
 
 
 def _dead_tails(image: StoreImage) -> dict[tuple[StoredObjectId, TopicIdPartition, int], int]:

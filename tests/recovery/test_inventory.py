@@ -186,12 +186,14 @@ def test_an_unpublished_upload_of_what_a_log_has_lost_is_no_part_of_it(storage: 
     """Nobody can name it, and what the lost records' epoch had in their place is left out."""
     published = Leader(storage, 1).upload(records(ORDERS, 0, 0, 4)), Leader(storage, 2).upload(records(ORDERS, 1, 5, 9))
     Leader(storage, 3).upload(records(ORDERS, 0, 3, 9))
+    Leader(storage, 4).upload(records(ORDERS, 0, 10, 14))  # behind all that the leader knew of
     loss = DeclaredGap(ORDERS, 5, 10, 2, GapReason.LOST_LOCALLY)
 
     inventory = _found(storage, *published, RemoteWalGapDeclaration(1, 1, 0, (loss,), 0))
 
-    assert inventory.unpublished_objects == 1
-    assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 5
+    assert inventory.unpublished_objects == 2
+    plan = inventory.log_runs(ORDERS).plan(PlanRules())
+    assert (plan.end_offset, plan.gap) == (5, None)
 
 
 def test_an_object_that_the_store_has_lost_is_named_and_ends_the_log(storage: RemoteWalStorageManager) -> None:
