@@ -17,7 +17,6 @@ import structlog
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
-from kafka_cluster.responses import DescribedBroker
 from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
@@ -33,34 +32,7 @@ _LOOK_S = 30.0
 """A broker's zone changes only with its restart."""
 _UNKNOWN_S = 5.0
 """Used while a follower's zone was never seen, maybe because that broker is away."""
-
-
-class BrokerRacks:
-    """Asks for the zones of the living brokers, at intervals. One caller at a time."""
-
-    def __init__(self, brokers: Callable[[], Iterable[DescribedBroker]], clock: Callable[[], float]) -> None:
-        """`brokers` returns the living brokers (`KafkaCluster.brokers`); `clock` gives monotonic seconds."""
-        self._brokers = brokers
-        self._clock = clock
-        self._seen: set[int] = set()
-        self._asked_s = -_LOOK_S
-
-    def look(self, wanted: Collection[int]) -> Mapping[int, str | None]:
-        """Return the living brokers' zones by id if it is time to ask; empty if it is not, or without a response.
-
-        `wanted` are the brokers whose zones matter.
-        """
-        since_s = self._clock() - self._asked_s
-        if since_s < (_LOOK_S if self._seen.issuperset(wanted) else _UNKNOWN_S):
-            return {}
-        self._asked_s = self._clock()
-        try:
-            racks = {broker.broker_id: broker.rack for broker in self._brokers()}
-        except KafkaClusterError as error:
-            log.warning("zones_unknown", error=str(error), consequence="followers keep the zones that they had")
-            return {}
-        self._seen.update(racks)
-        return racks
+_ASK_S = 5.0
 
 
 def partition_directories(log_directories: Sequence[LogDirectory]) -> list[PartitionDirectory]:
@@ -118,12 +90,15 @@ MIN_INTERVAL_S = 0.2
 
 
 class LeadershipReader:
-    """Asks Kafka for leaders. Blocks; for a thread of its own."""
+    """Asks Kafka for leaders and zones. Blocks; for a thread of its own."""
 
-    def __init__(self, client: KafkaClientConfig, broker_id: int, timeout_s: float = 5.0) -> None:
-        self._cluster = KafkaCluster(client, f"remote-wal-agent-{broker_id}-leadership", timeout_s)
-        self._racks = BrokerRacks(self._cluster.brokers, time.monotonic)
+    def __init__(self, client: KafkaClientConfig, broker_id: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives monotonic seconds."""
+        self._cluster = KafkaCluster(client, f"remote-wal-agent-{broker_id}-leadership", _ASK_S)
         self._broker_id = broker_id
+        self._clock = clock
+        self._seen: set[int] = set()
+        self._asked_s = -_LOOK_S
 
     def led_partitions(self) -> LedByTopic:
         """Return the partitions of every topic that this broker leads. Raises KafkaClusterError."""
@@ -136,9 +111,19 @@ class LeadershipReader:
             for name, topic in self._cluster.listing().topics.items()
         }
 
-    def racks(self, followers: frozenset[int]) -> Mapping[int, str | None]:
-        """Return the zones of these brokers, if it is time to ask (`BrokerRacks.look`)."""
-        return self._racks.look(followers)
+    def racks(self, followers: Collection[int]) -> Mapping[int, str | None]:
+        """Return the living brokers' zones by id if it is time to ask; empty if it is not, or without a response."""
+        since_s = self._clock() - self._asked_s
+        if since_s < (_LOOK_S if self._seen.issuperset(followers) else _UNKNOWN_S):
+            return {}
+        self._asked_s = self._clock()
+        try:
+            racks = {broker.broker_id: broker.rack for broker in self._cluster.brokers()}
+        except KafkaClusterError as error:
+            log.warning("zones_unknown", error=str(error), consequence="followers keep the zones that they had")
+            return {}
+        self._seen.update(racks)
+        return racks
 
 
 @dataclass(frozen=True, slots=True)
