@@ -1,5 +1,6 @@
 """What people see who run it for the first time: its steps, and the report."""
 
+import textwrap
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-PAGE_WIDTH = 100
+PAGE_WIDTH = 80
 """Columns that a page is laid out for."""
 
 
@@ -23,13 +24,13 @@ _STORES = {
 }
 
 _PICTURE = """
-  the leader's zone                                                  two followers' zones
- ┌────────────────────┐                                             ┌────────────────────┐
- │ broker     agent ──┼───── links, packed records: [crossed.] ────▶│ agents     brokers │
- └──────────────┬─────┘                                             └───▲────────────────┘
-                │                 ┌──────────────────┐                  │
-                └── [put.....] ──▶│  object storage  ├─── [get.....] ───┘
-                                  └──────────────────┘
+ the leader's zone                                    two followers' zones
+ ┌────────────────┐                                   ┌──────────────────┐
+ │ broker   agent─┼─ links, packed: [crossed.] ──────▶│ agents   brokers │
+ └────────────┬───┘                                   └──▲───────────────┘
+              │              ┌────────────────┐          │
+              └[put.....]───▶│ object storage ├[get.....]┘
+                             └────────────────┘
 """
 
 
@@ -68,7 +69,10 @@ class Progress:
         if self._title is None:
             return
         took_s, told = time.monotonic() - self._begun_s, self._note if note is None else note
-        self._console.print(f"{took_s:5.1f} s  {self._title:<34} {told}", highlight=False, soft_wrap=True)
+        self._console.print(
+            textwrap.fill(f"{took_s:5.1f} s  {self._title}: {told}", self._console.width, subsequent_indent=" " * 9),
+            highlight=False,
+        )
         self._title = None
 
 
@@ -113,7 +117,7 @@ def _picture(report: Report) -> "RenderableType":
     text.append(_megabytes(traffic.zone_bytes.with_links), style=style)
     text.append(" crossed zones.\n Stock Kafka would have sent ")
     text.append(_megabytes(traffic.zone_bytes.stock), style="bold red")
-    text.append("." if ratio is None else f": {ratio:.1%} of it is left.")
+    text.append("." if ratio is None else f": {100 * ratio:.1f} % of it is left.")
     return Panel(text, title="across zones", title_align="left", border_style="green", width=PAGE_WIDTH - 2)
 
 
@@ -128,13 +132,16 @@ def _money(report: Report) -> "RenderableType":
     costs = [one.cost_per_gb for one in columns]
     row("producers wrote", (_megabytes(traffic.produced_bytes) for traffic in columns))
     row("followers got, in two copies", (_megabytes(one.linked_bytes + one.inline_bytes) for one in columns))
-    row("  as links", (f"{_megabytes(one.linked_bytes)}, {_percent(one.link_share)}" for one in columns))
+    row("  as links", (_megabytes(one.linked_bytes) for one in columns))
+    row("  the share of links", (_percent(one.link_share) for one in columns))
     row("  inline, packed on the way", (_megabytes(one.inline_bytes) for one in columns))
     row("crossed zones, all told", (_coloured(_megabytes(ours), ours, stock) for ours, stock in crossed))
     row("  stock Kafka would have sent", (_megabytes(traffic.zone_bytes.stock) for traffic in columns), "red")
     row("  left of it", (_percent(traffic.zone_bytes.ratio) for traffic in columns))
-    row("objects, of mean size", map(_objects, columns))
-    row("PUT / GET requests", (f"{traffic.requests['put']:,} / {traffic.requests['get']:,}" for traffic in columns))
+    row("objects", (f"{traffic.objects:,}" for traffic in columns))
+    row("  their mean size", map(_object_size, columns))
+    for request in ("put", "get"):
+        row(f"{request.upper()} requests", (f"{traffic.requests[request]:,}" for traffic in columns))
     table.add_section()
     row("per GB written: stock Kafka", (_dollars(traffic, "stock") for traffic in columns), "red")
     spent = (("-", 0.0, 0.0) if one is None else (_usd(one.remote_wal), one.remote_wal, one.stock) for one in costs)
@@ -165,7 +172,7 @@ def _records(report: Report) -> "Table":
     row("lost: acknowledged with acks=all, not consumed", records.lost, good=0)
     row("out of order", records.reordered, good=0)
     row("doubled or altered", records.duplicates + records.altered, good=0)
-    row("lost with acks=1, as its leader was killed (stock Kafka loses them too)", records.lost_acks_1)
+    row("lost with acks=1 as its leader was killed, as in stock Kafka", records.lost_acks_1)
     replicas = report.replicas
     table.add_row(
         f"replicas byte by byte: {replicas.partitions} partitions, {_megabytes(replicas.bytes)} each",
@@ -191,7 +198,7 @@ def _seen(fault: FaultSeen) -> tuple[str, ...]:
     if fault.fault == "leader_killed":
         return (
             "kill -9 of a broker that leads",
-            f"Kafka makes broker {seen['new_leader']} the leader after {seen['new_leader_after_s']} s",
+            f"broker {seen['new_leader']} leads after {seen['new_leader_after_s']} s",
             f"produce is acknowledged again after {seen['produce_resumed_after_s']} s",
             f"all replicas in sync again after {seen['all_in_sync_after_s']} s",
         )
@@ -205,17 +212,20 @@ def _seen(fault: FaultSeen) -> tuple[str, ...]:
 
 
 def _producers(report: Report) -> "RenderableType":
-    title = "Kafka's producer-perf-test, and how its records reached followers"
+    title = "Kafka's producer-perf-test, how records went, and why inline most"
     table = _table(title, "", "MB/s", "p50", "p99", "linked", "inline")
-    for run in report.producers:
+    table.columns[0].no_wrap = True
+    for before, run in zip((None, *report.producers), report.producers, strict=False):
         result = run.result
+        if before is None or before.phase != run.phase:
+            table.add_row(run.phase)
         inline = [f"{_megabytes(size)} {why}" for why, size in run.moved.items() if why != LINKED]
         table.add_row(
-            f"{run.phase}, {run.way}",
+            f"  {run.way}",
             f"{result.mib_per_s * MB_PER_MIB:.1f}",
             *(f"{value:,.0f} ms" for value in (result.p50_ms, result.p99_ms)),
             _percent(run.link_share),
-            ", ".join(inline[:2]),
+            inline[0] if inline else "",
         )
     return _captioned(
         table,
@@ -232,7 +242,7 @@ def _promises(console: "Console", report: Report) -> None:
         return
     console.print(
         f"[bold green]✓[/] every promise held in {report.total_s:.0f} s: nothing acknowledged was lost, nothing came "
-        "out of order,\n  and all replicas are the same bytes. Every figure above was counted in this run.",
+        "out of order, and all replicas are the same bytes. Every figure above was counted in this run.",
         highlight=False,
     )
 
@@ -248,7 +258,7 @@ def _table(title: str, *columns: str) -> "Table":
         title_style="",
         box=box.SIMPLE_HEAD if headed else None,
         show_header=headed,
-        padding=(0, 2, 0, 0) if headed else (0, 2),
+        padding=(0, 1, 0, 0) if headed else (0, 2),
     )
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
@@ -269,13 +279,11 @@ def _megabytes(size: int) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def _objects(traffic: Traffic) -> str:
-    if not traffic.objects:
-        return "0"
-    return f"{traffic.objects:,} of {traffic.request_bytes['put'] / traffic.objects / 1000:,.0f} kB"
+def _object_size(traffic: Traffic) -> str:
+    return f"{traffic.request_bytes['put'] / traffic.objects / 1000:,.0f} kB" if traffic.objects else "-"
 
 
 def _coloured(text: str, ours: float, stock: float) -> str:

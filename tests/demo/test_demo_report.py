@@ -130,33 +130,37 @@ def shown(console_width: int, **changes: Any) -> str:
     return console.file.getvalue()
 
 
-def test_people_are_shown_the_figures_and_no_line_is_wider_than_the_terminal() -> None:
-    text = shown(100)
-    assert max(map(len, text.splitlines())) <= 100
-    parts = ("10.0 MB", "2,000 MB", "0.5%", "$0.0400", "$0.0058", "identical", "3.0 MB went inline")
-    for part in (*parts, "acks=all by agents", "99.0%", "0.3 MB held_up"):
+@pytest.mark.parametrize("width", [80, 150])
+def test_people_are_shown_the_figures_and_no_line_is_wider_than_the_terminal(width: int) -> None:
+    text = shown(width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "─▶│ agents   brokers │" in text
+    assert "  of it requests and their bytes  " in text
+    parts = ("10.0 MB", "2,000 MB", "0.5 %", "$0.0400", "$0.0058", "identical", "3.0 MB went inline")
+    for part in (*parts, "acks=all by agents", "99.0 %", "0.3 MB held_up"):
         assert part in text, part
     assert "every promise held" in text
 
 
 def test_the_account_of_followers_bytes_adds_up_and_has_no_bytes_of_others() -> None:
-    lines = [" ".join(line.split()) for line in shown(100).splitlines()]
+    lines = [" ".join(line.split()) for line in shown(80).splitlines()]
 
     def figures(title: str) -> list[str]:
         return next(line for line in lines if line.startswith(title)).removeprefix(title).split()
 
     # What agents pack for clients would exceed what followers get inline.
     assert figures("followers got, in two copies") == ["2,000", "MB"] * 3
-    assert figures("as links") == ["1,900", "MB,", "95.0%"] * 3
+    assert figures("as links") == ["1,900", "MB"] * 3
+    assert figures("the share of links") == ["95.0", "%"] * 3
     assert figures("inline, packed on the way") == ["100", "MB"] * 3
     assert figures("crossed zones, all told") == ["10.0", "MB"] * 3
     assert not any("18.0 MB" in line for line in lines)
-    picture = next(line for line in lines if "──▶│ agents" in line)
-    assert "links, packed records: 10.0 MB" in picture
+    picture = next(line for line in lines if "─▶│ agents" in line)
+    assert "links, packed: 10.0 MB" in picture
 
 
 def test_people_are_told_which_promise_was_broken() -> None:
-    text = shown(100, records=dataclasses.replace(RECORDS, lost=3))
+    text = shown(80, records=dataclasses.replace(RECORDS, lost=3))
     assert "3 records were acknowledged with acks=all, and not consumed" in text
     assert "every promise held" not in text
 
