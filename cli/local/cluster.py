@@ -65,9 +65,9 @@ def up(
     Lines that you change in a broker's server.properties stay at the next start, and are named.
     """
     need_extra("demo")
-    from local_cluster.broker_config import ClusterSettings
+    from local_cluster.broker_config import KAFKAS_REPLICAS, ClusterSettings
     from local_cluster.cluster import LocalCluster
-    from local_cluster.layout import LAYOUT_FILE
+    from local_cluster.layout import LAYOUT_FILE, load_layout
     from local_cluster.processes import ends_what_it_started
 
     needs_address = agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS)
@@ -82,7 +82,10 @@ def up(
         mode = _agents(directory, store, endpoint_url, bucket) if agents else None
         if mode is not None and held_answers:
             mode = replace(mode, front=True, bypass=True)
-        settings = ClusterSettings(mode, full_compiler=True).with_protocol(protocol)
+        # By Kafka's default of one replica nothing of somebody's first topic would be replicated.
+        replicas = min(KAFKAS_REPLICAS, load_layout(directory).broker_count)
+        own = {"default.replication.factor": str(replicas)}
+        settings = ClusterSettings(mode, own, full_compiler=True).with_protocol(protocol)
         cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
         for broker_id, keys in cluster.changed_by_hand.items():
             file = cluster.layout.server_properties(broker_id)
@@ -183,9 +186,10 @@ def _show_next_steps(layout: "ClusterLayout", directory: Path) -> None:
     """Print what to do with the new cluster, in lines of at most 80 columns unless the directory's name is long."""
     at = f" --bootstrap-server {layout.bootstrap_servers.partition(',')[0]}"
     of = "" if directory == DEFAULT_DIRECTORY else f" -d {directory}"
+    records = "--num-records 200000 --record-size 1000"
     steps = [
         ("a topic", f"./run kafka{of} topics --create --topic orders --partitions 3"),
-        ("a load", f"./run kafka{of} producer-perf --help"),
+        ("a load", f"./run kafka{of} producer-perf --topic orders --throughput 4000 \\\n{'':17}{records}"),
         ("settings", f"{directory}/broker-1/server.properties, and so on"),
         ("the end", f"./run cluster down{of}, with --remove for its data, too"),
     ]

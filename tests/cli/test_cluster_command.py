@@ -56,6 +56,17 @@ def test_a_cluster_without_agents_has_nothing_of_theirs_among_the_steps(
     assert "enable" not in shown
 
 
+@pytest.mark.parametrize(("brokers", "replicas"), [("2", "2"), ("4", "3")])
+def test_a_topic_of_the_new_cluster_has_replicas_without_asking_for_them(
+    brokers: str, replicas: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_start", lambda *_: None)
+    words = ["cluster", "up", "-d", str(tmp_path), "--brokers", brokers]
+    assert CliRunner().invoke(build_app(), words, catch_exceptions=False).exit_code == 0
+    told = LocalCluster.open(tmp_path).layout.server_properties(1).read_text()
+    assert f"default.replication.factor={replicas}\n" in told
+
+
 def test_a_start_that_takes_too_long_says_what_it_stopped_and_which_log_to_read() -> None:
     class Slow:
         def start(self) -> None:
