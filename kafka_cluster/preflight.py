@@ -130,7 +130,7 @@ def ask(address: tuple[str, int], client: KafkaClientConfig, where: str, timeout
             f"in {where}"
         )
     if found.refuses_clients:
-        reason = "it tells clients of no brokers, as ports of agents for brokers do"
+        reason = "it tells clients of no brokers, as ports for brokers and controllers do"
         raise _MismatchError(f"{reason}: change the address to a listener for clients")
     if found.brokers and (reason := _astray(found.brokers, where, min(timeout_s, CONNECT_TIMEOUT_S))):
         raise _MismatchError(f"{reason}: change the address to a listener for clients")

@@ -74,8 +74,8 @@ def meant(word: str, known: Iterable[str], least: float = _NEAR) -> str:
     return f" (is {by_case[near[0]]} meant?)" if near else ""
 
 
-def in_words(error: BaseException) -> str:
-    """Return an exception's text for people: without its type's name and the system's number for it."""
+def in_words(error: object) -> str:
+    """Return an error's text for people: without its type's name and the system's number for it."""
     return _ERRNO.sub("", str(error)) or "no reason is given"
 
 

@@ -225,7 +225,7 @@ def _why(status: Status, topic: str) -> tuple[str, str, str]:
     why = status.why.get(topic)
     if why is None:
         return "", "", ""
-    minute, hour = ("none" if one is None else f"{one:.1%}" for one in (why.minute, why.hour))
+    minute, hour = ("none" if one is None else f"{100 * one:.1f} %" for one in (why.minute, why.hour))
     return minute, hour, f"{escape(why.plain)}<small>{escape(why.numbers)}</small>"
 
 

@@ -195,7 +195,7 @@ def _cells(row: dict[str, Any], *, tells_rate: bool) -> list[str]:
         size(row["read_bytes"]),
         *(f"{usd:,.2f}" for usd in row["usd"].values()),
         f"{1 / row['pack_ratio']:.1f} times" if row["pack_ratio"] < 1 else "",
-        "none" if share is None else f"{share:.0%}",
+        "none" if share is None else f"{100 * share:.0f} %",
     ]
 
 

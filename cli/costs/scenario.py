@@ -54,7 +54,14 @@ def _print_scenario(scenario: "Scenario") -> None:
     made = table(title, ">stock Kafka", ">remote WAL", rows=rows, title=scenario.name)
     made.add_section()
     made.add_row("total", *(f"{way.total:,.2f}" for way in columns))
-    way = "as links" if cost.linked else "inline" if cost.objects_per_month else "inline, and nothing is uploaded"
+    each_ms = 3_600_000 * scenario.workload.hours_per_month / (cost.objects_per_month or 1)
+    way = (
+        f"as links, an object each {each_ms:.3g} ms"
+        if cost.linked
+        else "inline"
+        if cost.objects_per_month
+        else "inline, and nothing is uploaded"
+    )
     pays_from = "never" if cost.break_even_mb_s is None else f"from {cost.break_even_mb_s:.3g} MB/s to each broker"
     replication = cost.replication_saved_ratio
     show(
@@ -80,7 +87,7 @@ def _held(scenario: "Scenario") -> str:
 
 def _changed(scenario: "Scenario") -> str:
     """Tell what was set, as the description is that of the workload without it."""
-    return f" (but {', '.join(scenario.overridden)} as you set)" if scenario.overridden else ""
+    return f" (but with your {', '.join(scenario.overridden)})" if scenario.overridden else ""
 
 
 def _compared(saved_ratio: float) -> str:

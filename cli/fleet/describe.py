@@ -137,7 +137,9 @@ def _print_retention(retention: dict[str, Any]) -> None:
 
 
 def _kept(kept_ms: int | None) -> str:
-    return "the local retention" if kept_ms is None or kept_ms < 0 else f"{kept_ms:,} ms"
+    from agent.http.status_page import duration
+
+    return "the local retention" if kept_ms is None or kept_ms < 0 else duration(kept_ms / 1000)
 
 
 def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None", json: bool) -> None:
@@ -195,7 +197,7 @@ def _print_why(
         (
             name,
             broker_id,
-            *("none" if why[one] is None else f"{why[one]:.1%}" for one in ("minute", "hour")),
+            *("none" if why[one] is None else f"{100 * why[one]:.1f} %" for one in ("minute", "hour")),
             f"{why['plain']}; {why['numbers']}" if is_verbose else why["plain"],
         )
         for broker_id, answer in answers.items()
@@ -203,10 +205,13 @@ def _print_why(
         if topic is None or name == topic
     ]
     rows.sort()
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, leader, _, _, told in rows:
+        alike.setdefault((name, told), []).append(str(leader))
     columns = ("topic", ">leader", ">last minute", ">last hour")
     show(
         fitted(*columns, rows=[row[:-1] for row in rows], drop=(), title="Linked shares"),
-        *(Text(f"{name}, led by broker {leader}: {told}") for name, leader, _, _, told in rows),
+        *(Text(f"{name}, led by broker {', '.join(leaders)}: {told}") for (name, told), leaders in alike.items()),
         *(Text(f"agent {broker_id} does not answer: {reason}") for broker_id, reason in silent.items()),
         *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
     )

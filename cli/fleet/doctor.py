@@ -76,12 +76,13 @@ def _findings(broker_config: Path, restart_wait_s: float | None, *, restarts_age
     from doctor.findings import Finding, Level
     from doctor.gathering import gather
     from kafka_log.errors import BrokerPropertiesError
+    from plugin.errors import in_words
     from plugin.wall_clock import wall_ms
 
     try:
         broker, settings = read_settings_file(broker_config)
     except (AgentSettingsError, BrokerPropertiesError, OSError) as error:
-        return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
+        return [Finding("settings", Level.ERROR, in_words(error), "correct the key; nothing else was looked at")]
     if restart_wait_s is not None:
         return _before_restart(broker, settings, restart_wait_s, restarts_agent)
     with shown_progress("asking the cluster, other agents and the store"):

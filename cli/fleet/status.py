@@ -62,7 +62,7 @@ def status(
         _print(rows, _pauses(known), is_verbose=verbose)
         if balance := _balance(known):
             ago = duration(wall_ms() / 1000 - balance.pop("measured_ms") / 1000)
-            told = ", ".join(f"{part} {value:.0%}" for part, value in balance.items())
+            told = ", ".join(f"{part} {100 * value:.0f} %" for part, value in balance.items())
             show(f"The fullest and the emptiest broker were apart by so much of the mean, {ago} ago: {told}")
     raise typer.Exit(code)
 
@@ -153,6 +153,11 @@ def _print(rows: list[dict[str, Any]], pauses: list[str], *, is_verbose: bool) -
         ">broker", "zone", "agent", "answered", "release", ">linked 1 min", ">1 h", ">not stored", ">oldest", "store",
     )  # fmt: skip
     show(fitted(*columns, rows=[_cells(row) for row in rows], drop=_LESS_NEEDED, title="Brokers and their agents"))
+    # Its own line has what follows.
+    told = (
+        *pauses,
+        *(f"the agent of broker {row['broker']} does not answer" for row in rows if row["agent"] == "silent"),
+    )
     for row in rows:
         if inline := _why_inline(row):
             show(Text(f"broker {row['broker']} sent inline in the last hour: {inline}"))
@@ -160,7 +165,7 @@ def _print(rows: list[dict[str, Any]], pauses: list[str], *, is_verbose: bool) -
             show(Text(f"broker {row['broker']}: {text}"))
         if row["shadow"]:
             show(Text(f"broker {row['broker']} is {shadow_text(row['shadow'])}"))
-        for text in _told(row, pauses):
+        for text in _told(row, told):
             show(Text(f"broker {row['broker']}: {text}", style="red" if row["agent"] == "silent" else "yellow"))
     show(*(Text(pause, style="yellow") for pause in pauses))
 
@@ -175,7 +180,7 @@ def _cells(row: Mapping[str, Any]) -> "list[Text]":
 
     share, store = row["linked_share"] or {}, row["store"] or {}
     has_answer = row["linked_share"] is not None
-    told = [f"{one:.1%}" if (one := share.get(span)) is not None else "none" for span in ("minute", "hour")]
+    told = [f"{100 * one:.1f} %" if (one := share.get(span)) is not None else "none" for span in ("minute", "hour")]
     seen = f", {duration(ago)} ago" if (ago := store.get("answered_s_ago")) is not None else ""
     cells = (
         str(row["broker"]),
@@ -229,21 +234,21 @@ def _consequence(row: Mapping[str, Any], led: int, followed: int) -> str:
     return f"The {led:,} partitions that this broker leads {goes}. It gets nothing of the {followed:,} that it follows"
 
 
-def _told(row: Mapping[str, Any], pauses: list[str]) -> Iterator[str]:
-    """Yield what is not well with a broker, beside the fleet's pauses."""
+def _told(row: Mapping[str, Any], told: tuple[str, ...]) -> Iterator[str]:
+    """Yield what is not well with a broker, but for texts that begin as those which are told elsewhere."""
     from agent.http.status_page import duration
 
     if not row["is_broker_alive"]:
-        yield "the broker is not in the cluster"
+        yield "the broker is not in the cluster (docs/broker-died.md)"
     if row["failure"]:
         heard = [one["answered_s_ago"] for one in row["heard_by_others"].values() if one["answered_s_ago"] is not None]
         since = f"for {duration(min(heard))}, as other agents saw it" if heard else "and no other agent heard it lately"
         led, followed = row["led_and_followed"]
         yield (
             f"its agent does not answer, {since}: {row['failure']}. {_consequence(row, led, followed)}. Restart the "
-            "agent; its log says why it ended"
+            "agent; its log says why"
         )
     if row["missing_offsets"]:
         yield f"{row['missing_offsets']:,} offsets are in no object, and gone"
     yield from row["not_ready"] or ()
-    yield from (text for text in row["degraded"] or () if text not in pauses)
+    yield from (text for text in row["degraded"] or () if not text.startswith(told))

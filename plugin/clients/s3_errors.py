@@ -23,6 +23,7 @@ from plugin.errors import (
     RemoteStorageRefusedError,
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
+    in_words,
 )
 
 _CONNECTION_ERRORS: Final = (boto.BotoCoreError, HTTPError, HTTPException, OSError)
@@ -79,7 +80,7 @@ def _without_connection(operation: str, key: str, error: Exception) -> RemoteSto
         return RemoteStorageUnreachableError(
             operation, key, "no file descriptor is left", "raise the agent's limit of open files", "file_descriptors"
         )
-    return RemoteStorageUnreachableError(operation, key, f"{type(error).__name__}: {cause}")
+    return RemoteStorageUnreachableError(operation, key, f"{type(error).__name__}: {in_words(cause)}")
 
 
 def _cause(error: BaseException) -> object:

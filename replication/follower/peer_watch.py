@@ -15,6 +15,7 @@ from functools import partial
 import structlog
 
 from kafka_log.crc32c import Buffer
+from plugin.errors import in_words
 from plugin.hot_path.deadline import Deadline
 from replication.follower.follower_context import DiallingContext
 from replication.wire.framed_connection import FramedConnection
@@ -131,7 +132,7 @@ class PeerWatch:
                     if loop.time() - began_s >= _INTERVAL_S:
                         continue  # the connection may have ended, and not the agent
             except _NOT_THERE as error:
-                self._failed(broker_id, seen, str(error) or type(error).__name__)
+                self._failed(broker_id, seen, in_words(error) if str(error) else type(error).__name__)
             await asyncio.sleep(_INTERVAL_S)
 
     async def _greet(self, broker_id: int, seen: _Seen) -> FramedConnection | None:

@@ -22,7 +22,7 @@ import structlog
 
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.errors import defect_site
+from plugin.errors import defect_site, in_words
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.follower_offsets import WatermarkTimes
 from replication.leader.leader_context import LeaderContext
@@ -189,8 +189,8 @@ class LeaderProxy:
     def _not_reached(self, error: OSError) -> None:
         """Count a failed connection to the broker, and log it only when it is new: peers retry many times a second."""
         self._context.metrics.fault("broker_unreachable")
-        if self._unreached.is_new(str(error)):
-            log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
+        if self._unreached.is_new(in_words(error)):
+            log.warning("broker_unreachable", broker=str(self._context.broker), error=in_words(error))
 
     async def watch_broker(self) -> None:
         """While the local broker is away, check whether it is back, even if no agent connects. Runs until cancelled."""

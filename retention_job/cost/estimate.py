@@ -287,7 +287,7 @@ def estimate(
         _sum("all", found).priced(tariff),
         None if size == NEVER_PAYS else size,
         min((one / 1e6 for one in rates if one is not None), default=None),
-        list(_notes(samples, len(placed.zones))),
+        list(_notes(samples, len(placed.zones), has_read=bool(pack_ratios))),
     )
 
 
@@ -389,7 +389,7 @@ def _largest_lag(topic: str, sample: Sample) -> int:
     return max(lags.values(), default=0)
 
 
-def _notes(samples: Sequence[Sample], zones: int) -> Iterable[str]:
+def _notes(samples: Sequence[Sample], zones: int, *, has_read: bool) -> Iterable[str]:
     seen = {one: rack for sample in samples for one, rack in sample.racks.items()}
     if unseen := sorted(_replicas(samples[-1]) - seen.keys()):
         yield f"brokers {', '.join(map(str, unseen))} have replicas but were away: each counts as a zone of its own"
@@ -398,6 +398,8 @@ def _notes(samples: Sequence[Sample], zones: int) -> Iterable[str]:
         yield f"brokers {', '.join(map(str, without))} have no broker.rack: each counts as a zone of its own"
     if zones < 2:
         yield "all brokers are in one zone: nothing crosses, so there is nothing to save"
+    if not has_read:
+        yield "no records were read, so none count as packed: --read-records shows what packing saves"
     yield "clients are taken to be spread evenly over the zones; consumers that commit no offsets are not seen"
     yield "acks=all producers that send to brokers directly may stay inline, as today, if links would slow them"
 

@@ -197,8 +197,7 @@ class Scenario:
         return (
             f"{load.brokers} brokers in {load.zones} zones, {load.rate_mb_s:g} MB/s to each from {acks}; "
             f"{load.replication_factor} replicas, {load.remote_followers} of them in other zones than the leader; "
-            f"{load.partitions} partitions led by a broker; an object each {load.interval_ms:g} ms while links are "
-            f"used, stored for {load.wal_hours:g} h."
+            f"{load.partitions} partitions led by a broker; objects are stored for {load.wal_hours:g} h."
         )
 
     @property

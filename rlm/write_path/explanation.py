@@ -22,7 +22,7 @@ _PLAIN: Final = {
     "remote.wal.link.latency.bound.ms, or use a faster store",
     InlineReason.NEVER_PAYS: "no object of it pays at these prices, so it goes inline: keep its objects for a shorter "
     "time, or leave it so",
-    InlineReason.NO_FOLLOWER_ELSEWHERE: "no follower stands in another zone, so inline costs nothing: nothing to do",
+    InlineReason.NO_FOLLOWER_ELSEWHERE: "no replica is in another zone, so nothing crosses zones: nothing to do",
     InlineReason.UPLOADS_STOPPED: "the metadata topic takes no records, so all goes inline: see the agent's log",
 }
 

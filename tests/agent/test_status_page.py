@@ -80,7 +80,7 @@ def test_of_each_topic_it_says_what_was_linked_of_late_and_why_not_the_rest() ->
     moved.add("load", 3_000_000, 90.0)
     why = TopicWay.of(moved, Explanation(InlineReason.LOAD, "too little <here>", "an object: 1 KB"), 100.0)
     page = Page(status(why={"orders": why}))
-    assert "25.0%" in page.markup
+    assert "25.0 %" in page.markup
     told = "too little &lt;here&gt;<small>an object: 1 KB (inline in the last hour: 3.0 MB load)</small>"
     assert told in page.markup
 

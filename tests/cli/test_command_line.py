@@ -136,6 +136,7 @@ def test_what_was_not_done_is_exit_code_3_whatever_was_in_the_way(
     assert told in shown.err
     assert bool(json) == ('"exit_code": 3' in shown.out)
     assert (error.__class__ is OSError) == ("Traceback" not in shown.err)
+    assert "Errno" not in shown.err
 
 
 def test_a_wrong_command_is_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_agents_that_go_by_the_same_are_told_together(monkeypatch: pytest.Monkey
     monkeypatch.setenv("COLUMNS", "200")
     told = described(monkeypatch, agents).stdout.splitlines()
     assert told[-8:] == [
-        "Agents 1, 2 keep objects for 3,600,000 ms.",
+        "Agents 1, 2 keep objects for 60 min.",
         "Agents 3 keep objects for the local retention.",
         "Of orders, for the local retention.",
         "clicks: remote.wal.storage.enable=true (topic)",
@@ -102,16 +102,20 @@ def test_with_the_brokers_file_agents_are_asked_as_it_says(monkeypatch: pytest.M
 
 def test_why_bytes_go_inline_is_shown_by_topic_and_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     why = {"minute": 0.255, "hour": None, "reasons": {"load": 7}, "plain": "too little comes", "numbers": "30 KB"}
-    told = {"broker_id": 1, "partitions": [], "why": {"orders": why, "clicks": why}}
-    monkeypatch.setattr(agents_module, "ask_agent", lambda *_: told)
+    pages: dict[str, Any] = {
+        f"kafka-{one}:19095": {"broker_id": one, "partitions": [], "why": {"orders": why}} for one in (1, 2)
+    }
+    pages["kafka-2:19095"]["why"] |= {"clicks": why}
+    monkeypatch.setattr(agents_module, "ask_agent", lambda endpoint, *_: pages[endpoint])
+    agents = {one: replace(agent(one), http_endpoint=f"kafka-{one}:19095") for one in (1, 2)}
     for columns in ("80", "150"):
         monkeypatch.setenv("COLUMNS", columns)
-        shown = described(monkeypatch, {1: agent(1)}, "--why", "--topic", "orders").stdout
-        assert [part in shown for part in ("orders", "25.5%", "none")] == [True] * 3
-        assert "orders, led by broker 1: too little comes\n" in shown
+        shown = described(monkeypatch, agents, "--why", "--topic", "orders").stdout
+        assert [part in shown for part in ("orders", "25.5 %", "none")] == [True] * 3
+        assert "orders, led by broker 1, 2: too little comes\n" in shown
         assert "clicks" not in shown
-    in_numbers = described(monkeypatch, {1: agent(1)}, "--why", "--verbose").stdout
-    assert "clicks, led by broker 1: too little comes; 30 KB\n" in in_numbers
+    in_numbers = described(monkeypatch, agents, "--why", "--verbose").stdout
+    assert "clicks, led by broker 2: too little comes; 30 KB\n" in in_numbers
 
 
 def test_an_agent_in_shadow_is_told_with_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_parameters_and_prices_are_set_on_the_command_line(tmp_path: Path) -> No
 def test_the_text_tells_of_the_parameters_and_what_the_percentage_contains() -> None:
     shown = " ".join(invoke("today", "--set", "rate_mb_s=10", "--set", "interval_ms=50").stdout.split())
     for text in (
-        "prices (but rate_mb_s, interval_ms as you set). 3 brokers",
+        "prices (but with your rate_mb_s, interval_ms). 3 brokers",
         "10 MB/s to each",
         "an object each 50 ms",
         "object storage and replication across zones. Clients'",

@@ -84,7 +84,7 @@ def test_where_all_is_well_each_broker_has_a_row_and_the_exit_code_is_0(monkeypa
     told = shown(monkeypatch, WELL)
     assert told.exit_code == 0, told.output
     row = next(line for line in told.stdout.splitlines() if line.strip().startswith("1 "))
-    for part in ("az1", "ready", "0.2", "90.0%", "50.0%", "0 B", "answers, 500 ms ago"):
+    for part in ("az1", "ready", "0.2", "90.0 %", "50.0 %", "0 B", "answers, 500 ms ago"):
         assert part in row
     assert "broker 1 sent inline in the last hour: load 400 B, look 100 B\n" in told.stdout
     assert "unknown" not in told.stdout
@@ -126,7 +126,7 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_none(
 
 def test_how_far_loads_are_apart_is_shown_as_the_balancer_measured_it(monkeypatch: pytest.MonkeyPatch) -> None:
     balancer = {"cluster": Balancer("a", 1, (0.1, 0.25, 2), wall_ms() - 120_000)}
-    assert "2 min ago: in 10%, out 25%, stored 200%" in shown(monkeypatch, WELL, balancer=balancer).stdout
+    assert "2 min ago: in 10 %, out 25 %, stored 200 %" in shown(monkeypatch, WELL, balancer=balancer).stdout
     told = json.loads(shown(monkeypatch, WELL, "--json", balancer=balancer).stdout)["balance"]
     assert (told["out"], told.keys()) == (0.25, {"in", "out", "stored", "measured_ms"})
     assert json.loads(shown(monkeypatch, WELL, "--json").stdout)["balance"] == {}
@@ -177,11 +177,16 @@ def test_of_a_dead_agent_it_is_said_whether_its_broker_is_replicated_past_it(
         failure = None if ago == 0.5 else "refused"
         return {"2": {"answered_s_ago": ago, "failure": failure, "is_bypassed": False, "has_bypass": has_bypass}}
 
-    pages: dict[int, dict[str, Any] | OSError] = {one: page(one) | {"peers": heard(*seen[one])} for one in (1, 3)}
+    worries = [f"the agent of broker {one} does not answer (never answered): refused" for one in (2, 4)]
+    pages: dict[int, dict[str, Any] | OSError] = {
+        one: page(one, degraded=worries) | {"peers": heard(*seen[one])} for one in (1, 3)
+    }
     pages[2] = OSError("refused")
     told = shown(monkeypatch, pages).stdout.splitlines()
     [line] = [line for line in told if line.startswith("broker 2: its agent does not answer")]
     assert consequence in line
+    others = [line for line in told if "the agent of broker" in line]
+    assert others == [f"broker {one}: {worries[1]}" for one in (1, 3)], "its own line says it, once"
 
 
 @pytest.mark.parametrize(

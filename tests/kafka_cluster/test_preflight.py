@@ -235,6 +235,6 @@ def test_a_listener_that_leads_clients_nowhere_is_told(ports: dict[str, int]) ->
         listener.leads_to = [nobody]
         assert "none can be reached (connection refused)" in said_of(listener.port, "PLAINTEXT")
         listener.leads_to = None
-        assert said_of(listener.port, "PLAINTEXT").startswith("it tells clients of no brokers, as ports of agents")
+        assert said_of(listener.port, "PLAINTEXT").startswith("it tells clients of no brokers, as ports for brokers")
         listener.leads_to = [nobody, ("127.0.0.1", ports["mute"])]
         assert said_of(listener.port, "PLAINTEXT") == ""
