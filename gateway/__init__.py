@@ -8,7 +8,7 @@ In the order in which data meets them:
   replication.follower hydrates; `client_protocol` is how the two agents begin
 - `router_uploads`: objects of what clients produce, and which of them logs need
 - `client_handler`: connects clients to the broker, at the agent beside it
-- `broker_pipe`: relays them there, in stages: `produce`, `consume`, `durable`; `adoption_offers` tells the write path
+- `broker_pipe`: relays them there, in stages: `produce`, `consume`, `durable`
 - `client_port`, `client_zone`: single addresses: of one zone, of all zones, and where bytes pass unread
 - `standby`: in the place of a dead agent
 - `metrics`: what is counted

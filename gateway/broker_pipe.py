@@ -2,9 +2,8 @@
 
 | stage, from the near side to the broker | of requests | of responses |
 | --- | --- | --- |
-| link (`ConsumerResponses`) | notes Fetch requests | replaces records by links |
-| splice (`SpliceCore`) | puts routed Produce requests together again | |
-| adopt (`AdoptionOffers`) | offers what was spliced to the write path | ends the offer |
+| link (`ConsumerLinks`) | notes Fetch requests | replaces records by links |
+| splice (`SpliceCore`) | puts routed Produce requests together again, offers them to the write path | ends the offer |
 | hold (`HeldResponses`) | sends acks=all as acks=1; asks the agent's questions | waits: stored, replicated |
 
 | who connects | stages |
@@ -25,24 +24,28 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 import structlog
 
-from gateway.adoption_offers import AdoptionOffers
 from gateway.client_protocol import THROTTLED_MAX_S, ClientSide
-from gateway.consume.consumer_links import Asked
-from gateway.consume.consumer_responses import CONTROL_KINDS, ConsumerResponses
+from gateway.consume.consumer_links import Asked, ConsumerLinks, ReadCosts
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.held_responses import HeldResponses, ProduceRefusedError
 from gateway.durable.pipelined_acks import ReplicationLimits
-from gateway.metrics import DurableMetrics, ProduceMetrics
-from gateway.produce.route_request import encode_number, split_original
+from gateway.metrics import ConsumeMetrics, DurableMetrics, ProduceMetrics
+from gateway.produce.route_request import ZoneRouteRequest, encode_number, encode_outcome, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, Spliced, SpliceLimits, ToBroker
 from kafka_log.crc32c import Buffer
+from plugin.adopted_records import BatchSource
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import RemoteResourceNotFoundError
+from plugin.errors import RemoteResourceNotFoundError, defect_site
+from plugin.format.archive_object_id import StoredObjectId
 from plugin.hot_path.deadline import DeadlineTimer
+from replication.leader.catch_up import FollowerCatchUp
+from replication.leader.leader_context import LeaderContext
+from replication.leader.leader_relay import decided
 from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
@@ -50,9 +53,14 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 from replication.wire.request_order import RequestOrder
-from rlm.write_path.uploads.adoptable_records import AdoptableRecords
+from rlm.write_path.uploads.adoptable_records import AdoptableRecords, Offer
 
 log = structlog.get_logger(__name__)
+
+CONTROL_KINDS: Final = (MessageKind.INLINE_REQUEST, MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED)
+"""A gateway's messages about links."""
+_LOOK_AGAIN_S: Final = 0.25
+_AFTER_DEFECT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,16 @@ class SplicingContext:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerContext:
+    """What all consumers' connections of one agent share."""
+
+    leader: LeaderContext
+    """The context for followers, with another budget and other stage times."""
+    metrics: ConsumeMetrics
+    costs: ReadCosts
+
+
+@dataclass(frozen=True, slots=True)
 class HoldingContext:
     """What all connections share on which an agent holds responses to producers."""
 
@@ -120,8 +138,70 @@ class _Note(NamedTuple):
     fetch: Asked
 
 
+def _tell_nobody(_object_id: StoredObjectId, _ranges: list[tuple[int, int]], _custom_metadata: bytes) -> None:
+    """Announce nothing: gateways do not read ahead, because a consumer may leave at any time."""
+
+
+class LinkStage:
+    """Sends one connection's responses to the consumer's gateway, linked where `ConsumerLinks` says so."""
+
+    def __init__(self, context: ConsumerContext, side: ClientSide, near: PeerChannel) -> None:
+        self._leader = leader = context.leader
+        self._near = near
+        self._catch_up: FollowerCatchUp | None = None
+        if leader.catch_up is not None:
+            self._catch_up = FollowerCatchUp(leader.catch_up, _tell_nobody, leader.uploads.notify, side.capabilities)
+        read_ahead = self._catch_up.plan if self._catch_up is not None else None
+        self._links = ConsumerLinks(leader, side, context.metrics, context.costs, read_ahead)
+        begin_reads = self._catch_up.begin_reads if self._catch_up is not None else lambda: None
+        self._decided = partial(
+            decided, self._links.look_again, context=leader, peer=near.connection, begin_reads=begin_reads
+        )
+
+    def asked(self, frame: Buffer) -> Asked:
+        """Return a note on a request that is about to be sent to the broker, for `answer`; the frame's beginning is
+        enough."""
+        return self._links.asked(frame, self._leader.clock())
+
+    def control(self, kind: MessageKind, body: Buffer) -> None:
+        """Handle a message of the gateway about links (CONTROL_KINDS). Raises MalformedFrameError, ConnectionError."""
+        original = self._links.control(kind, body)
+        if original is not None:
+            self._near.send(original.kind, *original.body, records=original.records)
+        self._leader.uploads.notify()  # whether links are given may have changed
+
+    async def answer(self, frame: Buffer, what: Asked) -> None:
+        """Send a response, linked if that pays; `what` is the note on its request. Raises ConnectionError."""
+        answer = await self._decided(self._links.response(frame, what, self._leader.clock()))
+        self._near.send(answer.kind, *answer.body, records=answer.records)
+
+    def close(self) -> None:
+        """Release all memory and reads, because the connection ended."""
+        self._links.close()
+        if self._catch_up is not None:
+            self._catch_up.close()
+
+
+async def tell_outcomes(adoptable: AdoptableRecords, metrics: ProduceMetrics) -> None:
+    """Report the due outcomes of offers until cancelled; continues after any error, because without outcomes
+    gateways delete nothing."""
+    while True:
+        pause_s = _LOOK_AGAIN_S
+        try:
+            adoptable.look_again(asyncio.get_running_loop().time())
+        except Exception as error:
+            metrics.objects.labels("defect").inc()
+            log.error("adoption_outcomes_defect", defect=defect_site(error))
+            pause_s = _AFTER_DEFECT_S
+        await asyncio.sleep(pause_s)
+
+
 class SpliceStage:
-    """Puts the records back into one connection's routed requests, and offers them to the write path."""
+    """Puts the records back into one connection's routed requests, and offers them to the write path.
+
+    A gateway keeps what it stored until it learns that no log wants it. If the connection ends first, it cannot learn
+    that, and leaves the objects alone.
+    """
 
     def __init__(
         self,
@@ -134,11 +214,12 @@ class SpliceStage:
         self._context = context
         self._near = near
         self._forward = forward
-        self.offers: AdoptionOffers | None = None
-        if context.adoptable is not None and PeerCapabilities.ADOPTED_RECORDS in side.capabilities:
-            self.offers = AdoptionOffers(context.adoptable, near)
+        self._adoptable = context.adoptable if PeerCapabilities.ADOPTED_RECORDS in side.capabilities else None
+        self._offers: dict[int, Offer] = {}
+        """Offers of requests that the broker has not answered, by the requests' numbers."""
+        self._is_closed = False
         self._core = SpliceCore(
-            context.limits, side.gateway.broker_id, side.gateway.incarnation, tells_spliced=self.offers is not None
+            context.limits, side.gateway.broker_id, side.gateway.incarnation, tells_spliced=self._adoptable is not None
         )
         self._is_routed = PeerCapabilities.ROUTED_PRODUCE in side.capabilities
         self._loop = asyncio.get_running_loop()
@@ -171,8 +252,7 @@ class SpliceStage:
             case ToBroker(buffers, number):
                 self._forward(buffers, number)
             case Spliced(request, content):
-                if self.offers is not None:
-                    self.offers.spliced(request, content, self._loop.time())
+                self.offer(request, content)
             case AskInline(number, reason):
                 self._context.metrics.asked.labels(reason.value).inc()
                 self._near.send(MessageKind.ROUTE_INLINE_REQUEST, encode_number(number))
@@ -186,13 +266,37 @@ class SpliceStage:
             self._context.metrics.router.get_bytes += len(content)
             self._do(self._core.was_read(wanted.number, content))
 
+    def offer(self, request: ZoneRouteRequest, content: Buffer) -> None:
+        """Offer a request's records, `content`, to the write path, before the request is sent to the broker."""
+        if self._adoptable is None:
+            return
+        tell, lengths = partial(self._tell, request.number), [cut.length for cut in request.cuts]
+        source = BatchSource(request.object_id, request.custom_metadata)
+        now_s = self._loop.time()
+        offer = self._adoptable.offer(source, request.start_position, content, lengths, now_s, tell)
+        if offer is None:
+            tell(adopted=False)
+        else:
+            self._offers[request.number] = offer
+
+    def _tell(self, number: int, adopted: bool) -> None:
+        if not self._is_closed:
+            with suppress(ConnectionError):  # the task that reads the connection notices its end
+                self._near.send(MessageKind.ROUTE_OUTCOME, encode_outcome(number, adopted))
+
+    def answered(self, number: int | None) -> None:
+        """Record that the broker responded to a request; `number` is that of a routed one, else None."""
+        if self._adoptable is not None and number is not None and (offer := self._offers.pop(number, None)) is not None:
+            self._adoptable.answered(offer, self._loop.time())
+
     def close(self) -> None:
-        """Drop all waiting requests, because the connection ended."""
+        """Drop all waiting requests and end all offers, because the connection ended."""
+        self._is_closed = True
         self._timer.set(None)
         for task in list(self._reads):
             task.cancel()
-        if self.offers is not None:
-            self.offers.close(self._loop.time())
+        for number in list(self._offers):
+            self.answered(number)
 
 
 class HoldStage:
@@ -322,7 +426,7 @@ class BrokerPipe:
         passed: Callable[[], object] = lambda: None,
         *,
         splicing: tuple[SplicingContext, ClientSide] | None = None,
-        links: ConsumerResponses | None = None,
+        links: tuple[ConsumerContext, ClientSide] | None = None,
         holding: HoldingContext | None = None,
         edit: Callable[[Buffer], Buffer] | None = None,
     ) -> None:
@@ -332,14 +436,12 @@ class BrokerPipe:
         """
         self._near, self._client, self._broker = near, near.connection, broker
         self._passed = passed
-        self._links = links
+        self._links = LinkStage(*links, near) if links is not None else None
         self._edit = edit
         self._splice = SpliceStage(*splicing, near, self._forward) if splicing is not None else None
-        self._offers = self._splice.offers if self._splice is not None else None
         self._hold = HoldStage(holding, broker) if holding is not None else None
         self._order: RequestOrder[_Note] = RequestOrder()
         """Only if nothing is held."""
-        self._clock = asyncio.get_running_loop().time
 
     async def run(self, *others: Coroutine[None, None, None]) -> None:
         """Relay until either side or one of `others` ends.
@@ -384,8 +486,8 @@ class BrokerPipe:
         next_response = self._next_response if self._hold is None else self._hold.next_response
         while (response := await next_response()) is not None:
             frame, note = response
-            if self._offers is not None:
-                self._offers.answered(note.number, self._clock())
+            if self._splice is not None:
+                self._splice.answered(note.number)
             if self._links is None:
                 self._near.send(MessageKind.KAFKA, frame, records=None)
             else:

@@ -10,9 +10,8 @@ from typing import Final
 
 import structlog
 
-from gateway.broker_pipe import BrokerPipe, HoldingContext, SplicingContext
+from gateway.broker_pipe import BrokerPipe, ConsumerContext, HoldingContext, SplicingContext
 from gateway.client_protocol import ClientSide, decode_zone, encode_response
-from gateway.consume.consumer_responses import ConsumerContext, ConsumerResponses
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.peer_channel import PeerChannel, PlainFrames
@@ -104,7 +103,7 @@ class ClientHandler:
                 if PeerCapabilities.ROUTED_PRODUCE in side.capabilities:
                     routed = splicing, side
                 if self._consumers is not None and side.capabilities & _LINKING:
-                    links = ConsumerResponses(self._consumers, side, near)
+                    links = self._consumers, side
             pipe = BrokerPipe(near, broker, passed.update, splicing=routed, links=links, holding=self._holding)
             with self._metrics.connections.labels(*labels).track_inprogress():
                 await pipe.run()

@@ -24,13 +24,11 @@ from agent.settings.memory_shares import (
 )
 from agent.wiring.peering import gateway_tls
 from agent.wiring.standby import client_limits, client_tls, local_address, own_zone_address
-from gateway.adoption_offers import tell_outcomes
-from gateway.broker_pipe import HoldingContext, RouterReads, SplicingContext
+from gateway.broker_pipe import ConsumerContext, HoldingContext, RouterReads, SplicingContext, tell_outcomes
 from gateway.client_handler import ClientHandler
 from gateway.client_port import BrokerListener, ClientPort, FramePort
 from gateway.client_zone import ZoneRules
 from gateway.consume.consumer_links import ReadCosts
-from gateway.consume.consumer_responses import ConsumerContext
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.pipelined_acks import ReplicationLimits
 from gateway.gateway_pipe import LinkReading, RoutingContext

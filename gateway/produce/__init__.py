@@ -4,8 +4,8 @@ In the order in which data meets them:
 
 - `produce_frame`: where the records of a request are
 - `route_decider`: whether an object pays
-- `request_splicer`: cuts records out, and puts them back
 - `router_channel`: one object for many requests, and the sweep for those of gateways that died
-- `route_core`: order and deadlines at the gateway; `route_request` goes to the other side
+- `route_request`: cuts records out for the other side, and puts them back
+- `route_core`: order and deadlines at the gateway
 - `splice_core`: order there
 """

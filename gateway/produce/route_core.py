@@ -33,8 +33,7 @@ from gateway.produce.produce_frame import (
     Unread,
     scan_produce_request,
 )
-from gateway.produce.request_splicer import CutRequest, cut_request
-from gateway.produce.route_request import ZoneRouteRequest
+from gateway.produce.route_request import CutRequest, ZoneRouteRequest, cut_request
 from kafka_log.crc32c import Buffer
 from plugin.router_object_id import RouterObjectId
 from replication.wire.kafka_frame import MalformedFrameError

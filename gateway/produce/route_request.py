@@ -19,7 +19,8 @@ Layout (integers big endian, `varint` is Kafka's unsigned varint):
       position in the skeleton, from the previous cut varint, length varint, CRC32C uint32    per cut
     skeleton                                          the rest
 
-Other messages name such a request by its number:
+Nothing that fails a check of `splice_request` reaches a broker: the agent beside the leader then asks the gateway for
+the original. Other messages name such a request by its number:
 
     ROUTE_INLINE_REQUEST    the request's number                              to the gateway
     ROUTE_OUTCOME           the request's number, then 1 if its records are   to the gateway
@@ -32,7 +33,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kafka_log.crc32c import Buffer
+from gateway.produce.produce_frame import ProduceRequestView
+from kafka_log.crc32c import Buffer, crc32c
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES
 from replication.wire.kafka_frame import FrameCursor, MalformedFrameError, encode_unsigned_varint
@@ -83,6 +85,94 @@ class ZoneRouteRequest:
     def linked_bytes(self) -> int:
         """The size of all cuts in bytes."""
         return sum([cut.length for cut in self.cuts])
+
+
+MIN_CUT_BYTES: Final = 64
+"""Smaller records stay in the skeleton: naming their position takes ten bytes as well."""
+
+
+class RouteSpliceError(Exception):
+    """The bytes of an object are not those that were cut out of the request."""
+
+    def __init__(self, request: ZoneRouteRequest, reason: str) -> None:
+        super().__init__(f"{request.object_id} [{request.start_position}, {request.end_position}): {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class CutRequest:
+    """A Produce request and the positions of the records to upload."""
+
+    frame: Buffer
+    spans: tuple[tuple[int, int], ...]
+    """[start, end) positions in the frame, ascending and apart."""
+    has_all: bool = True
+    """Whether they are all the records in it."""
+
+    @property
+    def records(self) -> list[memoryview]:
+        """The records to upload, in the order of the frame, as views of it: nothing is copied."""
+        view = memoryview(self.frame)
+        return [view[start:end] for start, end in self.spans]
+
+    @property
+    def linked_bytes(self) -> int:
+        """The size of all records to upload."""
+        return sum([end - start for start, end in self.spans])
+
+    def routed(
+        self, number: int, object_id: RouterObjectId, start_position: int, custom_metadata: bytes
+    ) -> ZoneRouteRequest:
+        """Return the request to send once its records are stored, one after the other, from `start_position` in this
+        object on."""
+        view = memoryview(self.frame)
+        cuts: list[RecordsCut] = []
+        skeleton: list[Buffer] = []
+        position = skeleton_bytes = 0
+        for start, end in self.spans:
+            skeleton.append(view[position:start])
+            skeleton_bytes += start - position
+            cuts.append(RecordsCut(skeleton_bytes, end - start, crc32c(view[start:end])))
+            position = end
+        skeleton.append(view[position:])
+        return ZoneRouteRequest(
+            number, len(self.frame), object_id, start_position, tuple(cuts), skeleton, custom_metadata
+        )
+
+
+def cut_request(frame: Buffer, view: ProduceRequestView) -> CutRequest | None:
+    """Return the request with the records that may go through object storage; None if there are none, or too many
+    pieces."""
+    spans = tuple(
+        [(one.records_start, one.records_end) for one in view.fields
+         if one.records_end - one.records_start >= MIN_CUT_BYTES]
+    )  # fmt: skip
+    has_all = len(spans) == sum(one.records_end > one.records_start for one in view.fields)
+    return CutRequest(frame, spans, has_all) if 0 < len(spans) <= MAX_CUTS else None
+
+
+def splice_request(request: ZoneRouteRequest, hydrated: Buffer) -> list[Buffer]:
+    """Return the client's frame without its size prefix: buffers to be written one after the other.
+
+    `hydrated` is what the object holds from `start_position` to `end_position`. Raises RouteSpliceError when it is
+    anything but the bytes that were cut out.
+    """
+    if len(hydrated) != request.linked_bytes:
+        raise RouteSpliceError(request, f"{len(hydrated)} bytes instead of {request.linked_bytes}")
+    skeleton, records = memoryview(_joined(request.skeleton)), memoryview(hydrated)
+    buffers: list[Buffer] = []
+    position = taken = 0
+    for cut in request.cuts:
+        part = records[taken : taken + cut.length]
+        if crc32c(part) != cut.crc32c:
+            raise RouteSpliceError(request, f"the CRC32C of {cut.length} bytes from {taken} on differs")
+        buffers += (skeleton[position : cut.skeleton_position], part)
+        position, taken = cut.skeleton_position, taken + cut.length
+    buffers.append(skeleton[position:])
+    return buffers
+
+
+def _joined(buffers: Sequence[Buffer]) -> Buffer:
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
 def encode_route_request(request: ZoneRouteRequest) -> list[Buffer]:

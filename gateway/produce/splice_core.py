@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from gateway.produce.request_splicer import RouteSpliceError, splice_request
 from gateway.produce.route_core import DEFAULT_WINDOW, Window
-from gateway.produce.route_request import ZoneRouteRequest, decode_route_request
+from gateway.produce.route_request import RouteSpliceError, ZoneRouteRequest, decode_route_request, splice_request
 from kafka_log.crc32c import Buffer
 from plugin.router_object_id import RouterObjectId
 from replication.wire.kafka_frame import MalformedFrameError

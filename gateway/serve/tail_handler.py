@@ -8,9 +8,8 @@ remote.wal.storage.enable, is told.
 
 from collections.abc import Awaitable, Callable
 
-from gateway.broker_pipe import BrokerPipe
+from gateway.broker_pipe import BrokerPipe, ConsumerContext
 from gateway.client_protocol import ClientSide
-from gateway.consume.consumer_responses import ConsumerContext, ConsumerResponses
 from gateway.serve.fetch_frames import decode_request, encode_sessionless
 from kafka_log.crc32c import Buffer
 from replication.leader.zones import Zones
@@ -57,8 +56,7 @@ class TailHandler:
 
         try:
             await self._dial(broker)
-            answers = ConsumerResponses(self._consumers, side, channel)
-            pipe = BrokerPipe(channel, broker, links=answers, edit=narrow)
+            pipe = BrokerPipe(channel, broker, links=(self._consumers, side), edit=narrow)
             await pipe.run(until_idle((peer, broker), self._idle_timeout_s))
         finally:
             broker.close()

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
-from gateway.broker_pipe import HoldingContext, RouterReads, SplicingContext
+from gateway.broker_pipe import ConsumerContext, HoldingContext, RouterReads, SplicingContext
 from gateway.client_handler import ClientHandler, ClientLimits
-from gateway.consume.consumer_responses import ConsumerContext
 from gateway.gateway_pipe import RoutingContext
 from gateway.metrics import ClientTraffic, GatewayMetrics, ProduceMetrics
 from gateway.produce.route_core import RouteLimits

@@ -1,9 +1,13 @@
 """An offered request counts as answered once, by its number."""
 
+from dataclasses import replace
 from typing import Any, cast
 
-from gateway.adoption_offers import AdoptionOffers
+from gateway.broker_pipe import SpliceStage
+from gateway.client_protocol import ClientSide
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords
+from tests.gateway.gateway_rig import plain_splicing
 
 
 class Taken:
@@ -28,13 +32,17 @@ class Request:
         self.number, self.object_id = number, f"object {number}"
 
 
-def test_offers_end_when_they_are_answered_or_with_their_connection() -> None:
+async def test_offers_end_when_they_are_answered_or_with_their_connection() -> None:
     taken = Taken()
-    offers = AdoptionOffers(cast(AdoptableRecords, taken), cast(Any, None))
+    context = replace(plain_splicing(), adoptable=cast(AdoptableRecords, taken))
+    side = ClientSide(
+        "az2", Hello("cluster", 2, 22), PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.ADOPTED_RECORDS
+    )
+    stage = SpliceStage(context, side, cast(Any, None), cast(Any, None))
     for number in (0, 1, 2):
-        offers.spliced(cast(Any, Request(number)), b"", 0.0)
+        stage.offer(cast(Any, Request(number)), b"")
     for answered in (None, 1, 1, 7):
-        offers.answered(answered, 0.0)
+        stage.answered(answered)
     assert [cast(Any, one).object_id for one in taken.answered_offers] == ["object 1"]
-    offers.close(0.0)
+    stage.close()
     assert {cast(Any, one).object_id for one in taken.answered_offers} == {"object 0", "object 1", "object 2"}

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gateway.broker_pipe import ConsumerContext
 from gateway.consume.consumer_links import ReadCosts
-from gateway.consume.consumer_responses import ConsumerContext
 from gateway.gateway_pipe import LinkReading
 from gateway.metrics import ConsumeMetrics
 from replication.follower.follower_context import FollowerContext

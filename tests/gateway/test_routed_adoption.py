@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.adoption_offers import tell_outcomes
+from gateway.broker_pipe import tell_outcomes
 from gateway.produce.produce_frame import ProduceRequestView, scan_produce_request
 from gateway.produce.router_channel import KEEP_S
 from gateway.router_uploads import KnownNames
@@ -104,7 +104,7 @@ async def test_after_a_defect_outcomes_are_told_again(monkeypatch: pytest.Monkey
         look_again(log, now_s)
 
     monkeypatch.setattr(AdoptableRecords, "look_again", fail_once)
-    monkeypatch.setattr("gateway.adoption_offers._AFTER_DEFECT_S", 0.0)
+    monkeypatch.setattr("gateway.broker_pipe._AFTER_DEFECT_S", 0.0)
     async with adopting(wait_max_s=0.0) as rig:
         await rig.until(lambda: rig.count("router_objects", outcome="defect") == 1)
         await rig.produced_one()

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 
 from gateway.produce.produce_frame import ProduceRequestView, scan_produce_request
-from gateway.produce.request_splicer import cut_request, splice_request
+from gateway.produce.route_request import cut_request, splice_request
 from plugin.router_object_id import RouterObjectId
 from tests.kafka_log.batches import batch
 

@@ -10,19 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.produce.produce_frame import ProduceRequestView, scan_produce_request
-from gateway.produce.request_splicer import (
-    MIN_CUT_BYTES,
-    CutRequest,
-    RouteSpliceError,
-    cut_request,
-    splice_request,
-)
 from gateway.produce.route_request import (
     MAX_CUTS,
+    MIN_CUT_BYTES,
+    CutRequest,
     RecordsCut,
+    RouteSpliceError,
     ZoneRouteRequest,
+    cut_request,
     decode_route_request,
     encode_route_request,
+    splice_request,
 )
 from plugin.router_object_id import RouterObjectId
 from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint

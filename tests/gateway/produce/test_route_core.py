@@ -3,7 +3,6 @@
 import pytest
 
 from gateway.produce.produce_frame import ProduceRequestView
-from gateway.produce.request_splicer import splice_request
 from gateway.produce.route_core import (
     DEFAULT_WINDOW,
     Action,
@@ -18,6 +17,7 @@ from gateway.produce.route_core import (
     StoredRecords,
     Window,
 )
+from gateway.produce.route_request import splice_request
 from plugin.router_object_id import RouterObjectId
 from replication.wire.kafka_frame import MalformedFrameError
 from tests.gateway.produce.produce_frames import produce, records

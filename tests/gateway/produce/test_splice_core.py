@@ -3,9 +3,8 @@
 import pytest
 
 from gateway.produce.produce_frame import ProduceRequestView, scan_produce_request
-from gateway.produce.request_splicer import cut_request
 from gateway.produce.route_core import DEFAULT_WINDOW, Window
-from gateway.produce.route_request import encode_route_request
+from gateway.produce.route_request import cut_request, encode_route_request
 from gateway.produce.splice_core import Action, AskInline, AskReason, Read, SpliceCore, SpliceLimits, ToBroker
 from plugin.router_object_id import RouterObjectId
 from replication.wire.kafka_frame import MalformedFrameError

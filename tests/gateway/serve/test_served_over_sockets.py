@@ -14,8 +14,8 @@ from typing import Any
 from kafka.protocol.consumer import FetchResponse
 from prometheus_client import CollectorRegistry
 
+from gateway.broker_pipe import ConsumerContext
 from gateway.consume.consumer_links import ReadCosts
-from gateway.consume.consumer_responses import ConsumerContext
 from gateway.gateway_pipe import LinkReading
 from gateway.metrics import ConsumeMetrics, ServeMetrics
 from gateway.serve.served_client import ServingParts
