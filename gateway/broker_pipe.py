@@ -6,12 +6,7 @@
 | splice (`SpliceCore`) | puts routed Produce requests together again, offers them to the write path | ends the offer |
 | hold (`HeldResponses`) | sends acks=all as acks=1; asks the agent's questions | waits: stored, replicated |
 
-| who connects | stages |
-| --- | --- |
-| a gateway that sends messages (`ClientHandler`) | all that both agents have |
-| a gateway that sends none (`ClientHandler`) | hold |
-| a client of the own zone (`FramePort`) | hold |
-| an agent that asks what is visible (`TailHandler`) | link |
+Which of them run for whom, docs/architecture.md says; a gateway that sends no messages gets `hold` alone.
 
 The cores decide and do no I/O, this carries it out. A response belongs to a request by its place (`RequestOrder`), and
 one with another correlation id ends the connection. When the near or the broker's connection ends, both end: what the
