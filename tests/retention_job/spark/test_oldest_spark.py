@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-OLDEST = "4.0.1"
+OLDEST = "4.0.0"
 TESTS = (
     "tests/retention_job/spark/test_stored_topics.py",
     "tests/retention_job/findings/test_findings.py",
