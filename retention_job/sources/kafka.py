@@ -13,7 +13,6 @@ from kafka_cluster.errors import KafkaClusterError
 from kafka_cluster.responses import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION, Responses
 from kafka_log.topic_partition import TopicId
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
-from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import (
@@ -214,7 +213,7 @@ class Kafka:
         try:
             return _ask(KafkaCluster(client, _CLIENT_ID, self._source.timeout_s))
         except KafkaClusterError as error:
-            hint = "is --bootstrap-server right?"
+            hint = error.hint or "is --bootstrap-server right?"
             raise SourceError(error.operation, self._source.bootstrap_servers, error.reason, hint) from error
 
     def with_hidden(self, cluster: Cluster, topic_ids: Iterable[TopicId]) -> Cluster:
@@ -259,7 +258,7 @@ def _ask(cluster: KafkaCluster) -> Cluster:
             raise SourceError("read", needed, "the cluster shows no such topic", "have agents ever run here?")
     # Ask side by side: one question after the other costs a dozen round trips to a cluster that may be far away.
     with ThreadPoolExecutor(1, thread_name_prefix="settings-topic") as pool:
-        told = pool.submit(_settings, cluster.client)
+        told = pool.submit(read_settings, cluster.client)
         # Leaves out topics that were deleted since they were listed, and topics that this client may not describe.
         ids = {one.name: one.topic_id for one in cluster.topics(sorted(listing.topics)) if not one.error_code}
         partitions = {name: [one.partition for one in listing.topics[name].partitions] for name in sorted(ids)}
@@ -313,10 +312,3 @@ def _told(answers: Responses[tuple[str, int], int], unanswered: set[tuple[str, i
         elif answer.code != UNKNOWN_TOPIC_OR_PARTITION:
             raise answer
     return found
-
-
-def _settings(client: KafkaClientConfig) -> SettingsTable:
-    try:
-        return read_settings(client)
-    except KafkaClusterError as error:
-        raise SourceError("read", SETTINGS_TOPIC, str(error)) from error
