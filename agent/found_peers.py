@@ -13,7 +13,7 @@ import structlog
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
-from agent.settings.process_settings import BypassSettings, PeerSettings
+from agent.settings.process_settings import PeerSettings
 from agent.settings.setting_types import MAX_PORT, parse_address
 from metadata_topic.settings.topic_settings import AgentRegistration, GatewayPart
 from replication.follower.follower_proxy import FollowerProxy
@@ -35,13 +35,6 @@ def own_address(broker_id: int, settings: PeerSettings) -> str | None:
     except ValueError:
         is_every = False
     return None if is_every or is_loopback(host) else str(settings.peer_listener)
-
-
-def own_bypass(broker_id: int, settings: BypassSettings) -> str | None:
-    """Return this broker's address for agents that bypass this one, from the configured list; None: it registers
-    none."""
-    listed = settings.brokers.get(broker_id)
-    return None if listed is None else str(listed)
 
 
 def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.found_peers import gateway_parts, own_address, own_bypass
+from agent.found_peers import gateway_parts, own_address
 from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, TopicDefaults
 from agent.lease_watch import LeasesInTopic, LeaseWatch, make_lease
@@ -240,7 +240,7 @@ def _registration(
     settings: AgentSettings, identity: AgentIdentity, log_directories: Sequence[LogDirectory]
 ) -> AgentRegistration:
     """Return the registration by which other agents and `describe` find this agent. Blocks."""
-    retention = wal_retention(settings.lifecycle)
+    retention, bypass = wal_retention(settings.lifecycle), settings.bypass.brokers.get(identity.broker_id)
     return AgentRegistration(
         identity.broker_id,
         identity.incarnation,
@@ -252,7 +252,7 @@ def _registration(
         directory_ids({directory.path for directory in log_directories}),
         retention.default_ms,
         None if settings.is_shadow else own_address(identity.broker_id, settings.peers),
-        own_bypass(identity.broker_id, settings.bypass),
+        str(bypass) if bypass is not None else None,
         gateway_parts(settings),
         zone=identity.rack,
         is_shadow=settings.is_shadow,
