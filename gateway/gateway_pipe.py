@@ -15,13 +15,14 @@ one with another correlation id ends the connection. When the client's or the ag
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.client_protocol import THROTTLED_MAX_S
-from gateway.metrics import ProduceMetrics
+from gateway.metrics import ProduceMetrics, ServeMetrics
 from gateway.produce.produce_frame import (
     MIN_TRANSACTIONAL_VERSION,
     ProduceRequestView,
@@ -43,13 +44,15 @@ from gateway.produce.route_core import (
 from gateway.produce.route_decider import RouteDecider
 from gateway.produce.route_request import decode_number, decode_outcome, encode_number, encode_route_request
 from gateway.router_uploads import Holder, RouterUploads
-from gateway.serve.served_client import ServedClient
-from gateway.serve.serving import Relay
+from gateway.serve.fetch_frames import api_key_of
+from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, ServeOutcome, ServePermission, Wait
+from gateway.serve.tails import Tails
 from kafka_log.crc32c import Buffer
 from plugin.hot_path.deadline import DeadlineTimer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
 from replication.wire.circuit_breaker import CircuitBreaker
+from replication.wire.fetch_frame import FETCH_API_KEY
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkDefects
@@ -84,6 +87,74 @@ class RoutingContext:
     """Within `responses_budget`. If set, LINKED_FETCH may be agreed."""
     channel: Callable[[FramedConnection, int], PeerChannel] = lambda connection, _broker_id: PeerChannel(connection)
     """Makes the channel to the agent beside this broker, after the hellos."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingParts:
+    """What all clients of one gateway share for serving Fetch requests."""
+
+    tails: Tails
+    serve_permission: ServePermission
+    metrics: ServeMetrics
+    authorisation_s: float
+
+    def client(self, broker_id: int, client: FramedConnection) -> "ServedClient":
+        """Return a new `ServedClient` for a client of this broker."""
+        tail = self.tails.of(broker_id)
+        context = ServeContext(tail, self.serve_permission, self.authorisation_s, lambda: secrets.randbits(31) or 1)
+        return ServedClient(FetchServing(context), client, tail.changed, self.metrics)
+
+
+class ServedClient:
+    """Serves the Fetch requests of one client's connection, as `FetchServing` decides.
+
+    A broker answers one request of a connection at a time, and so does this: a Fetch is decided once all before it are
+    answered, and nothing behind it is read until it is answered or relayed.
+    """
+
+    def __init__(
+        self,
+        serving: FetchServing,
+        client: FramedConnection,
+        changed: Callable[[float], Awaitable[None]],
+        metrics: ServeMetrics,
+    ) -> None:
+        """`changed` waits until the broker's agent has reported something, or until a time."""
+        self._serving = serving
+        self._client = client
+        self._changed = changed
+        self._metrics = metrics
+
+    async def came(
+        self, frame: Buffer, all_answered: Callable[[], Awaitable[None]]
+    ) -> tuple[Buffer, Relay | None] | None:
+        """Return what to send to the broker for a client's request; None if the gateway has responded.
+
+        With a frame comes a `Relay` if its response must go through `answered`. `all_answered` waits for the responses
+        to all earlier requests.
+        """
+        loop = asyncio.get_running_loop()
+        turn = self._serving.asked(frame)
+        if turn is None:
+            if api_key_of(frame) == FETCH_API_KEY:
+                self._metrics.answered(ServeOutcome.UNCHANGED)
+            return frame, None
+        await all_answered()
+        came_s = loop.time()
+        while isinstance(step := self._serving.decide(turn, came_s, loop.time()), Wait):
+            await self._changed(step.until_s)
+        if isinstance(step, Serve):
+            self._metrics.answered(ServeOutcome.SERVED)
+            self._client.write_frame(*step.buffers)
+            await self._client.drain()
+            return None
+        self._metrics.answered(step.way)
+        return step.frame, step
+
+    def answered(self, relayed: Relay, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Return the response to send to the client, given the broker's response to a relayed request."""
+        frame = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        return self._serving.answered(relayed, frame, asyncio.get_running_loop().time())
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,9 @@ import structlog
 from gateway.client_handler import ClientLimits
 from gateway.client_listeners import ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_response, encode_zone
-from gateway.consume.fetch_rack import with_zone
-from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext
+from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext, ServingParts
 from gateway.metrics import GATEWAY_SIDE, ClientCount, GatewayMetrics, PassedBytes
-from gateway.serve.served_client import ServingParts
+from gateway.serve.fetch_frames import with_zone
 from kafka_log.crc32c import Buffer
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection

@@ -31,7 +31,7 @@ from gateway.client_zone import ZoneRules
 from gateway.consume.consumer_links import ReadCosts
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.pipelined_acks import ReplicationLimits
-from gateway.gateway_pipe import LinkReading, RoutingContext
+from gateway.gateway_pipe import LinkReading, RoutingContext, ServingParts
 from gateway.metrics import (
     ClientCount,
     ClientTraffic,
@@ -47,7 +47,6 @@ from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
 from gateway.router_uploads import KnownNames, RouterUploads, WantedObjects
 from gateway.serve.serve_permission import ClusterServePermission, ServeRestrictions
-from gateway.serve.served_client import ServingParts
 from gateway.serve.tail_handler import TailHandler
 from gateway.serve.tails import TailContext, Tails
 from gateway.zone_gateway import GatewayContext, ZoneGateway

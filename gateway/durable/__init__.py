@@ -3,7 +3,7 @@
 In the order in which data meets them:
 
 - `pipelined_acks`: acks=all is forwarded as acks=1
-- `leader_questions`, `watermark_frames`: asks the leader on the same connection
+- `leader_questions`: asks the leader on the same connection
 - `produce_response`: what a response says of each partition
 - `durable_logs`: which offsets are stored
 - `held_responses`: responses in order, until their conditions are met

@@ -31,16 +31,20 @@ from typing import Final, NamedTuple
 
 from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.leader_questions import (
+    ANY_EPOCH,
     FENCED_LEADER_EPOCH,
     NONE,
     TOPIC_AUTHORIZATION_FAILED,
+    EpochEnd,
+    HighWatermark,
     KnownLeaders,
     LeaderQuestions,
     LedPartition,
+    NamedTopic,
     OwnRequest,
     Question,
+    TopicPartition,
 )
-from gateway.durable.watermark_frames import ANY_EPOCH, EpochEnd, HighWatermark, NamedTopic, TopicPartition
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.leader.follower_offsets import MAX_PARTITIONS, FollowerOffsets
 

@@ -2,9 +2,9 @@
 
 In the order in which data meets them:
 
-- `fetch_frames`, `fetch_session`: a client's requests and session
+- `fetch_frames`: a client's requests
 - `serve_permission`: whether the cluster lets the gateway answer
 - `tails`: one connection to each broker's agent, where `tail_handler` answers
 - `log_tail`, `visible_log`: what consumers may see of each partition
-- `serving`, `served_client`: decides, and answers
+- `serving`: decides; the gateway's pipe answers
 """

@@ -1,5 +1,7 @@
 """Reads and writes whole Fetch frames of versions 13 to 18, as the gateway needs them to answer for a broker. Sans-IO.
 
+`with_zone` writes the zone into consumers' requests that have no rack, so that brokers send them to a replica there.
+
 Only a plain consumer's request is read: anything with tagged fields (a follower's state, a cluster id) raises, and goes
 to the broker unchanged.
 
@@ -21,9 +23,15 @@ from replication.wire.fetch_frame import (
     MAX_READ_REQUEST_BYTES,
     REPLICA_STATE_VERSION,
     TOPIC_ID_VERSION,
+    scan_fetch_request,
+    understands_fetch,
+    with_rack,
 )
 from replication.wire.kafka_frame import FrameCursor, MalformedFrameError, encode_unsigned_varint
 
+MAX_EDITED_BYTES = 64 * 1024
+"""Some 2,000 partitions. A larger request passes unchanged."""
+_KEY_AND_VERSION = struct.Struct(">hh")
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
@@ -240,3 +248,23 @@ def encode_response(
         head += _NO_TAGS
     head += _NO_TAGS
     return [*buffers, head]
+
+
+def with_zone(frame: Buffer, zone: str) -> Buffer:
+    """Return a client's frame; if it is a consumer's Fetch without a rack, with the zone as its rack.
+
+    KIP-392: a leader whose `replica.selector.class` knows racks answers such a Fetch with the preferred replica. The
+    consumer continues there, whether its own `client.rack` is set or not. Any other frame passes unchanged.
+    """
+    if not _KEY_AND_VERSION.size < len(frame) <= MAX_EDITED_BYTES:
+        return frame
+    api_key, api_version = _KEY_AND_VERSION.unpack_from(frame)
+    if api_key != FETCH_API_KEY or not understands_fetch(api_version):
+        return frame
+    try:
+        view = scan_fetch_request(frame, api_version)
+    except MalformedFrameError:
+        return frame  # the broker decides about it
+    if view.rack or view.replica_id != CONSUMER_REPLICA_ID:
+        return frame
+    return with_rack(frame, view, zone)

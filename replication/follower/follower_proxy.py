@@ -25,7 +25,7 @@ from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkDefects
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
-from replication.wire.peer_connection import Address, KnownPeers, Listener, connect_framed, exchange_hellos
+from replication.wire.peer_connection import KnownPeers, Listener, connect_framed, exchange_hellos
 from replication.wire.peer_listener import (
     ConnectionShare,
     ConnectionShares,
@@ -46,7 +46,7 @@ _HINT = (
 _USER_HINT = "see remote.wal.agent.replica.user; only the local broker connects where the agent poses as another one"
 
 
-class FollowerProxy:
+class FollowerProxy(CountedListeners):
     """Listens at the addresses where the local broker expects its peers: one listener for each other broker."""
 
     def __init__(self, context: FollowerContext, peers: KnownPeers, bypass: Bypass | None = None) -> None:
@@ -55,8 +55,8 @@ class FollowerProxy:
         self._peers = peers
         self._defects: dict[int, LinkDefects] = {}
         to_one = context.limits.max_connections_to_one
-        self._listeners = CountedListeners(self._take, lambda _leader: ConnectionShares(to_one, to_one), self._fault)
-        """By the broker that each stands in for. All connections come from this host, so each leader has a limit."""
+        # All connections come from this host, so each leader has a limit.
+        super().__init__(self._take, lambda _leader: ConnectionShares(to_one, to_one), context.metrics.fault)
         self.bypasses = LeaderBypasses(bypass, self._way_to, context.metrics, context.requests)
         """The routes past dead agents."""
 
@@ -72,29 +72,16 @@ class FollowerProxy:
     async def listen(self, broker_id: int, listener: Listener) -> None:
         """Listen for one more broker. Raises OSError naming the address."""
         self._defects.setdefault(broker_id, LinkDefects(self._context.metrics, self._context.clock, leader=broker_id))
-        await self._listeners.listen(broker_id, listener)
+        await super().listen(broker_id, listener)
 
     def keep_bypasses(self) -> None:
         """Update the bypasses to the leaders listened for, and to the routes known now."""
-        self.bypasses.keep_to(self._listeners.addresses)
+        self.bypasses.keep_to(self.addresses)
 
     async def leave(self, broker_id: int) -> None:
         """Stop listening for a broker that has left, and close its remaining connections."""
         self._context.metrics.held.versions.note_left(broker_id)
-        await self._listeners.leave(broker_id)
-
-    @property
-    def addresses(self) -> dict[int, Address]:
-        """The listeners' addresses, by the broker that each stands in for."""
-        return self._listeners.addresses
-
-    def _fault(self, reason: str) -> None:
-        self._context.metrics.fault(reason)
-
-    @property
-    def connections(self) -> int:
-        """How many connections of the local broker are open, also those that have sent nothing yet."""
-        return self._listeners.connections
+        await super().leave(broker_id)
 
     async def _take(self, broker_id: int, accepted: socket.socket, _share: ConnectionShare) -> None:
         """Make the TLS handshake if there is one: the local broker checks our certificate for the broker it dials."""
@@ -103,7 +90,7 @@ class FollowerProxy:
             if self._context.broker_uid is not None:
                 check_owner(accepted, self._context.broker_uid)
         except NotTheBrokerError as error:
-            self._fault("not_the_broker")
+            self.refuse("not_the_broker")
             log.error("not_the_broker", posing_as=broker_id, error=str(error), hint=_USER_HINT)
             accepted.close()
             return
@@ -115,12 +102,12 @@ class FollowerProxy:
             if tls is not None and not broker.is_writable:
                 raise PeerRefusedError("closed during the TLS handshake")
         except (PeerRefusedError, TimeoutError) as error:
-            self._fault("broker_tls")
+            self.refuse("broker_tls")
             log.error("broker_tls_failed", posing_as=broker_id, error=str(error) or type(error).__name__, hint=_HINT)
             broker.close()
             return
         if await self._has_asked(broker):
-            await self._serve(broker_id, broker)
+            await self._serve_broker(broker_id, broker)
         else:
             broker.close()
 
@@ -133,11 +120,11 @@ class FollowerProxy:
                 if await broker.frame_is_there():
                     return True
         except TimeoutError:
-            self._fault("peer_silent")
+            self.refuse("peer_silent")
         self._context.metrics.connection_ended("broker", broker.error)
         return False
 
-    async def _serve(self, broker_id: int, broker: FramedConnection) -> None:
+    async def _serve_broker(self, broker_id: int, broker: FramedConnection) -> None:
         bypass = self.bypasses.get(broker_id)
         try:
             if bypass is not None:
@@ -204,7 +191,7 @@ class FollowerProxy:
 
     async def stop(self) -> None:
         """Close all listeners and connections. The brokers reconnect when an agent is back."""
-        await self._listeners.stop()
+        await super().stop()
         await self.bypasses.stop()
 
 

@@ -11,7 +11,7 @@ whether the agent is back; no connection of the broker is risked for that.
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -364,7 +364,7 @@ def _text(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-class LeaderBypasses(Mapping[int, LeaderBypass]):
+class LeaderBypasses(dict[int, LeaderBypass]):
     """The bypasses of one agent: one for each leader whose broker has a listener for it.
 
     They follow the leaders that this agent stands in for; a new route serves connections from then on.
@@ -378,11 +378,11 @@ class LeaderBypasses(Mapping[int, LeaderBypass]):
         requests: BrokerRequests,
     ) -> None:
         """`bypass` is None if there is never a bypass. `way_of` returns the route through a leader's agent."""
+        super().__init__()
         self._bypass = bypass
         self._way_of = way_of
         self._metrics = metrics
         self._requests = requests
-        self._bypasses: dict[int, LeaderBypass] = {}
         self._watches: dict[int, asyncio.Task[None]] = {}
 
     def learned(self, registered: Mapping[int, Address]) -> None:
@@ -395,21 +395,21 @@ class LeaderBypasses(Mapping[int, LeaderBypass]):
         """Create bypasses for these leaders, if their brokers can be reached, and end all others."""
         bypass = self._bypass
         wanted = {one for one in leader_ids if bypass is not None and bypass.way_to(one) is not None}
-        for broker_id in self._bypasses.keys() - wanted:
+        for broker_id in self.keys() - wanted:
             self._watches.pop(broker_id).cancel()
-            self._bypasses.pop(broker_id).end()
+            self.pop(broker_id).end()
         if bypass is None:
             return
         loop = asyncio.get_running_loop()
-        for broker_id in sorted(wanted - self._bypasses.keys()):
-            made = LeaderBypass(broker_id, bypass, self._way_of(broker_id), self._metrics, self._requests)
-            self._bypasses[broker_id] = made
+        for broker_id in sorted(wanted - self.keys()):
+            way = self._way_of(broker_id)
+            self[broker_id] = made = LeaderBypass(broker_id, bypass, way, self._metrics, self._requests)
             self._watches[broker_id] = loop.create_task(made.watch())
 
     @property
     def bypassed(self) -> list[int]:
         """The brokers whose agents are dead and bypassed now."""
-        return sorted(one for one, bypass in self._bypasses.items() if bypass.is_bypassed)
+        return sorted(one for one, bypass in self.items() if bypass.is_bypassed)
 
     async def stop(self) -> None:
         """Stop probing agents. The connections are closed by their owner."""
@@ -417,12 +417,3 @@ class LeaderBypasses(Mapping[int, LeaderBypass]):
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
-
-    def __getitem__(self, broker_id: int) -> LeaderBypass:
-        return self._bypasses[broker_id]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._bypasses)
-
-    def __len__(self) -> int:
-        return len(self._bypasses)

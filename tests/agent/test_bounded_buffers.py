@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.serve.fetch_frames import FetchRequest, WantedPartition
-from gateway.serve.fetch_session import FETCH_SESSION_ID_NOT_FOUND, MAX_PARTITIONS, FetchSessions
+from gateway.serve.serving import FETCH_SESSION_ID_NOT_FOUND, MAX_PARTITIONS, FetchSessions
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.wire.frame_inbox import MAX_QUEUED_FRAMES, STAGING_BYTES, FrameInbox
 from replication.wire.kafka_frame import MalformedFrameError

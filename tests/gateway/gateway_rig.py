@@ -15,14 +15,13 @@ from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import ConsumerContext, HoldingContext, RouterReads, SplicingContext
 from gateway.client_handler import ClientHandler, ClientLimits
-from gateway.gateway_pipe import RoutingContext
+from gateway.gateway_pipe import RoutingContext, ServingParts
 from gateway.metrics import ClientTraffic, GatewayMetrics, ProduceMetrics
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
 from gateway.router_uploads import RouterUploads, WantedObjects
-from gateway.serve.served_client import ServingParts
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.wall_clock import Clocks

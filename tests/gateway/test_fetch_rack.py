@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from kafka.protocol.consumer import FetchRequest
 
-from gateway.consume.fetch_rack import MAX_EDITED_BYTES, with_zone
+from gateway.serve.fetch_frames import MAX_EDITED_BYTES, with_zone
 from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, scan_fetch_request
 from tests.gateway.gateway_rig import GatewayRig, started
 from tests.replication.fetch_frames import request, requests

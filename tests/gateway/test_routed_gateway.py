@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from gateway.consume.fetch_rack import with_zone
+from gateway.serve.fetch_frames import with_zone
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import connect_framed

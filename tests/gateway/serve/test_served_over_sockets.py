@@ -16,9 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import ConsumerContext
 from gateway.consume.consumer_links import ReadCosts
-from gateway.gateway_pipe import LinkReading
+from gateway.gateway_pipe import LinkReading, ServingParts
 from gateway.metrics import ConsumeMetrics, ServeMetrics
-from gateway.serve.served_client import ServingParts
 from gateway.serve.tail_handler import TailHandler
 from gateway.serve.tails import TailContext, Tails
 from replication.follower.follower_context import FollowerContext
