@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _FEW_MS = 20
+"""Timers may fire a little early, by the wall clock."""
 INTERVAL_MS = 600_000
 """How often usage is published, for the costs in reports (guessed)."""
-"""Timers may fire a little early, by the wall clock."""
 
 
 def store_counts(
@@ -63,19 +63,18 @@ class UsageReport:
         publisher: MetadataPublisher[UsageRecord | ClientUsageRecord],
         wall_ms: Callable[[], int],
         is_led: Callable[[TopicIdPartition], bool],
-        clients: Callable[[UsageRecord], ClientUsageRecord] | None = None,
+        prices: str,
+        clients: "ClientTraffic | None" = None,
     ) -> None:
-        """`stores` are those of `store_counts`. `is_led` returns whether this agent uploads the partition.
-
-        `clients` makes the client usage record beside a usage record; None: there is none.
-        """
+        """`stores` are those of `store_counts`. `is_led` returns whether this agent uploads the partition. `prices` is
+        the store's section of price tables. Without `clients` there is no client usage record."""
         self._identity = identity
         self._stores = stores
         self._metrics = metrics
         self._publisher = publisher
         self._wall_ms = wall_ms
         self._is_led = is_led
-        self._clients = clients
+        self._prices, self._clients = prices, clients
         self._sequence = 0
 
     async def run(self) -> None:
@@ -105,7 +104,7 @@ class UsageReport:
             self._sequence += 1
             self._metrics.traffic.forget_gone(self._is_led)
             if self._clients is not None:
-                self._publisher.publish(self._clients(record))
+                self._publisher.publish(self._client_record(record, self._clients))
         except (PublicationBacklogFullError, MetadataRecordTooLargeError) as error:
             log.warning("usage_not_published", error=str(error), consequence="the next record tells of it")
 
@@ -136,17 +135,15 @@ class UsageReport:
             ),
         )  # fmt: skip
 
-
-def client_usage(beside: UsageRecord, traffic: "ClientTraffic", prices: str) -> ClientUsageRecord:
-    """Return the client usage record beside a usage record, as of now. `prices` names the store's section in price
-    tables."""
-    return ClientUsageRecord(
-        beside.broker_id,
-        beside.incarnation,
-        beside.sequence,
-        beside.event_timestamp_ms,
-        traffic.zone,
-        prices,
-        RouterUsage(*astuple(traffic.router)),
-        tuple(ClientZoneUsage(zone, *astuple(moved)) for zone, moved in traffic.by_zone.items()),
-    )
+    def _client_record(self, beside: UsageRecord, clients: "ClientTraffic") -> ClientUsageRecord:
+        """Return the client usage record beside a usage record, as of now."""
+        return ClientUsageRecord(
+            beside.broker_id,
+            beside.incarnation,
+            beside.sequence,
+            beside.event_timestamp_ms,
+            clients.zone,
+            self._prices,
+            RouterUsage(*astuple(clients.router)),
+            tuple(ClientZoneUsage(zone, *astuple(moved)) for zone, moved in clients.by_zone.items()),
+        )

@@ -23,7 +23,7 @@ from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector, obje
 from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
 from agent.metrics.loop_times import WITHOUT_STORE, Loop
 from agent.metrics.topic_metrics import TopicCollector
-from agent.metrics.usage import UsageReport, client_usage, store_counts
+from agent.metrics.usage import UsageReport, store_counts
 from agent.settings.storage_spec import storage_spec
 from agent.storage_loading import StorageLoading
 from agent.wiring.agent_resources import AgentResources, StorageMetrics
@@ -230,7 +230,8 @@ class StorageSystem:
             self.publisher,
             clocks.wall_ms,
             lambda partition: relaying.write_path.find(partition.topic_id, partition.partition) is not None,
-            partial(client_usage, traffic=gateway.traffic, prices=settings.storage.price_section) if gateway else None,
+            settings.storage.price_section,
+            gateway.traffic if gateway is not None else None,
         )
         self._is_restart = False
         self.current: StorageRun | None = None

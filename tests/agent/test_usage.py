@@ -1,13 +1,12 @@
 """When usage is published, and what it holds."""
 
 import asyncio
-from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.identity import AgentIdentity
-from agent.metrics.usage import UsageReport, client_usage
+from agent.metrics.usage import UsageReport
 from gateway.metrics import ClientTraffic
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import PublicationBacklogFullError
@@ -63,7 +62,8 @@ class _Parts:
             self.publisher,
             lambda: self.now_ms,
             self.led.__contains__,
-            partial(client_usage, traffic=traffic, prices="s3_express") if traffic is not None else None,
+            "s3_express",
+            traffic,
         )
 
 
