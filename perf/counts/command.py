@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -110,6 +110,7 @@ _PER_S, _LARGE_PER_S = 20, 5
 _WRITE_TIMEOUT_S = 120.0
 _PROGRAM: Final = "perf.counts.counted_agent"
 _PAUSE: Final = threading.Event().wait
+_ROOMS: Final = {one.name for one in Path(__file__).parents[2].iterdir() if (one / "__init__.py").is_file()}
 _MOST: Final = 500
 """The maximum number of functions that are reported by name."""
 
@@ -140,6 +141,9 @@ class Counted:
     """The Python functions that an idle agent calls most, in a second."""
     functions: dict[str, float] = field(default_factory=dict)
     """The Python functions that are called most."""
+    files: list[str] = field(default_factory=list)
+    """The project's modules that an object passes: which a reader who follows a batch from append to follower opens."""
+    classes: list[str] = field(default_factory=list)
     c_functions: dict[str, float] = field(default_factory=dict)
     system_calls_by_name: dict[str, float] = field(default_factory=dict)
 
@@ -171,7 +175,7 @@ def counts(
         tell_json({"stores": [asdict(one) for one in found]})
         return
     columns = (
-        "store", ">objects, of records", ">calls in Python", ">in C", ">system calls", ">hand-overs",
+        "store", ">objects, of records", ">calls in Python", ">in C", ">files, classes", ">system calls", ">hand-overs",
         ">bytes in + out + new buffers", ">idle: wake-ups/s", ">calls/s",
     )  # fmt: skip
     show(table(*columns, rows=rows(found), title="One object, all three agents; idle: one agent"))
@@ -189,6 +193,7 @@ class _Counting:
         self._seconds = seconds
         self._agents = [cluster.agent(broker_id) for broker_id in cluster.broker_ids]
         self._counted = Counted(store.value)
+        self._idle_calls = Counter[str]()
 
     def run(self) -> Counted:
         cluster, brokers = self._cluster, self._cluster.broker_ids
@@ -200,6 +205,7 @@ class _Counting:
         self._tell("counting what an idle agent does")
         _PAUSE(2.0)
         calls, _, _, _ = self._calls_of(lambda: _PAUSE(self._seconds))
+        self._idle_calls = calls
         woken = -self._wake_ups()
         _PAUSE(self._seconds)
         woken += self._wake_ups()
@@ -220,6 +226,7 @@ class _Counting:
         counted.python_calls, counted.c_calls = python.total() / objects, c.total() / objects
         counted.hand_overs = hand_overs / objects
         counted.functions = {name: times / objects for name, times in python.most_common(_MOST)}
+        counted.files, counted.classes = passed_by(python - self._idle_calls, objects)
         counted.c_functions = {name: times / objects for name, times in c.most_common(_MOST)}
 
     def _count_system_calls(self, strace: str) -> None:
@@ -277,6 +284,15 @@ class _Counting:
         return sum(map(wake_ups, self._pids()))
 
 
+def passed_by(calls: Mapping[str, int], objects: int) -> tuple[list[str], list[str]]:
+    """Return the project's modules, and its classes, of which at least every second object calls a function."""
+    often = [name.split(":") for name, times in calls.items() if times >= objects / 2]
+    own = [(module, function) for module, function in often if module.split(".")[0] in _ROOMS]
+    methods = [(module, function) for module, function in own if "." in function and "<locals>" not in function]
+    classes = {f"{module}:{function.split('.')[0]}" for module, function in methods}
+    return sorted({module for module, _ in own}), sorted(classes)
+
+
 def wake_ups(pid: int) -> int:
     """Return how often threads of the process have gone to sleep so far, each time followed by a wake-up (proc(5))."""
     found = 0
@@ -299,6 +315,7 @@ def rows(found: Sequence[Counted]) -> list[tuple[str, ...]]:
             f"{one.objects} of {one.records}",
             figure(one.python_calls),
             figure(one.c_calls),
+            f"{len(one.files)}, {len(one.classes)}",
             figure(one.system_calls),
             figure(one.hand_overs, 1),
             " + ".join(figure(value, 1) for value in (one.received_bytes, one.sent_bytes, one.buffer_bytes)),

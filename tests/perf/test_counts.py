@@ -4,7 +4,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from perf.counts.command import BUFFER_BYTES, Counted, SystemCalls, rows
+from perf.counts.command import BUFFER_BYTES, Counted, SystemCalls, passed_by, rows
 from perf.counts.counted_agent import Calls, HandOvers
 
 _STRACE = f"""\
@@ -56,4 +56,15 @@ def test_a_hand_over_is_counted_and_done() -> None:
 
 def test_what_was_not_counted_is_no_zero() -> None:
     (row,) = rows([Counted("directory", records=200, objects=199, python_calls=2500.0)])
-    assert row[1:5] == ("199 of 200", "2,500", "0", "no strace")
+    assert row[1:6] == ("199 of 200", "2,500", "0", "0, 0", "no strace")
+
+
+def test_an_object_passes_what_every_second_one_calls() -> None:
+    calls = {
+        "rlm.write_path.queue:Queue.add": 10, "rlm.write_path.queue:Queue.take": 5, "plugin.prices:load": 5,
+        "rlm.rare:Rare.seldom": 4, "asyncio.events:Handle._run": 90, "gateway:<lambda>": 7,
+        "gateway.pipe:serve.<locals>.done": 8,
+    }  # fmt: skip
+    files, classes = passed_by(calls, 10)
+    assert files == ["gateway", "gateway.pipe", "plugin.prices", "rlm.write_path.queue"]
+    assert classes == ["rlm.write_path.queue:Queue"]
