@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
@@ -101,3 +101,17 @@ def followed_metadata(cluster: LocalCluster, archive: ArchiveStore | None = None
 
 def addresses(cluster: LocalCluster, brokers: Sequence[int]) -> str:
     return ",".join(map(cluster.layout.client_address, brokers))
+
+
+def read_log(cluster: LocalCluster, topic: str) -> list[str]:
+    """All of partition 0's log that is committed, from the leader itself."""
+    settings = {"group.id": "-", "enable.partition.eof": True, "enable.auto.commit": False, "log_level": 0}
+    consumer = Consumer({"bootstrap.servers": cluster.layout.bootstrap_servers, **settings})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[str] = []
+    while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
+        values.append((message.value() or b"").decode())
+    consumer.close()
+    assert message is not None
+    assert message.error().code() == KafkaError._PARTITION_EOF
+    return values

@@ -15,7 +15,8 @@ from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import remote_wal
 from tests.cluster.replica_moves import leader_of
 from tests.cluster.script import PATIENCE_S
-from tests.cluster.test_stored_offsets import produce, values
+from tests.cluster.stored_log import read_log
+from tests.cluster.test_stored_offsets import produce
 
 TOPIC = "orders"
 HASTY = {
@@ -59,7 +60,7 @@ def test_an_original_whose_clone_wrote_into_its_bucket_stops_until_a_person_deci
     wait_until(lambda: all(map(is_stopped, [cluster] * 3, cluster.broker_ids)), "all agents have stopped", PATIENCE_S)
     produce(cluster, TOPIC, range(300, 400))
     cluster.admin.wait_for_full_isr(TOPIC)
-    assert values(cluster, TOPIC) == [*range(100), *range(300, 400)]
+    assert read_log(cluster, TOPIC) == [str(one) for one in (*range(100), *range(300, 400))]
     assert objects(cluster) == stored, "neither uploaded nor deleted"
 
     remote_wal(cluster, "lease", "take", "--broker-config", str(cluster.layout.server_properties(1)))

@@ -19,7 +19,7 @@ from local_cluster.zones import ZoneGateways
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, Reader, consumer_of, with_gateways
 from tests.cluster.script import PATIENCE_S, Script
-from tests.cluster.test_gateway_durable import read
+from tests.cluster.stored_log import read_log
 
 GATEWAYS = ZoneGateways(THREE_ZONES, bootstrap=True)
 GATEWAY, LEADER = 1, 2
@@ -237,7 +237,7 @@ class Clients:
         assert len(self.produced) % SENT == 0
 
     def read(self) -> list[bytes]:
-        return [value.encode() for value in read(self.cluster, self.topic)]
+        return [value.encode() for value in read_log(self.cluster, self.topic)]
 
     def wait_until_read(self) -> None:
         """With acks=0 nobody says when it is there."""

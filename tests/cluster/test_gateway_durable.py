@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cli.exit_code import ExitCode
 from local_cluster.cluster import LocalCluster
@@ -25,6 +25,7 @@ from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
 from tests.cluster.recovery_commands import ask_cluster, drilled_recovery, run_command
 from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.stored_log import read_log
 
 GATEWAYS = ZoneGateways(THREE_ZONES, durable=True)
 LEADER = 2
@@ -107,26 +108,12 @@ def producers(cluster: LocalCluster, topic: str, **settings: object) -> list[Num
     ]
 
 
-def read(cluster: LocalCluster, topic: str) -> list[str]:
-    """All of the log that is committed, from the leader itself."""
-    settings = {"bootstrap.servers": cluster.layout.bootstrap_servers, "group.id": "-", "enable.partition.eof": True}
-    consumer = Consumer({**settings, "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    values: list[str] = []
-    while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
-        values.append((message.value() or b"").decode())
-    consumer.close()
-    assert message is not None
-    assert message.error().code() == KafkaError._PARTITION_EOF
-    return values
-
-
 def produced_by_others(cluster: LocalCluster, topic: str) -> list[str]:
     """The log once Java's producer, which knows topics by their ids, was acknowledged."""
     own = GATEWAYS.own_zone_address(cluster.layout, LEADER)
     for acks in ("1", "all"):
         assert cluster.runtime.tools(own).produce(topic, records=FEW, config={"acks": acks}).records == FEW
-    found = read(cluster, topic)
+    found = read_log(cluster, topic)
     assert len(found) == 2 * FEW
     return found
 
@@ -159,12 +146,12 @@ def test_no_acknowledged_record_is_lost_with_the_only_replicas_disk(cluster: Loc
         wait_until(lambda: len(past_the_agent.acknowledged) > answered + 100, "the broker goes on", PATIENCE_S)
         cluster.broker(LEADER).kill()
     recover_from_an_empty_disk(cluster, topic)
-    values = read(cluster, topic)
+    values = read_log(cluster, topic)
     assert values[: len(first)] == first
     kept = set(values)
     for one in running[:2]:
         assert not set(one.acknowledged) - kept
-    assert set(past_the_agent.acknowledged) - set(read(cluster, control)), "what is not held is lost"
+    assert set(past_the_agent.acknowledged) - set(read_log(cluster, control)), "what is not held is lost"
 
 
 def test_while_the_store_is_away_producers_are_told_to_try_again(cluster: LocalCluster, topic: str) -> None:
@@ -189,7 +176,7 @@ def test_while_the_store_is_away_producers_are_told_to_try_again(cluster: LocalC
             assert not any(one.acknowledged for one in patient)
             script.clear_switches()
             wait_until(lambda: all(len(one.acknowledged) > ENOUGH for one in patient), "all goes on", PATIENCE_S)
-    values = read(cluster, again)
+    values = read_log(cluster, again)
     for one in patient:
         mine = [value for value in values if value.startswith(f"{one.name}-")]
         assert mine[: len(one.acknowledged)] == one.acknowledged, "in order, and each once"
@@ -221,8 +208,8 @@ def test_transactions_are_refused_for_durable_topics_and_durability_while_one_is
     with pytest.raises(KafkaToolError, match=r"PolicyViolationException.*durable topics take no transactions"):
         java.produce(durable, records=1, config={"transactional.id": f"{topic}-java", "enable.idempotence": "true"})
     assert counters.growth(ANSWERS, outcome="transactional") >= 3
-    assert read(cluster, durable) == []
-    assert read(cluster, other) == ["kept-0", "kept-1"]
+    assert read_log(cluster, durable) == []
+    assert read_log(cluster, other) == ["kept-0", "kept-1"]
     ask_cluster(cluster, "topics", "enable", other, "--durable")
 
 
@@ -260,7 +247,7 @@ def test_what_gateways_stored_once_outlives_the_only_replicas_disk(
     first = large_producers(cluster, topic, "first")
     with first[0], first[1]:
         wait_until(are_answered(first), "all are answered", PATIENCE_S)
-    stored = read(cluster, topic)
+    stored = read_log(cluster, topic)
     wait_until(lambda: uploaded_offset(cluster, topic) >= len(stored), "all is stored", PATIENCE_S)
     produced_bytes = sum(map(len, stored))
     written = counters.growth(WRITTEN, operation="put") / produced_bytes
@@ -280,7 +267,7 @@ def test_what_gateways_stored_once_outlives_the_only_replicas_disk(
         recover_from_an_empty_disk(cluster, topic)
         answered = max(len(one.acknowledged) for one in second)
         wait_until(are_answered(second, answered + RECORDS // 4), "all are answered again", PATIENCE_S)
-    values = read(cluster, topic)
+    values = read_log(cluster, topic)
     assert values[: len(stored)] == stored
     for one in second:
         mine = [value for value in values if value.startswith(one.name)]
@@ -298,7 +285,7 @@ def test_no_producer_is_answered_for_what_its_gateway_stored_alone(cluster: Loca
         patient = large_producers(cluster, topic, "patient")
         with patient[0], patient[1]:
             wait_until(lambda: counters.growth(ROUTED, way="linked") >= len(patient), "gateways stored it", PATIENCE_S)
-            wait_until(lambda: len(read(cluster, topic)) > 0, "the log has it", PATIENCE_S)
+            wait_until(lambda: len(read_log(cluster, topic)) > 0, "the log has it", PATIENCE_S)
             assert not any(one.acknowledged for one in patient)
             assert counters.growth(ANSWERS, outcome="stored") == 0
             script.clear_switches()

@@ -30,7 +30,8 @@ from tests.cluster.gateway_cluster import THREE_ZONES, with_gateways
 from tests.cluster.quick_agent import quick
 from tests.cluster.replica_moves import elect_uncleanly, move_leader, wait_for_isr
 from tests.cluster.script import PATIENCE_S
-from tests.cluster.test_gateway_durable import NumberedProducer, read
+from tests.cluster.stored_log import read_log
+from tests.cluster.test_gateway_durable import NumberedProducer
 from tests.soak.transactional_copier import TransactionalCopier
 from tests.soak.verifiable_clients import VerifiableClients
 
@@ -151,7 +152,7 @@ def expect_held(counters: AgentCounters) -> None:
 
 def expect_kept(cluster: LocalCluster, topic: str, producers: list[NumberedProducer]) -> None:
     """Every acknowledged record is in the log, once, in the order of its producer."""
-    values = read(cluster, topic)
+    values = read_log(cluster, topic)
     for one in producers:
         mine = [value for value in values if value.startswith(f"{one.name}-")]
         assert len(set(mine)) == len(mine)
@@ -242,7 +243,7 @@ def test_a_transaction_that_was_not_replicated_in_time_is_aborted_whole(cluster:
     send("committed, too")
     producer.commit_transaction(PATIENCE_S)
     assert counters.growth(ANSWERS, outcome="timed_out") > 0
-    assert read(cluster, topic) == ["committed", "committed, too"]
+    assert read_log(cluster, topic) == ["committed", "committed, too"]
 
 
 def test_kafkas_own_clients_lose_nothing_when_leaders_followers_and_agents_are_killed(
@@ -310,7 +311,7 @@ def test_after_an_unclean_election_only_what_the_new_leader_has_is_acknowledged(
         cluster.start_broker(LEADER)
         lead_again(cluster, topic)
         more_acknowledged(producers)
-    kept = set(read(cluster, topic))
+    kept = set(read_log(cluster, topic))
     for one, before, since in zip(producers, both_have, from_here, strict=True):
         assert not set(before) - kept
         assert not set(one.acknowledged[since:]) - kept

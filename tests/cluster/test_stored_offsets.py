@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from cli.exit_code import ExitCode
 from kafka_log.record_batch import scan_batches
@@ -14,7 +14,7 @@ from local_cluster.polling import wait_until
 from tests.cluster.agent_views import read_metrics, readiness
 from tests.cluster.recovery_commands import CHECKOUT, decide_held, drilled_recovery, planned_recovery, run_command
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
-from tests.cluster.stored_log import stored_log
+from tests.cluster.stored_log import read_log, stored_log
 
 
 def test_a_hole_that_a_killed_agent_left_is_stored_by_the_next_one(agent_script: Script, tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_what_a_power_cut_took_is_held_and_appended_again_by_a_person(agent_scri
     assert f"remote-wal held restore {topic} 0" in readiness(cluster, LEADER)[1]
     found = run_command(cluster, "held list", LEADER, topic, "0", exit_code=1)["held"]
     assert (found[0]["first_offset"], found[-1]["last_offset"]) == (LEFT, RECORDS - 1)
-    assert values(cluster, topic) == [*range(LEFT), RECORDS]
+    assert read_log(cluster, topic) == [str(one) for one in (*range(LEFT), RECORDS)]
 
     decide_held(cluster, LEADER, "restore", topic)
-    assert values(cluster, topic) == [*range(LEFT), RECORDS, *range(LEFT, RECORDS)]
+    assert read_log(cluster, topic) == [str(one) for one in (*range(LEFT), RECORDS, *range(LEFT, RECORDS))]
     decide_held(cluster, LEADER, "give-up", topic)
     wait_until(lambda: held(cluster) == 0, "nothing is held any more", PATIENCE_S)
 
@@ -88,18 +88,6 @@ def produce(cluster: LocalCluster, topic: str, numbers: "range | list[int]") -> 
         if number % 10 == 9:
             assert producer.flush(PATIENCE_S) == 0
     assert producer.flush(PATIENCE_S) == 0
-
-
-def values(cluster: LocalCluster, topic: str) -> list[int]:
-    consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "-", "enable.partition.eof": True, "log_level": 0}
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
-        found.append(int(message.value() or b""))
-    consumer.close()
-    return found
 
 
 def cut_off(directory: Path, offset: int) -> None:
