@@ -162,14 +162,6 @@ def test_of_several_partitions_only_those_of_durable_topics_are_waited_for(versi
     assert rig.ready() == frame
 
 
-def test_what_was_stored_before_the_answer_came_goes_on_at_once() -> None:
-    rig = Rig()
-    rig.ask(1)
-    rig.publish(105)
-    frame = rig.answer(1, (TOPIC, NO_ERROR, 100))
-    assert rig.ready() == frame
-
-
 def test_a_duplicate_waits_for_the_original() -> None:
     rig = Rig()
     for number in (1, 2):
@@ -185,13 +177,6 @@ def test_a_duplicate_of_which_nobody_knows_the_offset_is_no_success() -> None:
     rig.ask(1)
     rig.answer(1, (TOPIC, DUPLICATE, -1))
     assert rig.told(rig.ready()) == [(TOPIC, TIMED_OUT, -1)]
-
-
-def test_errors_go_through_at_once() -> None:
-    rig = Rig()
-    rig.ask(1)
-    frame = rig.answer(1, (TOPIC, TOO_LARGE, -1))
-    assert rig.ready() == frame
 
 
 def test_what_comes_behind_a_held_answer_waits_for_it() -> None:

@@ -226,14 +226,6 @@ def test_an_answer_waits_for_the_high_watermark_that_the_leader_tells_in_the_sam
     assert rig.verdicts == [Verdict.REPLICATED]
 
 
-def test_the_first_request_of_a_partition_goes_on_unchanged() -> None:
-    rig = Rig()
-    assert rig.send(1) == -1
-    assert rig.ways == [AckRoute.UNKNOWN]
-    rig.append(1, 0)
-    assert rig.told() == (NO_ERROR, 0)
-
-
 @pytest.mark.parametrize("acks", [0, 1])
 def test_what_does_not_say_acks_all_is_neither_changed_nor_held(acks: int) -> None:
     rig = Rig().known()
@@ -242,27 +234,6 @@ def test_what_does_not_say_acks_all_is_neither_changed_nor_held(acks: int) -> No
         rig.append(1, 5)
         assert rig.told() == (NO_ERROR, 0)
     assert rig.ways == [AckRoute.UNKNOWN]
-
-
-def test_a_request_behind_a_held_answer_goes_on_at_once() -> None:
-    rig = Rig().known()
-    for number in range(1, 6):
-        appended(rig, number, 5 * number)
-    assert rig.told() is None
-    rig.leader.high_watermark = 20
-    rig.ask(0.1)
-    assert [rig.told() for _ in range(4)] == [(NO_ERROR, 0)] * 3 + [None]
-
-
-def test_answers_keep_their_order_whatever_their_acks_say() -> None:
-    rig = Rig().known()
-    appended(rig, 1, 5)
-    assert rig.send(2, acks=1) == 1
-    rig.append(2, 10)
-    assert rig.told() is None
-    rig.leader.high_watermark = 10
-    rig.ask(0.1)
-    assert [rig.told(), rig.told(), rig.told()] == [(NO_ERROR, 0), (NO_ERROR, 0), None]
 
 
 def test_a_follower_that_fetched_it_has_the_broker_asked_and_proves_nothing() -> None:
@@ -479,16 +450,6 @@ def test_a_refused_request_is_told_as_the_broker_tells_it() -> None:
     rig.append(1, -1, NOT_LEADER)
     assert rig.told() == (NOT_LEADER, 0)
     assert rig.send(2) == -1
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_time_held_counts_as_throttled(version: int) -> None:
-    rig = Rig(version).known()
-    assert rig.send(1) == 1
-    rig.append(1, 5, throttle_ms=1000)
-    rig.leader.high_watermark = 10
-    rig.ask(0.25)
-    assert rig.told() == (NO_ERROR, 750)
 
 
 def test_what_is_not_replicated_is_bounded_and_given_back() -> None:

@@ -65,16 +65,6 @@ def test_what_is_not_linked_goes_on_at_once() -> None:
     assert (core.kept_bytes, core.is_full, core.deadline_s) == (0, False, None)
 
 
-def test_a_request_is_offered_and_goes_on_as_a_route_request_once_it_is_stored() -> None:
-    core, frame = make(), large(1)
-    offered(core.frame_came(frame, 1.0), 0)
-    (action,) = core.stored(0, WHERE, 1.1)
-    forwarded(action, 0, frame)
-    assert core.kept_bytes == len(frame)
-    assert core.answered(0, 1.2) == [Settled(0)]
-    assert core.kept_bytes == 0
-
-
 def test_a_failed_upload_sends_its_request_inline_in_its_place() -> None:
     core = make()
     offered(core.frame_came(large(1), 1.0), 0)
@@ -143,15 +133,6 @@ def test_the_client_is_read_no_further_while_too_much_is_kept() -> None:
     core.stored(0, WHERE, 1.1)
     was_full.append(core.is_full)
     assert was_full == [False, True, False]
-
-
-def test_originals_count_until_they_are_answered() -> None:
-    core = make(kept_bytes=len(large(1)))
-    core.frame_came(large(1), 1.0)
-    core.stored(0, WHERE, 1.1)
-    was_full = [core.is_full]
-    core.answered(0, 1.2)
-    assert [*was_full, core.is_full] == [True, False]
 
 
 @pytest.mark.parametrize("window", [Window(2, 1 << 20), Window(64, 2 * len(small(0)))])

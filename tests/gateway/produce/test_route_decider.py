@@ -71,11 +71,6 @@ def test_small_loads_go_inline_and_large_ones_are_linked() -> None:
     assert all(linked["quick"][100:])
 
 
-def test_one_request_that_pays_for_an_object_is_linked_at_once() -> None:
-    assert decider().is_linked(MIB, 1.0)
-    assert not decider().is_linked(16_000, 1.0)
-
-
 def test_what_an_interval_brought_and_does_not_pay_ends_links_for_a_while() -> None:
     one = decider()
     assert one.is_linked(MIB, 1.0)

@@ -47,13 +47,6 @@ def test_frames_go_to_the_broker_at_once_where_nothing_waits() -> None:
     assert core.deadline_s is None
 
 
-def test_a_request_is_read_spliced_and_goes_on_as_the_client_sent_it() -> None:
-    core = make()
-    assert core.request_came(route(0), 1.0) == [read(0)]
-    assert to_broker(core.was_read(0, RECORDS)) == [frame_of(0)]
-    assert core.deadline_s is None
-
-
 def test_a_late_read_is_asked_for_once_and_what_it_brings_is_not_looked_at() -> None:
     core = make()
     core.request_came(route(0), 1.0)
@@ -76,15 +69,6 @@ def test_originals_that_nobody_asked_for_or_that_are_others_end_the_connection()
     core.not_read(0)
     with pytest.raises(MalformedFrameError):
         core.original_came(0, frame_of(0) + b"\0")
-
-
-def test_an_original_comes_once() -> None:
-    core = make()
-    core.request_came(route(0), 1.0)
-    core.not_read(0)
-    core.original_came(0, frame_of(0))
-    with pytest.raises(MalformedFrameError):
-        core.original_came(0, frame_of(0))
 
 
 @pytest.mark.parametrize("other", [OBJECT._replace(gateway_id=5), OBJECT._replace(incarnation=10)])
