@@ -10,9 +10,9 @@ What may be handed over:
 - `upload_unfinished` and `object_without_metadata`: nothing is known of their records, so the guard cannot help. Hence
   the topic is read to its present end right before, and a segment that any record has named meanwhile is taken off the
   list. If most objects have no metadata, none is handed over, because then the metadata seems to be lost; nor while
-  there are records that cannot be read, as they may tell of these objects. Nor is one
-  whose writer's incarnation is not registered in the topic: the registration stands before all that it published, so
-  the records of its objects may be lost, too (`rlm.lifecycle.orphans` has the same rule).
+  there are records that cannot be read, or were lost with the topic's end, as they may tell of these objects. Nor is
+  one whose writer's incarnation is not registered in the topic: the registration stands before all that it published,
+  so the records of its objects may be lost, too (`rlm.lifecycle.orphans` has the same rule).
 
 A record means the same however often it is published, and only the furthest state counts. So the handover may be
 repeated, or be killed at any point and repeated, and two jobs at once do no harm. A segment that was handed over is
@@ -41,6 +41,7 @@ from retention_job.settings import LifeTimes, Sources
 from retention_job.sources.kafka import Kafka
 from retention_job.tables.fences import REGISTRATIONS, known_writers, registrations_of
 from retention_job.tables.history import History
+from retention_job.tables.state import find_loss
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -109,13 +110,17 @@ def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms:
 
 def is_doubtful(history: History, life_times: LifeTimes) -> bool:
     """Whether records about objects without metadata may be missing, or could not be decoded."""
-    return metadata_is_doubtful(history, life_times) is not None or not history.is_wholly_read
+    is_whole = history.is_wholly_read and not history.lacks_records
+    return not is_whole or metadata_is_doubtful(history, life_times) is not None
 
 
 def _told_since(history: History, kafka: Kafka) -> "DataFrame":
     """Return the names of the segments that records behind the end of this run's reading tell of."""
-    ending = kafka.cluster().offsets[METADATA_TOPIC].latest
-    later = kafka.records(history.spark, METADATA_TOPIC, history.read.ending_offsets, ending)
+    cluster, epochs = kafka.cluster(), history.cluster.metadata_epochs
+    topic_id, read_to = history.cluster.metadata_topic.topic_id.hex(), history.read.ending_offsets
+    if (lost := find_loss(cluster, topic_id, read_to, epochs, kafka.epoch_ends(epochs))) is not None:
+        raise RetentionJobError("hand over", METADATA_TOPIC, lost, "it did so during this run: run it again")
+    later = kafka.records(history.spark, METADATA_TOPIC, read_to, cluster.offsets[METADATA_TOPIC].latest)
     ids = later.filter("length(key) = 16").selectExpr("lower(hex(key)) AS id")
     name = "concat_ws('-', conv(substring(id, 1, 8), 16, 10), substring(id, 9, 12), substring(id, 21, 12)) AS segment"
     return ids.selectExpr(name).distinct()

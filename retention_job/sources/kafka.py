@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ from kafka_cluster.errors import KafkaClusterError
 from kafka_cluster.responses import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION, Responses
 from kafka_log.topic_partition import TopicId
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
+from metadata_topic.records.topic_doubt import EpochEnds
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import (
@@ -149,6 +150,8 @@ class Cluster:
     """Partitions whose offsets are not known, as no leader answers for them."""
     hidden: frozenset[TopicId] = frozenset()
     """Topics that are not among `topics`, and not known to be deleted: their entries are kept."""
+    metadata_epochs: Mapping[int, int] = field(default_factory=dict)
+    """The leader epochs of the metadata topic's partitions, asked before the offsets; lacks those not known."""
 
     @property
     def metadata_topic(self) -> Topic:
@@ -229,6 +232,14 @@ class Kafka:
             raise SourceError(error.operation, self._source.bootstrap_servers, error.reason) from error
         return replace(cluster, hidden=cluster.hidden | hidden)
 
+    def epoch_ends(self, epochs: Mapping[int, int]) -> EpochEnds:
+        """Return where these leader epochs of the metadata topic's partitions end now. Raises SourceError."""
+        client = KafkaCluster(self.client_config(), _CLIENT_ID, self._source.timeout_s)
+        try:
+            return client.ends_of_epochs(METADATA_TOPIC, epochs.items())
+        except KafkaClusterError as error:
+            raise SourceError(error.operation, self._source.bootstrap_servers, error.reason) from error
+
     def records(
         self, spark: "SparkSession", topic: str, starting: Mapping[int, int], ending: Mapping[int, int]
     ) -> "DataFrame":
@@ -260,7 +271,8 @@ def _ask(cluster: KafkaCluster) -> Cluster:
     with ThreadPoolExecutor(1, thread_name_prefix="settings-topic") as pool:
         told = pool.submit(read_settings, cluster.client)
         # Leaves out topics that were deleted since they were listed, and topics that this client may not describe.
-        ids = {one.name: one.topic_id for one in cluster.topics(sorted(listing.topics)) if not one.error_code}
+        described = {one.name: one for one in cluster.topics(sorted(listing.topics)) if not one.error_code}
+        ids = {name: one.topic_id for name, one in described.items()}
         partitions = {name: [one.partition for one in listing.topics[name].partitions] for name in sorted(ids)}
         unanswered = {
             (name, one.partition) for name in partitions for one in listing.topics[name].partitions if one.leader_id < 0
@@ -298,7 +310,9 @@ def _ask(cluster: KafkaCluster) -> Cluster:
     )
     bound = {one.topic_id for one in known.topics.values() if one.topic_id is not None}
     hidden = cluster.maybe_there(bound - set(ids.values()), ids[METADATA_TOPIC])
-    return Cluster(frozenset(listing.brokers) | set(known.agents), topics, offsets, frozenset(unanswered), hidden)
+    epochs = {one.partition: one.leader_epoch for one in described[METADATA_TOPIC].partitions if one.leader_epoch >= 0}
+    brokers = frozenset(listing.brokers) | set(known.agents)
+    return Cluster(brokers, topics, offsets, frozenset(unanswered), hidden, epochs)
 
 
 def _told(answers: Responses[tuple[str, int], int], unanswered: set[tuple[str, int]]) -> dict[tuple[str, int], int]:

@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
-from metadata_topic.records.serde import NODE_REGISTRATION
+from metadata_topic.records import serde
+from metadata_topic.records.records import RemoteWalTopicRebuilt
 from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import SourceError, one_line
 from retention_job.schemas import (
@@ -225,6 +226,20 @@ class History:
         )
 
     @cached_property
+    def lacks_records(self) -> bool:
+        """Whether the metadata topic lost records, in this run or an earlier one, and was not rebuilt since."""
+        if self.read.whole_ms >= self.read.now_ms:
+            return False
+        found = self.staged(OTHER_ROW).filter(f"record_type = {serde.TOPIC_REBUILT}").select("key", "value").collect()
+        rebuilt = (serde.decode(bytes(row.key), bytes(row.value)) for row in found)
+        return not any(
+            isinstance(one, RemoteWalTopicRebuilt)
+            and one.topic_id == self.cluster.metadata_topic.topic_id
+            and one.event_timestamp_ms > self.read.whole_ms
+            for one in rebuilt
+        )
+
+    @cached_property
     def quarantine(self) -> "DataFrame":
         """The table QUARANTINE, of this run's records."""
         found = self.staged(QUARANTINE_ROW).selectExpr(
@@ -260,6 +275,8 @@ class History:
                 {**runs, self.run_id: now_ms},
                 [*self.layers, self.run_id],
                 self.inventories,
+                self.cluster.metadata_epochs,
+                self.read.whole_ms if self.lacks_records else now_ms,
             )
         )
 
@@ -285,7 +302,8 @@ def load(
             inventories.write_listings(kafka.cluster().brokers, now_ms)
         progress("asking the cluster")
         cluster = kafka.with_hidden(kafka.cluster(), _topics(last.retention if last is not None else ()))
-        plan = plan_reading(cluster, last, now_ms, is_incremental=sources.is_incremental)
+        epoch_ends = kafka.epoch_ends(last.epochs if last is not None else {})
+        plan = plan_reading(cluster, last, now_ms, epoch_ends, is_incremental=sources.is_incremental)
         if plan.full_because is not None:
             log.info("incremental_run_reads_all", reason=plan.full_because)
         progress(f"reading the metadata topic: {plan.records:,} records")
@@ -314,6 +332,8 @@ def load(
         progress("putting objects and records together")
         read = replace(plan, inventory_ms=inventories.known_ms)
         history = History(spark, state, run_id, cluster, read, from_last, tier_events, layers, inventories.read)
+        if history.lacks_records:
+            log.warning("metadata_topic_lacks_records", since_ms=plan.whole_ms, hint="remote-wal metadata rebuild")
         inventories.list_others(_brokers_told(history))
         _write_objects(history, inventories, facts)
     except PySparkException as error:
@@ -351,7 +371,7 @@ def _brokers_told(history: History) -> frozenset[int]:
 
 def _write_objects(history: History, inventories: Inventories, release: ReleaseFacts) -> None:
     """Write the tables of both kinds of objects; records of fenced writers do not count."""
-    registered = history.staged(OTHER_ROW).filter(f"record_type = {NODE_REGISTRATION}")
+    registered = history.staged(OTHER_ROW).filter(f"record_type = {serde.NODE_REGISTRATION}")
     registered = registered.select("key", "value", "record_id")
     if history.last is not None:
         registered = union(registered, history.table("registrations", REGISTRATIONS, history.last.run_id))

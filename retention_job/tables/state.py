@@ -9,8 +9,10 @@ If two runs overlap, one counts. The second takes the first's directory for such
 that its directory is gone, or that another run than the one it continued from is now the last, and ends with an error
 that says so. Nothing that was committed is lost.
 
-An incremental run continues from there if it is the same metadata topic, not cut off before the last run's offsets. If
-a topic was deleted, or its retention changed, the objects that hold some of it are judged again by their kept entries.
+An incremental run continues from there if it is the same metadata topic, and has all that the last run read. If it lost
+its end and grew beyond it again, the leader epochs show that (KIP-320). What the topic lost stays unknown until it is
+rebuilt. So until then no run may conclude anything from what the topic does not tell (`RunRecord.whole_ms`). If a topic
+was deleted, or its retention changed, the objects that hold some of it are judged again by their kept entries.
 """
 
 import json
@@ -18,12 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from metadata_topic.records.topic_doubt import EpochEnds, end_of
 from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import StateError
 from retention_job.sources.kafka import Cluster
 from retention_job.spark.file_system import FileSystem
 
-FORMAT_VERSION: Final = 7
+FORMAT_VERSION: Final = 8
 CHECKPOINTS: Final = "checkpoints"
 """Under a run's directory, what the run alone needs, and where a lost executor does not take it along."""
 _CURRENT: Final = "CURRENT.json"
@@ -62,6 +65,10 @@ class RunRecord:
     """The runs whose tables of objects are the state, the newest last (`objects`)."""
     inventories: Mapping[str, InventoryRead]
     """By the table of the objects' kind; nothing for a listing."""
+    epochs: Mapping[int, int]
+    """The leader epoch of each partition of the metadata topic, of the last record below `offsets` or a later one."""
+    whole_ms: int
+    """When the metadata topic was last known to be whole: `now_ms`, or earlier if it lost records since."""
 
 
 class RunState:
@@ -80,7 +87,8 @@ class RunState:
             fields = json.loads(text)
             if fields.pop("version") != FORMAT_VERSION:
                 return None
-            fields["offsets"] = {int(partition): offset for partition, offset in fields["offsets"].items()}
+            for name in ("offsets", "epochs"):
+                fields[name] = {int(partition): number for partition, number in fields[name].items()}
             fields["inventories"] = {kind: InventoryRead(**read) for kind, read in fields["inventories"].items()}
             return RunRecord(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -129,6 +137,8 @@ class ReadSummary:
     is_incremental: bool
     full_because: str | None
     """The reason why an incremental run reads everything after all."""
+    whole_ms: int
+    """When the metadata topic was last known to be whole, if it was not rebuilt since."""
     changed_topics: frozenset[str] = frozenset()
     """Topics, by hexadecimal id, that were deleted since the last run, or whose retention was changed."""
     inventory_ms: Mapping[str, int] = field(default_factory=dict)
@@ -140,27 +150,44 @@ class ReadSummary:
         return sum(max(0, end - self.starting_offsets.get(number, 0)) for number, end in self.ending_offsets.items())
 
 
-def plan_reading(cluster: Cluster, last: RunRecord | None, now_ms: int, *, is_incremental: bool) -> ReadSummary:
-    """Plan the offsets to read; an incremental run continues from the last run's state if it can. Sans-IO."""
+def plan_reading(
+    cluster: Cluster, last: RunRecord | None, now_ms: int, epoch_ends: EpochEnds, *, is_incremental: bool
+) -> ReadSummary:
+    """Plan the offsets to read; an incremental run continues from the last run's state if it can. Sans-IO.
+
+    `epoch_ends`: where the last run's leader epochs end now.
+    """
     offsets = cluster.offsets[METADATA_TOPIC]
-    because = _why_not(cluster, last, now_ms) if is_incremental else None
+    lost = find_loss(cluster, last.topic_id, last.offsets, last.epochs, epoch_ends) if last is not None else None
+    was_whole = last is None or last.whole_ms == last.now_ms
+    whole_ms = now_ms if last is None or (was_whole and lost is None) else last.whole_ms
+    because = lost or _why_not(cluster, last, now_ms) if is_incremental else None
     if last is None or not is_incremental or because is not None:
-        return ReadSummary(now_ms, dict(offsets.earliest), dict(offsets.latest), False, because)
+        return ReadSummary(now_ms, dict(offsets.earliest), dict(offsets.latest), False, because, whole_ms)
     now = cluster.retentions
     changed = frozenset(one for one, kept_ms in last.retention.items() if now.get(one, _GONE) != kept_ms)
-    return ReadSummary(now_ms, {**offsets.earliest, **last.offsets}, dict(offsets.latest), True, None, changed)
+    starting = {**offsets.earliest, **last.offsets}
+    return ReadSummary(now_ms, starting, dict(offsets.latest), True, None, whole_ms, changed)
+
+
+def find_loss(
+    cluster: Cluster, topic_id: str, read_to: Mapping[int, int], epochs: Mapping[int, int], epoch_ends: EpochEnds
+) -> str | None:
+    """Return why the metadata topic lacks some of what was read of it up to these offsets; None if it has all."""
+    if topic_id != cluster.metadata_topic.topic_id.hex():
+        return "the metadata topic is another one"
+    latest = cluster.offsets[METADATA_TOPIC].latest
+    if any(end_of(number, epochs.get(number), latest, epoch_ends) < offset for number, offset in read_to.items()):
+        return "the metadata topic lost its end"
+    return None
 
 
 def _why_not(cluster: Cluster, last: RunRecord | None, now_ms: int) -> str | None:
     if last is None:
         return "no finished run to go on from"
-    offsets = cluster.offsets[METADATA_TOPIC]
-    if last.topic_id != cluster.metadata_topic.topic_id.hex():
-        return "the metadata topic is another one"
-    if any(offsets.earliest.get(number, 0) > offset for number, offset in last.offsets.items()):
+    earliest = cluster.offsets[METADATA_TOPIC].earliest
+    if any(earliest.get(number, 0) > offset for number, offset in last.offsets.items()):
         return "the metadata topic no longer holds what followed the last run"
-    if any(offsets.latest.get(number, 0) < offset for number, offset in last.offsets.items()):
-        return "the metadata topic ends before the last run's end"
     if now_ms - last.full_ms >= _FULL_EVERY_MS:
         return "the last run that read everything is a week old"
     return None

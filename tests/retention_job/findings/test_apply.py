@@ -6,8 +6,10 @@ from typing import cast
 
 import pytest
 
+from kafka_log.topic_partition import TopicId
+from metadata_topic.records import serde
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.records import PublishableRecord
+from metadata_topic.records.records import PublishableRecord, RemoteWalTopicRebuilt
 from metadata_topic.records.states import DELETING
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from retention_job.errors import RetentionJobError
@@ -56,6 +58,32 @@ def test_records_that_the_topic_did_not_take_are_told() -> None:
         publish_deletions(segments(), Topic(is_reachable=False), 7)
 
 
+@pytest.mark.parametrize(
+    ("whole_ms", "rebuilt", "lacks_records"),
+    [
+        (9, [], False),
+        (5, [], True),
+        (5, [(b"m" * 16, 5)], True),
+        (5, [(b"m" * 16, 6)], False),
+        (5, [(b"n" * 16, 6)], True),  # of another topic
+    ],
+)
+def test_what_the_topic_lost_is_unknown_until_it_is_rebuilt(
+    whole_ms: int, rebuilt: list[tuple[bytes, int]], lacks_records: bool
+) -> None:
+    records = [RemoteWalTopicRebuilt(TopicId(topic_id), at_ms) for topic_id, at_ms in rebuilt]
+    rows = [SimpleNamespace(key=serde.key_of(one), value=serde.encode(one)) for one in records]
+    found = SimpleNamespace(collect=lambda: rows)
+    found.filter = found.select = lambda *_columns: found
+    topic = SimpleNamespace(topic_id=b"m" * 16)
+    history = SimpleNamespace(
+        read=SimpleNamespace(whole_ms=whole_ms, now_ms=9),
+        staged=lambda _row: found,
+        cluster=SimpleNamespace(metadata_topic=topic),
+    )
+    assert vars(History)["lacks_records"].func(history) == lacks_records
+
+
 @pytest.mark.parametrize("unread", [None, ("run-2", QUARANTINE_ROW), ("run-1", QUARANTINE_ROW), ("run-1", OTHER_ROW)])
 def test_records_that_were_not_understood_may_tell_of_any_object(
     unread: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
@@ -70,7 +98,10 @@ def test_records_that_were_not_understood_may_tell_of_any_object(
 
     monkeypatch.setattr(apply, "metadata_is_doubtful", lambda *_: None)
     history = SimpleNamespace(
-        run_id="run-2", _entry_runs={"run-1": 1}, staged=lambda row, run: Staged(place=(run, row))
+        run_id="run-2",
+        _entry_runs={"run-1": 1},
+        staged=lambda row, run: Staged(place=(run, row)),
+        lacks_records=False,
     )
     history.is_wholly_read = cast(property, History.is_wholly_read).fget(history)  # type: ignore[misc]
     assert is_doubtful(cast(History, history), LifeTimes()) == (unread is not None)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_log.topic_partition import TopicId
+from metadata_topic.records.topic_doubt import NOT_ASKED, EpochEnds
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import StoredArchiveObject
 from plugin.format.object_keys import ObjectKeyFactory
@@ -42,6 +43,9 @@ class RecordedKafka(Kafka):
             for name, partitions in self.topics.items()
         }
         return replace(self.seen, offsets={**self.seen.offsets, **offsets})
+
+    def epoch_ends(self, epochs: Mapping[int, int]) -> EpochEnds:
+        return NOT_ASKED
 
     def with_hidden(self, cluster: Cluster, topic_ids: Iterable[TopicId]) -> Cluster:
         return cluster

@@ -59,10 +59,12 @@ def history_of(
     state: Path,
     run_id: str,
     log_ends: Mapping[int, int] | None = None,
+    now_ms: int = NOW_MS,
 ) -> History:
     log = [(serde.key_of(record), serde.encode(record)) for record in records]
     spec = HistorySpec(segments=0, now_ms=NOW_MS, brokers=1, partitions_per_broker=1)
     cluster = cluster_of(spec, Planted(log_starts=LOG_STARTS), Offsets({}, {0: 0}))
+    cluster = replace(cluster, metadata_epochs={0: 3})
     if log_ends is not None:
         only_these = Offsets({partition: LOG_STARTS.get(("kept", partition), 0) for partition in log_ends}, log_ends)
         none_written = {topic.name: Offsets(*[dict.fromkeys(topic.partitions, 0)] * 2) for topic in cluster.topics}
@@ -70,7 +72,7 @@ def history_of(
             cluster, offsets={**none_written, "kept": only_these, METADATA_TOPIC: cluster.offsets[METADATA_TOPIC]}
         )
     sources = Sources(KafkaSource("nowhere:1"), state_path=str(state), is_incremental=True)
-    return load(spark, sources, NOW_MS, run_id, RecordedKafka({METADATA_TOPIC: {0: log}}, cluster))
+    return load(spark, sources, now_ms, run_id, RecordedKafka({METADATA_TOPIC: {0: log}}, cluster))
 
 
 def gaps_of(history: History) -> dict[int, list[tuple[int, int]]]:

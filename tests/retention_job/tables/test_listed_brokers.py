@@ -6,14 +6,35 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records import serde
+from metadata_topic.records.records import RemoteWalTopicRebuilt
 from metadata_topic.topic.topic import METADATA_TOPIC
-from retention_job.settings import KafkaSource, Sources, StoreListing
+from retention_job.findings.apply import is_doubtful
+from retention_job.settings import KafkaSource, LifeTimes, Sources, StoreListing
 from retention_job.sources.kafka import Offsets
 from retention_job.tables.history import load
 from tests.retention_job.recorded.history import CLUSTER_ID, HistorySpec, Planted, cluster_of
 from tests.retention_job.recorded.world import RecordedKafka
-from tests.retention_job.tables.test_declared_gaps import NOW_MS, WHOLE, uploaded
+from tests.retention_job.tables.test_declared_gaps import NOW_MS, WHOLE, history_of, uploaded
+
+
+@pytest.mark.timeout(300)
+def test_a_metadata_topic_that_lost_its_end_and_grew_is_read_anew_and_lacks_records(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = [uploaded(number, WHOLE, 0, 10 * number, 10 * number + 9) for number in range(4)]
+    first = history_of(stored[:2], spark, tmp_path, "first")
+    first.commit()
+    monkeypatch.setattr(RecordedKafka, "epoch_ends", lambda *_: {(0, 3): 1})
+    rebuilt_before = RemoteWalTopicRebuilt(TopicId(first.cluster.metadata_topic.topic_id), NOW_MS)
+    second = history_of([stored[0], *stored[2:], rebuilt_before], spark, tmp_path, "second", now_ms=NOW_MS + 1)
+    assert sorted(row.sequence for row in second.segments.collect()) == [0, 2, 3]
+    assert (second.read.is_incremental, second.lacks_records) == (False, True)
+    assert is_doubtful(second, LifeTimes())
+    second.commit()
+    assert (last := second.state.last()) is not None
+    assert last.whole_ms == NOW_MS
 
 
 @pytest.mark.timeout(300)

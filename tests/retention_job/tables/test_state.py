@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from metadata_topic.records.topic_doubt import NOT_ASKED
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, AgentsRetention, WalRetention
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -16,7 +17,9 @@ from retention_job.tables.state import InventoryRead, RunRecord, RunState, plan_
 
 INVENTORIES = {"segments": InventoryRead({"file:/inventory/part-0.parquet": [0, 100, 1000]}, {"0": 900})}
 RETENTION = {"bb": 5, "cc": None}
-FIRST = RunRecord("first", 1000, 900, {0: 10, 1: 20}, "aa", RETENTION, {"first": 1000}, ["first"], INVENTORIES)
+FIRST = RunRecord(
+    "first", 1000, 900, {0: 10, 1: 20}, "aa", RETENTION, {"first": 1000}, ["first"], INVENTORIES, {0: 3}, 1000
+)
 
 
 @pytest.fixture
@@ -110,31 +113,42 @@ LAST = replace(FIRST, offsets={0: 50}, topic_id=(b"m" * 16).hex(), retention=clu
 
 
 def test_an_incremental_run_goes_on_where_the_last_one_ended() -> None:
-    plan = plan_reading(cluster(), LAST, 2000, is_incremental=True)
+    plan = plan_reading(cluster(), LAST, 2000, {(0, 3): 70}, is_incremental=True)
     assert (plan.is_incremental, plan.starting_offsets, plan.ending_offsets) == (True, {0: 50}, {0: 100})
-    assert (plan.records, plan.changed_topics) == (50, frozenset())
+    assert (plan.records, plan.changed_topics, plan.whole_ms) == (50, frozenset(), 2000)
 
 
 def test_topics_whose_retention_changed_are_judged_again_and_nothing_else_is_read_again() -> None:
     changed = cluster(agents=AgentsRetention((WalRetention(4000),)))
     gone = replace(changed, topics=changed.topics[1:])
     for now in (changed, gone):
-        plan = plan_reading(now, LAST, 2000, is_incremental=True)
+        plan = plan_reading(now, LAST, 2000, NOT_ASKED, is_incremental=True)
         assert (plan.records, plan.changed_topics) == (50, frozenset({(b"o" * 16).hex()}))
 
 
 @pytest.mark.parametrize(
-    ("now", "last", "reason"),
+    ("now", "last", "epoch_end", "reason"),
     [
-        (cluster(), None, "no finished run"),
-        (cluster(earliest=51), LAST, "no longer holds"),
-        (cluster(latest=49), LAST, "ends before"),
-        (cluster(topic=b"n" * 16), LAST, "another one"),
-        (cluster(), replace(LAST, full_ms=2000 - 7 * 86_400_000), "a week old"),
+        (cluster(), None, 100, "no finished run"),
+        (cluster(earliest=51), LAST, 100, "no longer holds"),
+        (cluster(latest=49), LAST, 49, "lost its end"),
+        (cluster(), LAST, 49, "lost its end"),  # and has grown beyond what was read
+        (cluster(topic=b"n" * 16), LAST, 100, "another one"),
+        (cluster(), replace(LAST, full_ms=2000 - 7 * 86_400_000), 100, "a week old"),
     ],
 )
-def test_it_reads_everything_where_older_tables_may_be_wrong(now: Cluster, last: RunRecord | None, reason: str) -> None:
-    plan = plan_reading(now, last, 2000, is_incremental=True)
+def test_it_reads_everything_where_older_tables_may_be_wrong(
+    now: Cluster, last: RunRecord | None, epoch_end: int, reason: str
+) -> None:
+    plan = plan_reading(now, last, 2000, {(0, 3): epoch_end}, is_incremental=True)
     assert not plan.is_incremental
     assert plan.starting_offsets == now.offsets[METADATA_TOPIC].earliest
     assert reason in (plan.full_because or "")
+
+
+@pytest.mark.parametrize("is_incremental", [True, False])
+def test_what_the_topic_lost_stays_lost_for_the_runs_behind_it(is_incremental: bool) -> None:
+    plan = plan_reading(cluster(), LAST, 2000, {(0, 3): 49}, is_incremental=is_incremental)
+    assert plan.whole_ms == LAST.now_ms
+    after = replace(LAST, now_ms=2000, whole_ms=plan.whole_ms)
+    assert plan_reading(cluster(), after, 3000, {(0, 3): 70}, is_incremental=is_incremental).whole_ms == LAST.now_ms
