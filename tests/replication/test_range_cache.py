@@ -73,25 +73,6 @@ def test_who_waits_is_told_once_with_the_objects_bytes_or_that_a_read_failed(scr
         assert cache.size_bytes <= 150
 
 
-def test_what_failed_is_missing_again_and_takes_nothing_else_along() -> None:
-    cache = RangeCache(1000)
-    read(cache, FIRST, 0, 40)
-    cache.failed(cache.reading(FIRST, 40, 80))
-    assert cache.find_missing(FIRST, 0, 100) == [(40, 100)]
-    cache.failed(cache.reading(SECOND, 0, 10))
-    assert cache.find_missing(SECOND, 0, 10) == [(0, 10)]
-
-
-def test_the_object_that_was_read_the_longest_ago_goes_first_range_by_range() -> None:
-    cache = RangeCache(100)
-    for object_id, start in ((FIRST, 0), (SECOND, 0), (FIRST, 40), (THIRD, 0)):
-        read(cache, object_id, start, start + 30)
-    assert cache.size_bytes == 90
-    assert not is_there(cache, SECOND, 0, 30)
-    read(cache, SECOND, 0, 30)
-    assert [is_there(cache, FIRST, start, start + 30) for start in (0, 40)] == [False, True]
-
-
 def test_being_found_makes_no_object_younger() -> None:
     cache = RangeCache(60)
     read(cache, FIRST, 0, 30)
