@@ -4,7 +4,7 @@ A record is due whenever the wall clock passes a multiple of the interval, so th
 midnight, and once more when the agent stops. Nobody reports what a killed agent did after its last record, nor what a
 stopping one relays while its last record is published; reports are then too low by at most one interval of that agent.
 Nothing here is on the path of replication: if the publisher is full, the record is skipped, because the next one
-includes it. A record for the zone gateway accompanies each, if the gateway is on.
+includes it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.usage_record import (
-    ClientUsageRecord,
+    ClientUsage,
     ClientZoneUsage,
     FollowerUsage,
     RouterUsage,
@@ -60,14 +60,14 @@ class UsageReport:
         identity: AgentIdentity,
         stores: Callable[[], Iterable[tuple[str, RequestCounts]]],
         metrics: ReplicationMetrics,
-        publisher: MetadataPublisher[UsageRecord | ClientUsageRecord],
+        publisher: MetadataPublisher[UsageRecord],
         wall_ms: Callable[[], int],
         is_led: Callable[[TopicIdPartition], bool],
         prices: str,
         clients: "ClientTraffic | None" = None,
     ) -> None:
         """`stores` are those of `store_counts`. `is_led` returns whether this agent uploads the partition. `prices` is
-        the store's section of price tables. Without `clients` there is no client usage record."""
+        the store's section of price tables. Without `clients` the agent is no gateway."""
         self._identity = identity
         self._stores = stores
         self._metrics = metrics
@@ -96,15 +96,11 @@ class UsageReport:
             self.publish()
 
     def publish(self) -> None:
-        """Publish a usage record as of now, and the client usage record beside it: both or none, because readers
-        need both."""
-        record = self.record()
+        """Publish a usage record as of now."""
         try:
-            self._publisher.publish(record)
+            self._publisher.publish(self.record())
             self._sequence += 1
             self._metrics.traffic.forget_gone(self._is_led)
-            if self._clients is not None:
-                self._publisher.publish(self._client_record(record, self._clients))
         except (PublicationBacklogFullError, MetadataRecordTooLargeError) as error:
             log.warning("usage_not_published", error=str(error), consequence="the next record tells of it")
 
@@ -133,17 +129,9 @@ class UsageReport:
                 TopicUsage(topic_id, follower, moved.linked_bytes, moved.note_crossed())
                 for (topic_id, follower), moved in metrics.traffic.by_topic.items()
             ),
+            None if self._clients is None else self._client_usage(self._clients),
         )  # fmt: skip
 
-    def _client_record(self, beside: UsageRecord, clients: "ClientTraffic") -> ClientUsageRecord:
-        """Return the client usage record beside a usage record, as of now."""
-        return ClientUsageRecord(
-            beside.broker_id,
-            beside.incarnation,
-            beside.sequence,
-            beside.event_timestamp_ms,
-            clients.zone,
-            self._prices,
-            RouterUsage(*astuple(clients.router)),
-            tuple(ClientZoneUsage(zone, *astuple(moved)) for zone, moved in clients.by_zone.items()),
-        )
+    def _client_usage(self, clients: "ClientTraffic") -> ClientUsage:
+        zones = tuple(ClientZoneUsage(zone, *astuple(moved)) for zone, moved in clients.by_zone.items())
+        return ClientUsage(clients.zone, self._prices, RouterUsage(*astuple(clients.router)), zones)

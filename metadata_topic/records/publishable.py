@@ -7,27 +7,18 @@ from metadata_topic.records import archive_records, serde
 from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import PublishableRecord, RemoteWalNodeRegistration, RemoteWalTopicRebuilt
-from metadata_topic.records.usage_record import (
-    ClientUsageRecord,
-    UsageRecord,
-    encode_client_usage,
-    encode_client_usage_key,
-    encode_usage,
-    encode_usage_key,
-)
+from metadata_topic.records.usage_record import UsageRecord, encode_usage, encode_usage_key
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 
-_OF_A_BROKER = RemoteWalNodeRegistration | UsageRecord | ClientUsageRecord | RemoteWalGapDeclaration
+_OF_A_BROKER = RemoteWalNodeRegistration | UsageRecord | RemoteWalGapDeclaration
 
-Publishable = PublishableRecord | ArchiveRecord | UsageRecord | ClientUsageRecord
+Publishable = PublishableRecord | ArchiveRecord | UsageRecord
 
 
 def encoded(record: Publishable) -> tuple[bytes, bytes]:
     """Encode a record as its key and value."""
     if isinstance(record, UsageRecord):
         return encode_usage_key(record), encode_usage(record)
-    if isinstance(record, ClientUsageRecord):
-        return encode_client_usage_key(record), encode_client_usage(record)
     if isinstance(record, ArchiveRecord):
         return archive_records.encode_key(record.object_id), archive_records.encode(record)
     return serde.key_of(record), serde.encode(record)

@@ -27,19 +27,11 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from metadata_topic.records.record_fields import UndecodableRecordError
-from metadata_topic.records.usage_record import (
-    CLIENT_USAGE,
-    USAGE,
-    ClientUsageRecord,
-    UsageRecord,
-    decode_client_usage,
-    decode_usage,
-    is_client_usage_key,
-)
+from metadata_topic.records.usage_record import USAGE, UsageRecord, decode_usage
 from retention_job.spark.joins import union
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 DAY_MS: Final = 86_400_000
 
@@ -50,8 +42,6 @@ AGENT: Final = "agent"
 CLIENTS: Final = "clients"
 ROUTER: Final = "router"
 GATEWAY: Final = "gateway"
-_BESIDE: Final = (CLIENTS, ROUTER, GATEWAY)
-"""The kinds in the record of a zone gateway, which accompanies an agent's usage record with the same sequence."""
 
 AMOUNTS: Final = ("a1", "a2", "a3", "a4", "a5", "a6", "a7")
 """The amounts by kind.
@@ -63,7 +53,7 @@ AMOUNTS: Final = ("a1", "a2", "a3", "a4", "a5", "a6", "a7")
 - agent: none, one row for each record
 - clients: by their zone, the fields of `ClientZoneUsage`
 - router: the same as of a store, of which it is a part
-- gateway: none, one row for each record, by the gateway's own zone
+- gateway: none, one row for each record of a gateway, by its own zone
 """
 
 _OF_CLIENTS: Final = (
@@ -94,7 +84,7 @@ COUNTERS: Final = from_arrow_schema(_ARROW)
 
 def counters(staged: "DataFrame") -> "DataFrame":
     """Return COUNTERS of the usage records in staged rows; records that cannot be decoded are skipped."""
-    usage = staged.where(fn.col("record_type").isin(USAGE, CLIENT_USAGE)).select("key", "value")
+    usage = staged.where(fn.col("record_type") == USAGE).select("key", "value")
     return usage.mapInArrow(_decoded, COUNTERS)
 
 
@@ -103,25 +93,20 @@ def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: list[dict[str, object]] = []
         for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
             try:
-                if is_client_usage_key(key):
-                    rows += _rows_of_clients(decode_client_usage(key, value))
-                else:
-                    rows += _rows(decode_usage(key, value))
+                rows += _rows(decode_usage(key, value))
             except UndecodableRecordError:
                 continue
         yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
 
 
-def _row(
-    record: UsageRecord | ClientUsageRecord, rack: str | None, kind: str, name: str, follower: int, *amounts: int
-) -> dict[str, object]:
+def _row(record: UsageRecord, kind: str, name: str, follower: int, *amounts: int) -> dict[str, object]:
     held = [min(amount, _LARGEST) for amount in amounts]
     return {
         "broker_id": record.broker_id,
         "incarnation": record.incarnation,
         "usage_sequence": record.sequence,
         "event_ms": record.event_timestamp_ms,
-        "rack": rack,
+        "rack": record.rack,
         "kind": kind,
         "name": name,
         "follower": follower,
@@ -129,17 +114,8 @@ def _row(
     }
 
 
-def _rows_of_clients(record: ClientUsageRecord) -> Iterator[dict[str, object]]:
-    row = partial(_row, record, record.zone)
-    yield row(GATEWAY, record.zone, -1)
-    router = record.router
-    yield row(ROUTER, record.prices, -1, router.put, router.get, 0, 0, 0, router.put_bytes, router.get_bytes)
-    for zone in record.zones:
-        yield row(CLIENTS, zone.zone, -1, *zone[1:])
-
-
 def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
-    row = partial(_row, record, record.rack)
+    row = partial(_row, record)
     yield row(AGENT, "", -1)
     # Each store has a counter of its own: a sum would shrink, as if it was reset, when one of the stores is closed.
     of_section: Counter[str] = Counter()
@@ -150,14 +126,17 @@ def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
         yield row(FOLLOWER, "", follower.follower, follower.peer_bytes, follower.stock_bytes)
     for topic in record.topics:
         yield row(TOPIC, topic.topic_id.hex(), topic.follower, topic.linked_bytes, topic.inline_bytes)
+    if (clients := record.clients) is not None:
+        router = clients.router
+        yield row(GATEWAY, clients.zone, -1)
+        yield row(ROUTER, clients.prices, -1, router.put, router.get, 0, 0, 0, router.put_bytes, router.get_bytes)
+        for zone in clients.zones:
+            yield row(CLIENTS, zone.zone, -1, *zone[1:])
 
 
 def latest(counted: "DataFrame") -> "DataFrame":
-    """Return COUNTERS of each incarnation's last usage record and last gateway record, for the next incremental run.
-
-    The two are taken separately, because a run's reading may end between them.
-    """
-    last = fn.max("usage_sequence").over(Window.partitionBy("broker_id", "incarnation", _is_beside()))
+    """Return COUNTERS of each incarnation's last usage record, for the next incremental run."""
+    last = fn.max("usage_sequence").over(Window.partitionBy("broker_id", "incarnation"))
     return counted.withColumn("_last", last).where("usage_sequence = _last").drop("_last")
 
 
@@ -171,8 +150,7 @@ def amounts_by_day(counted: "DataFrame") -> "DataFrame":
     once = counted.dropDuplicates([*_RECORD, *_COUNTER])
     incarnation = Window.partitionBy("broker_id", "incarnation")
     counter = Window.partitionBy("broker_id", "incarnation", *_COUNTER).orderBy("usage_sequence")
-    of_its_record = Window.partitionBy("broker_id", "incarnation", _is_beside())
-    once = once.withColumn("_first", fn.min("usage_sequence").over(of_its_record))
+    once = once.withColumn("_first", fn.min("usage_sequence").over(incarnation))
     begins = fn.lag("usage_sequence").over(counter).isNull()
     # The record before this one, whether or not it had this counter: counters appear when they are first used.
     before_ms = fn.lag("event_ms").over(incarnation.orderBy("usage_sequence"))
@@ -196,11 +174,6 @@ def amounts_by_day(counted: "DataFrame") -> "DataFrame":
         .groupBy("kind", "broker_id", day.alias("day"), "name", "follower")
         .agg(*(fn.sum(amount).alias(amount) for amount in AMOUNTS))
     )
-
-
-def _is_beside() -> "Column":
-    """Return whether a counter is in the gateway's record, which may be read, or be gone, without the usage record."""
-    return fn.col("kind").isin(*_BESIDE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from gateway.metrics import ClientTraffic
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.usage_record import (
-    ClientUsageRecord,
     ClientZoneUsage,
     FollowerUsage,
     RouterUsage,
@@ -31,16 +30,12 @@ MORE_ORDERS = TopicIdPartition(ORDERS.topic_id, 1)
 class _Publisher:
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []
-        self.beside: list[ClientUsageRecord] = []
         self.is_full = False
 
-    def publish(self, record: UsageRecord | ClientUsageRecord) -> None:
+    def publish(self, record: UsageRecord) -> None:
         if self.is_full:
             raise PublicationBacklogFullError("publish", "usage", "full")
-        if isinstance(record, UsageRecord):
-            self.records.append(record)
-        else:
-            self.beside.append(record)
+        self.records.append(record)
 
 
 class _Connection:
@@ -136,7 +131,7 @@ def test_a_record_that_is_not_taken_leaves_no_hole_in_the_sequence() -> None:
     assert [record.sequence for record in parts.publisher.records] == [0]
 
 
-def test_beside_each_record_stands_what_went_by_the_gateway() -> None:
+def test_each_record_has_what_went_by_the_gateway() -> None:
     traffic = ClientTraffic("zone-a")
     parts = _Parts(traffic=traffic)
     parts.report.publish()
@@ -148,28 +143,16 @@ def test_beside_each_record_stands_what_went_by_the_gateway() -> None:
     traffic.router.put, traffic.router.get, traffic.router.put_bytes, traffic.router.get_bytes = 1, 2, 3, 4
     parts.report.publish()
 
-    first, second = parts.publisher.beside
+    first, second = (record.clients for record in parts.publisher.records)
+    assert first is not None
+    assert second is not None
     assert (first.router, [one.sent_bytes for one in first.zones]) == (RouterUsage(), [])
-    assert [(one.incarnation, one.sequence, one.zone) for one in (first, second)] == [
-        (5, 0, "zone-a"),
-        (5, 1, "zone-a"),
-    ]
-    assert second.prices == "s3_express"
+    assert (second.zone, second.prices) == ("zone-a", "s3_express")
     assert second.router == RouterUsage(1, 2, 3, 4)
     assert second.zones == (
         ClientZoneUsage("zone-a", 900, 30, 800, 70, 60, 0),
         ClientZoneUsage("zone-b", untold_bytes=6, near_bytes=5),
     )
-
-
-def test_nothing_stands_beside_a_record_that_is_not_taken() -> None:
-    parts = _Parts(traffic=ClientTraffic("zone-a"))
-    parts.publisher.is_full = True
-    parts.report.publish()
-    assert parts.publisher.beside == []
-    parts.publisher.is_full = False
-    parts.report.publish()
-    assert [one.sequence for one in parts.publisher.beside] == [0]
 
 
 def test_a_topic_that_is_gone_is_told_of_once_more_as_zero_and_then_left_out() -> None:

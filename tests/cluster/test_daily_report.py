@@ -17,7 +17,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.records.usage_record import decode_usage, is_client_usage_key, is_usage_key
+from metadata_topic.records.usage_record import decode_usage, is_usage_key
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.cluster.quick_agent import QuickAgents, quick
@@ -72,12 +72,12 @@ def given_to_followers(script: Script) -> tuple[int, int]:
 
 
 def expect_usage_since(cluster: LocalCluster, since_ms: int) -> None:
-    """Each agent has written down what it did until then, and, with a gateway, what that moved: right behind it."""
+    """Each agent has written down what it did until then."""
     told: dict[int, int] = {}
 
     def take(records: Sequence[TopicRecord]) -> None:
         for record in records:
-            if record.key is not None and is_usage_key(record.key) and not is_client_usage_key(record.key):
+            if record.key is not None and is_usage_key(record.key):
                 usage = decode_usage(record.key, record.value)
                 told[usage.broker_id] = max(told.get(usage.broker_id, 0), usage.event_timestamp_ms)
 

@@ -3,23 +3,20 @@
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.usage_record import (
-    CLIENT_USAGE,
     USAGE,
-    ClientUsageRecord,
+    ClientUsage,
     ClientZoneUsage,
     FollowerUsage,
     RouterUsage,
     StoreUsage,
     TopicUsage,
     UsageRecord,
-    encode_client_usage,
-    encode_client_usage_key,
     encode_usage,
     encode_usage_key,
 )
@@ -71,8 +68,6 @@ class CostHistory:
     segments: list[Segment] = field(default_factory=list)
     archived: list[Archived] = field(default_factory=list)
     records: list[UsageRecord] = field(default_factory=list)
-    clients: list[ClientUsageRecord] = field(default_factory=list)
-    """Beside `records`, of the agents that have a gateway."""
 
     def sources(self, spark: SparkSession, **changes: object) -> CostSources:
         segments = [
@@ -81,9 +76,7 @@ class CostHistory:
             for s in self.segments
         ]  # fmt: skip
         entries = [row for s in self.segments if s.is_new for row in _entry_rows(s)]
-        others = [(USAGE, encode_usage_key(record), encode_usage(record)) for record in self.records] + [
-            (CLIENT_USAGE, encode_client_usage_key(one), encode_client_usage(one)) for one in self.clients
-        ]
+        others = [(USAGE, encode_usage_key(record), encode_usage(record)) for record in self.records]
         return CostSources(
             spark.createDataFrame(segments, schemas.SEGMENTS),
             spark.createDataFrame(entries, schemas.ENTRIES),
@@ -127,12 +120,10 @@ def random_history(seed: int, segments: int = 120) -> CostHistory:
         segment.elsewhere_bytes = generator.choice([None, 0, sum(size for _, _, size in entries) // 2])
         history.segments.append(segment)
     history.archived += _archive(generator)
-    for broker_id in (1, 2, 3):
-        history.records += _usage(broker_id, generator)
-    for broker_id in (1, 2):
-        history.clients += _clients(broker_id, generator, history)
+    of_brokers = {broker_id: list(_usage(broker_id, generator)) for broker_id in (1, 2, 3)}
+    for broker_id, records in of_brokers.items():
+        history.records += records if broker_id == 3 else _with_clients(broker_id, generator, records)
     generator.shuffle(history.records)
-    generator.shuffle(history.clients)
     history.records.append(history.records[0])  # published twice
     return history
 
@@ -156,13 +147,13 @@ def _archive(generator: random.Random) -> Iterator[Archived]:
         )
 
 
-def _clients(broker_id: int, generator: random.Random, history: CostHistory) -> Iterator[ClientUsageRecord]:
-    """Beside each usage record of that broker's agent: its own zone's clients come in by it, and it tells of the other
-    gateway's what their zone has a replica of.
+def _with_clients(broker_id: int, generator: random.Random, records: list[UsageRecord]) -> Iterator[UsageRecord]:
+    """That broker's agent is a gateway: its own zone's clients come in by it, and it tells of the other gateway's what
+    their zone has a replica of.
     """
     own, other = ZONES[broker_id], ZONES[3 - broker_id]
     moved, told, router, before = [0] * 5, [0] * 2, [0] * 4, None
-    for record in [one for one in history.records if one.broker_id == broker_id]:
+    for record in records:
         if record.sequence == 0:
             moved, told, router = [0] * 5, [0] * 2, [0] * 4
         elif before is not None:
@@ -177,11 +168,8 @@ def _clients(broker_id: int, generator: random.Random, history: CostHistory) -> 
             moved = [a + b for a, b in zip(moved, grown, strict=True)]
             told = [told[0] + generator.randrange(4_000), told[1] + generator.randrange(30_000)]
         before = record
-        yield ClientUsageRecord(
-            broker_id, record.incarnation, record.sequence, record.event_timestamp_ms, own, "s3_express",
-            RouterUsage(*router),
-            (ClientZoneUsage(own, *moved), ClientZoneUsage(other, untold_bytes=told[0], near_bytes=told[1])),
-        )  # fmt: skip
+        zones = ClientZoneUsage(own, *moved), ClientZoneUsage(other, untold_bytes=told[0], near_bytes=told[1])
+        yield replace(record, clients=ClientUsage(own, "s3_express", RouterUsage(*router), zones))
 
 
 def _usage(broker_id: int, generator: random.Random) -> Iterator[UsageRecord]:
@@ -325,18 +313,18 @@ def _add_usage(
 
 
 def _add_clients(history: CostHistory, clients: dict[tuple[str, int], defaultdict[str, float]]) -> None:
-    unique = {(r.broker_id, r.incarnation, r.sequence): r for r in history.clients}
+    unique = {(r.broker_id, r.incarnation, r.sequence): (r, r.clients) for r in history.records if r.clients}
     router_gets: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for (broker_id, incarnation, sequence), record in unique.items():
-        before = unique.get((broker_id, incarnation, sequence - 1))
-        day = int((record.event_timestamp_ms + (before or record).event_timestamp_ms) / 2 // DAY_MS)
-        old_router = before.router if before else RouterUsage()
-        clients[record.zone, day]["puts"] += record.router.put - old_router.put
-        clients[record.zone, day]["upload_bytes"] += record.router.put_bytes - old_router.put_bytes
-        router_gets[day][0] += record.router.get - old_router.get
-        router_gets[day][1] += record.router.get_bytes - old_router.get_bytes
-        old_zones = {one.zone: one for one in before.zones} if before else {}
-        for one in record.zones:
+    for (broker_id, incarnation, sequence), (record, moved_here) in unique.items():
+        before, old_usage = unique.get((broker_id, incarnation, sequence - 1), (record, None))
+        day = int((record.event_timestamp_ms + before.event_timestamp_ms) / 2 // DAY_MS)
+        router, old_router = moved_here.router, old_usage.router if old_usage else RouterUsage()
+        clients[moved_here.zone, day]["puts"] += router.put - old_router.put
+        clients[moved_here.zone, day]["upload_bytes"] += router.put_bytes - old_router.put_bytes
+        router_gets[day][0] += router.get - old_router.get
+        router_gets[day][1] += router.get_bytes - old_router.get_bytes
+        old_zones = {one.zone: one for one in old_usage.zones} if old_usage else {}
+        for one in moved_here.zones:
             old = old_zones.get(one.zone, ClientZoneUsage(one.zone))
             for name, amount in one._asdict().items():
                 if name != "zone":

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.usage_record import (
-    ClientUsageRecord,
+    ClientUsage,
     ClientZoneUsage,
     RouterUsage,
     StoreUsage,
@@ -115,7 +115,7 @@ def test_an_archive_in_the_same_store_is_no_request_beside_the_objects(
 ) -> None:
     both = StoreSections(archive="s3_express")
     records = [replace(record, stores=record.stores[:1]) for record in history.records]
-    one_store = CostHistory(history.segments, history.archived, records, history.clients)
+    one_store = CostHistory(history.segments, history.archived, records)
     priced = rows_of(cost_by_topic(one_store.sources(spark), PRICES, both))
     prices, gb_month = PRICES.store("s3_express"), 1e9 * 720 * 3_600_000
     compared = 0
@@ -190,7 +190,6 @@ def test_an_incremental_run_counts_what_the_runs_before_it_did_not(
         ],
         [],
         [r for r in history.records if r.event_timestamp_ms < middle_ms],
-        [r for r in history.clients if r.event_timestamp_ms < middle_ms],
     )
     late = CostHistory(
         [
@@ -200,7 +199,6 @@ def test_an_incremental_run_counts_what_the_runs_before_it_did_not(
         ],
         [],
         [r for r in history.records if r.event_timestamp_ms >= middle_ms],
-        [r for r in history.clients if r.event_timestamp_ms >= middle_ms],
     )
     carried = latest(early.sources(spark).counters)
     second = late.sources(spark, counted_until_ms=middle_ms)
@@ -289,11 +287,8 @@ def agent(
     return UsageRecord(broker_id, 1, sequence, at_ms, 0, rack, (store,), (), tuple(topics))
 
 
-def beside(record: UsageRecord, router: RouterUsage, *zones: ClientZoneUsage) -> ClientUsageRecord:
-    return ClientUsageRecord(
-        record.broker_id, record.incarnation, record.sequence, record.event_timestamp_ms, record.rack or "",
-        "s3_express", router, zones,
-    )  # fmt: skip
+def with_clients(record: UsageRecord, router: RouterUsage, *zones: ClientZoneUsage) -> UsageRecord:
+    return replace(record, clients=ClientUsage(record.rack or "", "s3_express", router, zones))
 
 
 def test_what_went_by_the_gateway_is_saved_and_is_no_topics_cost(spark: SparkSession) -> None:
@@ -304,14 +299,13 @@ def test_what_went_by_the_gateway_is_saved_and_is_no_topics_cost(spark: SparkSes
         agent(2, 0, nothing, rack="az2"),
         agent(2, 1, StoreUsage("s3_express", 0, 1000, 0, 0, 0, 0, GB), [TopicUsage(topic, 3, GB, 0)], "az2"),
     ]
-    clients = [
-        beside(gateway[0], RouterUsage()),
-        beside(gateway[1], RouterUsage(1000, 0, GB, 0), ClientZoneUsage("az1", GB, 0, GB, 0)),
-        beside(leader[0], RouterUsage()),
-        beside(leader[1], RouterUsage(0, 1000, 0, GB), ClientZoneUsage("az1", near_bytes=GB // 4)),
+    records = [
+        with_clients(gateway[0], RouterUsage()),
+        with_clients(gateway[1], RouterUsage(1000, 0, GB, 0), ClientZoneUsage("az1", GB, 0, GB, 0)),
+        with_clients(leader[0], RouterUsage()),
+        with_clients(leader[1], RouterUsage(0, 1000, 0, GB), ClientZoneUsage("az1", near_bytes=GB // 4)),
     ]
-    with_gateway = CostHistory(records=[*gateway, *leader], clients=clients)
-    sources = with_gateway.sources(spark)
+    sources = CostHistory(records=records).sources(spark)
     counted = CountedUsage.of(sources.counters)
     [row] = client_costs(counted, PRICES).collect()
     assert (row.zone, row.puts, row.upload_bytes, row.gets, row.retrieval_bytes) == ("az1", 1000, GB, 1000, GB)
@@ -325,34 +319,23 @@ def test_what_went_by_the_gateway_is_saved_and_is_no_topics_cost(spark: SparkSes
     assert topics[topic].saved_usd > 0
     assert None not in topics or topics[None].remote_wal_usd == 0
 
-    # Agents that do not tell of clients, as of a release before: the router's requests stand without a topic.
-    older = CostHistory(records=with_gateway.records)
-    beside_topics = {
-        row.broker_id: row for row in cost_by_topic(older.sources(spark), PRICES).collect() if not row.topic_id
-    }
-    assert beside_topics[1].puts == 1000
-    assert clients_of(spark, older) == {}
+
+def test_without_gateways_clients_cost_nothing(spark: SparkSession, history: CostHistory) -> None:
+    records = [replace(record, clients=None) for record in history.records]
+    assert clients_of(spark, CostHistory(records=records)) == {}
 
 
-def test_days_without_any_record_beside_cost_clients_nothing(spark: SparkSession, history: CostHistory) -> None:
-    assert clients_of(spark, CostHistory(records=history.records)) == {}
-
-
-@pytest.mark.parametrize("read_with_the_first", [True, False], ids=["with its usage record", "after it"])
-def test_an_incremental_run_goes_on_with_clients_wherever_the_one_before_stopped(
-    spark: SparkSession, read_with_the_first: bool
-) -> None:
+def test_an_incremental_run_goes_on_with_clients_where_the_one_before_stopped(spark: SparkSession) -> None:
     nothing = StoreUsage("s3_express", *[0] * 7)
-    records = [agent(1, sequence, nothing) for sequence in range(4)]
-    clients = [
-        beside(record, RouterUsage(sequence), ClientZoneUsage("az1", 1000 * sequence, 100 * sequence))
-        for sequence, record in enumerate(records)
+    records = [
+        with_clients(
+            agent(1, sequence, nothing), RouterUsage(sequence), ClientZoneUsage("az1", 1000 * sequence, 100 * sequence)
+        )
+        for sequence in range(4)
     ]
-    at = 2 if read_with_the_first else 1
-    first = CostHistory(records=records[:2], clients=clients[:at]).sources(spark)
-    second = CostHistory(records=records[2:], clients=clients[at:]).sources(spark)
+    first, second = (CostHistory(records=some).sources(spark) for some in (records[:2], records[2:]))
     carried = second.counters.unionByName(latest(first.counters))
-    [before] = client_costs(CountedUsage.of(first.counters), PRICES).collect() or [None]
+    [before] = client_costs(CountedUsage.of(first.counters), PRICES).collect()
     [now] = client_costs(CountedUsage.of(carried), PRICES).collect()
-    assert (before.sent_bytes if before else 0) + now.sent_bytes == 3000
-    assert (before.puts if before else 0) + now.puts == 3
+    assert before.sent_bytes + now.sent_bytes == 3000
+    assert before.puts + now.puts == 3
