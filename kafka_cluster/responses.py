@@ -15,8 +15,9 @@ V = TypeVar("V")
 
 NO_TOPIC_ID: Final = TopicId(bytes(16))
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-NO_LEADER_TO_ASK: Final = frozenset({5, 6})
-"""Kafka's LEADER_NOT_AVAILABLE and NOT_LEADER_OR_FOLLOWER."""
+NO_LEADER_TO_ASK: Final = frozenset({5, 6, 74, 75})
+"""Kafka's LEADER_NOT_AVAILABLE and NOT_LEADER_OR_FOLLOWER, and FENCED_ and UNKNOWN_LEADER_EPOCH: right after an
+election, one of client and leader does not know of it yet."""
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 UNKNOWN_TOPIC_ID: Final = 100
 

@@ -110,6 +110,16 @@ def test_a_topic_that_is_deleted_while_it_is_asked_about_stops_nothing(monkeypat
     assert next(one.config for one in view.topics.values() if one.name == "orders") == {"retention.ms": "5"}
 
 
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH])
+def test_a_topic_whose_new_leader_does_not_know_yet_that_it_leads_is_not_left_out(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    _play(monkeypatch, elected=(0, 0, code))
+    _, view = ask_cluster(CLIENT)
+    assert not view.left_out
+    assert _id("elected") in view.topics
+
+
 def test_a_topic_that_kafka_hides_is_named_if_the_agents_settings_tell_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka lists no topic that a client may not describe."""
     _play(monkeypatch)
