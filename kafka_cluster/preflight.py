@@ -90,7 +90,8 @@ def reach(
             reasons[tried[done]] = _reason(error, where)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    told = "; ".join(f"{host}:{port}: {reasons[host, port]}" for host, port in addresses)
+    named = zip(client.bootstrap_servers.split(","), addresses, strict=True)
+    told = "; ".join(f"{text.strip()}: {reasons[address]}" for text, address in named)
     raise ClusterUnreachableError("reach", "the cluster", f"no broker answers, after {clock() - begun_s:.1f} s: {told}")
 
 

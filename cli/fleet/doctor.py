@@ -163,6 +163,7 @@ def _summary(findings: "list[Finding]") -> str:
     counted = []
     for level in reversed(Level):
         if names := [one.check for one in findings if one.level is level]:
-            told = f" ({', '.join(names)})" if level in (Level.ERROR, Level.WARNING) else ""
+            is_bad = level in (Level.ERROR, Level.WARNING)
+            told = f"{'s' * (len(names) > 1)} ({', '.join(names)})" if is_bad else ""
             counted.append(f"{len(names)} {level}{told}")
     return ", ".join(counted)

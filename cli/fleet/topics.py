@@ -436,11 +436,11 @@ def what_it_does(policy: str, agents: "Sequence[Mapping[str, object]]") -> str:
     """Return a text on how the link policy affects producers and followers, by the agents' measurements."""
     rounds = [float(ms) for one in agents if isinstance(ms := one.get("link_round_ms"), int | float) and ms]
     sizes = [int(size) for one in agents if isinstance(size := one.get("break_even_bytes"), int)]
-    round_ = f"about {max(rounds):.0f} ms" if rounds else "a PUT and a GET (nothing was uploaded here yet)"
+    round_ = f"by about {max(rounds):.0f} ms" if rounds else "by a PUT and a GET (not measured here yet)"
     pays = f", from {max(sizes) / 1e3:.0f} KB on as records pack now," if sizes else ""
     waits = (
-        f"acks=all producers that reach brokers directly wait {round_}, with small batches up to five times as long; "
-        "where agents hold the answers none waits"
+        f"acks=all producers that send to brokers directly wait longer, {round_}, with small batches up to "
+        "five times as long; where agents hold the answers none waits"
     )
     match policy:
         case "always":

@@ -67,6 +67,7 @@ def test_programs_are_told_all_ways_for_each_topic_and_in_all() -> None:
     assert (found["brokers"], found["zones"], found["sampled_s"]) == (3, 3, 12.0)
     assert found["prices"]["provider"] == "AWS"
     assert (found["prometheus"], found["total"]["rate"]) == (None, "sampled")
+    assert "no records were read, so none count as packed: --read-records shows what packing saves" in found["notes"]
 
 
 def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_are(

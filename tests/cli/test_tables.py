@@ -107,14 +107,15 @@ def test_what_was_found_stands_first_and_whole_and_what_is_well_in_a_line_each(
     findings = [
         Finding("open-files", Level.OK, "the agent may open 65536 files, " * 6),
         Finding("metadata-topic-replication", Level.INFORMATION, "two replicas [of three]", selector),
+        Finding("clock-store", Level.WARNING, "6 s"),
         Finding("fetch-delay", Level.WARNING, f"{key} is 1000", f"set {key} above replica.lag.time.max.ms"),
     ]
     shown = diagnosed(monkeypatch, tmp_path, findings)
     heads = [line for line in shown if line and not line.startswith(" ")]
-    assert heads[:2] == ["warning: fetch-delay", "information: metadata-topic-replication"]
-    assert heads[2].startswith("ok: settings: server.properties")
-    assert heads[3].startswith("ok: open-files: the agent may open 65536 files,")
-    assert heads[4:] == ["1 warning (fetch-delay), 1 information, 2 ok"]
+    assert heads[:3] == ["warning: clock-store", "warning: fetch-delay", "information: metadata-topic-replication"]
+    assert heads[3].startswith("ok: settings: server.properties")
+    assert heads[4].startswith("ok: open-files: the agent may open 65536 files,")
+    assert heads[5:] == ["2 warnings (clock-store, fetch-delay), 1 information, 2 ok"]
     assert f"  → {selector}" in shown
     assert "  two replicas [of three]" in shown
     assert "".join(shown).count(key) == 2

@@ -368,6 +368,6 @@ def test_what_a_policy_does_is_told_by_what_agents_have_measured() -> None:
     assert told.startswith(
         "cost: links where objects, from 33 KB on as records pack now, pay on the average. acks=all producers"
     )
-    assert "wait about 14 ms, with small batches up to five times as long" in told
+    assert "wait longer, by about 14 ms, with small batches up to five times as long" in told
     assert topics_module.what_it_does("always", []).startswith("always: links for every byte, whatever it costs.")
     assert "a PUT and a GET" in topics_module.what_it_does("cost", [])

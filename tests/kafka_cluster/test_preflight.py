@@ -238,3 +238,8 @@ def test_a_listener_that_leads_clients_nowhere_is_told(ports: dict[str, int]) ->
         assert said_of(listener.port, "PLAINTEXT").startswith("it tells clients of no brokers, as ports for brokers")
         listener.leads_to = [nobody, ("127.0.0.1", ports["mute"])]
         assert said_of(listener.port, "PLAINTEXT") == ""
+
+
+def test_an_address_is_told_as_it_was_given() -> None:
+    with pytest.raises(ClusterUnreachableError, match=r"s: \[::1\]:1: [a-z ]+; localhost:1: [a-z ]+$"):
+        reach(KafkaClientConfig("[::1]:1, localhost:1"))
