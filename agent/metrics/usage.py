@@ -126,7 +126,7 @@ class UsageReport:
                 for follower, moved in metrics.traffic.by_follower.items()
             ),
             tuple(
-                TopicUsage(topic_id, follower, moved.linked_bytes, moved.note_crossed())
+                TopicUsage(topic_id, follower, moved.linked_bytes, moved.note_crossed(), moved.inline_bytes)
                 for (topic_id, follower), moved in metrics.traffic.by_topic.items()
             ),
             None if self._clients is None else self._client_usage(self._clients),

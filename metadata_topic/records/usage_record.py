@@ -55,6 +55,8 @@ class TopicUsage(NamedTuple):
     linked_bytes: _Count
     inline_bytes: _Count
     """As they crossed: packed."""
+    plain_bytes: _Count
+    """Those that were sent inline, before they were packed."""
 
 
 class RouterUsage(NamedTuple):

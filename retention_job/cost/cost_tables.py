@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
 _KEY: Final = ("topic_id", "broker_id", "day")
 _OF_TOPICS: Final = (
-    "puts", "upload_bytes", "linked_remote_bytes", "inline_remote_bytes", "archive_puts", "archive_upload_bytes",
+    "puts", "upload_bytes", "linked_remote_bytes", "inline_remote_bytes", "plain_remote_bytes", "archive_puts",
+    "archive_upload_bytes",
 )  # fmt: skip
 
 AMOUNTS: Final = (
@@ -60,8 +61,10 @@ AMOUNTS: Final = (
     "stored_byte_ms",
     "linked_bytes",  # to all followers
     "linked_remote_bytes",  # to those in other zones
-    "inline_bytes",
+    "inline_bytes",  # as they crossed: packed
     "inline_remote_bytes",
+    "plain_bytes",  # those, before they were packed
+    "plain_remote_bytes",
     "gets",
     "retrieval_bytes",
     "protocol_bytes",  # cross-zone traffic besides record bytes: requests, links, topics with the feature off
@@ -202,6 +205,8 @@ def _moved(counted: CountedUsage) -> "DataFrame":
         fn.sum(fn.col("a1") * remote).alias("linked_remote_bytes"),
         fn.sum("a2").alias("inline_bytes"),
         fn.sum(fn.col("a2") * remote).alias("inline_remote_bytes"),
+        fn.sum("a3").alias("plain_bytes"),
+        fn.sum(fn.col("a3") * remote).alias("plain_remote_bytes"),
         fn.sum(remote * given).alias("remote_followers"),
         fn.countDistinct(fn.when(fn.col("is_remote") & (given > 0), fn.col("zone"))).alias("remote_zones"),
     )
@@ -275,12 +280,12 @@ def _crossing(counted: CountedUsage, of_topics: "DataFrame") -> "DataFrame":
         )
         .join(of_topics, ["broker_id", "day"], "left")
     )
-    records = fn.coalesce("_inline_remote_bytes", fn.lit(0))
+    crossed, plain, linked = (fn.coalesce(f"_{way}_remote_bytes", fn.lit(0)) for way in ("inline", "plain", "linked"))
     return crossing.select(
         "broker_id",
         "day",
-        (fn.col("_peer") - records).alias("protocol_bytes"),
-        (fn.col("_stock") - records - fn.coalesce("_linked_remote_bytes", fn.lit(0))).alias("protocol_stock_bytes"),
+        (fn.col("_peer") - crossed).alias("protocol_bytes"),
+        (fn.col("_stock") - plain - linked).alias("protocol_stock_bytes"),
         *READERS,
     )
 
@@ -328,7 +333,7 @@ def _priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
         "archive_storage_usd": fn.col("archive_stored_byte_ms")
         * (rates.archive.storage_gb_month / BYTE_MS_PER_GB_MONTH),
     }
-    stock = fn.expr("linked_remote_bytes + inline_remote_bytes + protocol_stock_bytes") * (rates.crossing_gb / gb)
+    stock = fn.expr("linked_remote_bytes + plain_remote_bytes + protocol_stock_bytes") * (rates.crossing_gb / gb)
     return (
         counted.withColumns(usd)
         .withColumn("remote_wal_usd", fn.expr(" + ".join(DOLLARS)))

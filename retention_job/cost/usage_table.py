@@ -49,7 +49,7 @@ AMOUNTS: Final = ("a1", "a2", "a3", "a4", "a5", "a6", "a7")
 - store: put, get, head, delete, list, put bytes, get bytes; as `follower`, -1 for the first store of a price section,
   and -2, -3, ... for others of the same section
 - follower: peer bytes, stock bytes
-- topic: linked bytes, inline bytes
+- topic: linked bytes, inline bytes as they crossed (packed), the same plain
 - agent: none, one row for each record
 - clients: by their zone, the fields of `ClientZoneUsage`
 - router: the same as of a store, of which it is a part
@@ -125,7 +125,7 @@ def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
     for follower in record.followers:
         yield row(FOLLOWER, "", follower.follower, follower.peer_bytes, follower.stock_bytes)
     for topic in record.topics:
-        yield row(TOPIC, topic.topic_id.hex(), topic.follower, topic.linked_bytes, topic.inline_bytes)
+        yield row(TOPIC, topic.topic_id.hex(), topic.follower, *topic[2:])
     if (clients := record.clients) is not None:
         router = clients.router
         yield row(GATEWAY, clients.zone, -1)

@@ -86,7 +86,7 @@ def group_reads(brokers: Sequence[BrokerCosts], prices: PriceTable) -> GroupRead
 def _with_produced(daily: "DataFrame", topics_now: "DataFrame") -> "DataFrame":
     """Add `topic`, and `produced_bytes` computed from the bytes that followers were given."""
     known = topics_now.select("topic_id", "topic", (fn.col("replication_factor") - 1).alias("_followers"))
-    given = fn.when(fn.col("_followers") > 0, fn.expr("(linked_bytes + inline_bytes) / _followers"))
+    given = fn.when(fn.col("_followers") > 0, fn.expr("(linked_bytes + plain_bytes) / _followers"))
     named = daily.join(fn.broadcast(known), "topic_id", "left")
     told = named.withColumn("produced_bytes", given).drop("_followers")
     behind = fn.coalesce(fn.expr(_BEHIND), fn.lit(False))

@@ -21,6 +21,7 @@ from metadata_topic.records.usage_record import (
 from plugin.inline_reason import InlineReason
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
+from replication.wire.packed_message import PackedTopic
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 OTHER = TopicIdPartition(TopicId(b"other".ljust(16)), 0)
@@ -112,13 +113,14 @@ def test_a_record_holds_what_was_counted() -> None:
     parts.metrics.linked(ORDERS, 4000, 2, 1.0)
     parts.metrics.linked(MORE_ORDERS, 500, 2, 1.0)
     parts.metrics.inline(ORDERS, 300, 3, InlineReason.LOAD, 1.0)
+    parts.metrics.packed([PackedTopic(ORDERS.topic_id, 200, 120)], 3)
     parts.metrics.inline(None, 77, 3, InlineReason.NOT_ENABLED, 1.0)
 
     record = parts.report.record()
 
     assert record.stores == (StoreUsage("s3_express", 3, 4, 0, 0, 0, 999, 0),)
     assert record.followers == (FollowerUsage(2, 120, 5060),)
-    assert record.topics == (TopicUsage(ORDERS.topic_id, 2, 4500, 0), TopicUsage(ORDERS.topic_id, 3, 0, 300))
+    assert record.topics == (TopicUsage(ORDERS.topic_id, 2, 4500, 0, 0), TopicUsage(ORDERS.topic_id, 3, 0, 220, 300))
     assert (record.broker_id, record.incarnation, record.rack) == (1, 5, "zone-a")
 
 
@@ -191,7 +193,7 @@ def test_a_topic_that_is_gone_is_kept_until_a_record_has_told_of_it() -> None:
     parts.report.publish()
     parts.publisher.is_full = False
     parts.report.publish()
-    assert parts.publisher.records[0].topics[0] == TopicUsage(ORDERS.topic_id, 2, 4000, 0)
+    assert parts.publisher.records[0].topics[0] == TopicUsage(ORDERS.topic_id, 2, 4000, 0, 0)
 
 
 async def test_the_last_record_comes_when_the_agent_stops() -> None:

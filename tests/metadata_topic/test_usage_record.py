@@ -37,7 +37,8 @@ usage_records = st.builds(
     stores=st.lists(st.builds(StoreUsage, texts, *[counts] * 7), max_size=3).map(tuple),
     followers=st.lists(st.builds(FollowerUsage, brokers, counts, counts), max_size=5).map(tuple),
     topics=st.lists(
-        st.builds(TopicUsage, st.binary(min_size=16, max_size=16).map(TopicId), brokers, counts, counts), max_size=5
+        st.builds(TopicUsage, st.binary(min_size=16, max_size=16).map(TopicId), brokers, counts, counts, counts),
+        max_size=5,
     ).map(tuple),
     clients=st.none()
     | st.builds(
@@ -53,7 +54,7 @@ RECORD = UsageRecord(
     3, 7, 2, 1_700_000_000_000, 1_699_999_000_000, "zone-a",
     (StoreUsage("s3_express", 10, 20, 1, 2, 3, 1000, 2000),),
     (FollowerUsage(1, 50, 4000),),
-    (TopicUsage(TopicId(b"orders".ljust(16)), 1, 3000, 500),),
+    (TopicUsage(TopicId(b"orders".ljust(16)), 1, 3000, 500, 900),),
     ClientUsage(
         "az1", "s3_express", RouterUsage(10, 20, 1000, 2000),
         (ClientZoneUsage("az1", 900, 30, 800, 70, 60, 50), ClientZoneUsage("az2", near_bytes=5)),

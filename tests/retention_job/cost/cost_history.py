@@ -182,7 +182,7 @@ def _usage(broker_id: int, generator: random.Random) -> Iterator[UsageRecord]:
             incarnation, sequence = incarnation + 1, 0
             store, archive = [0] * 7, [0] * 7
             peer: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-            topic: defaultdict[tuple[TopicId, int], list[int]] = defaultdict(lambda: [0, 0])
+            topic: defaultdict[tuple[TopicId, int], list[int]] = defaultdict(lambda: [0, 0, 0])
         else:
             store = [amount + generator.randrange(1000) for amount in store]
             archive = [amount + generator.randrange(500) for amount in archive]
@@ -191,8 +191,9 @@ def _usage(broker_id: int, generator: random.Random) -> Iterator[UsageRecord]:
                 moved = topic[generator.choice(TOPICS), follower]
                 moved[0] += linked
                 moved[1] += inline
+                moved[2] += 4 * inline
                 peer[follower][0] += inline + 700
-                peer[follower][1] += inline + linked + 900
+                peer[follower][1] += 4 * inline + linked + 900
         yield UsageRecord(
             broker_id, incarnation, sequence, at_ms, at_ms, ZONES.get(broker_id),
             (StoreUsage("s3_express", *store), StoreUsage("s3_standard", *archive)),
@@ -284,16 +285,19 @@ def _add_usage(
         beside["archive_gets"] += archive[1] + archive[2]
         old_topics = {row[:2]: row for row in before.topics} if before else {}
         for row in record.topics:
-            old = old_topics.get(row[:2], (0, 0, 0, 0))
-            linked, inline = row.linked_bytes - old[2], row.inline_bytes - old[3]
+            linked, inline, plain = (
+                now - old for now, old in zip(row[2:], old_topics.get(row[:2], [0] * 5)[2:], strict=True)
+            )
             moved = amounts[row.topic_id, broker_id, day]
             moved["linked_bytes"] += linked
             moved["inline_bytes"] += inline
+            moved["plain_bytes"] += plain
             if _is_remote(broker_id, row.follower):
                 moved["linked_remote_bytes"] += linked
                 moved["inline_remote_bytes"] += inline
+                moved["plain_remote_bytes"] += plain
                 beside["protocol_bytes"] -= inline
-                beside["protocol_stock_bytes"] -= inline + linked
+                beside["protocol_stock_bytes"] -= plain + linked
         old_peers = {peer.follower: peer for peer in before.followers} if before else {}
         for peer in record.followers:
             old_peer = old_peers.get(peer.follower, FollowerUsage(peer.follower, 0, 0))

@@ -103,7 +103,7 @@ def test_dollars_are_amounts_times_prices(found: Rows, plain: PlainCosts) -> Non
             + amounts["archive_gets"] * standard.get_per_1000 / 1000
             + amounts["archive_stored_byte_ms"] / gb_month * standard.storage_gb_month
         )
-        records = amounts["linked_remote_bytes"] + amounts["inline_remote_bytes"]
+        records = amounts["linked_remote_bytes"] + amounts["plain_remote_bytes"]
         stock = (records + amounts["protocol_stock_bytes"]) / 1e9 * prices.zone_crossing_gb
         assert row["remote_wal_usd"] == pytest.approx(paid, rel=1e-9, abs=1e-15)
         assert row["remote_wal_usd"] == pytest.approx(sum(row[name] for name in DOLLARS))
@@ -297,7 +297,7 @@ def test_what_went_by_the_gateway_is_saved_and_is_no_topics_cost(spark: SparkSes
     gateway = [agent(1, 0, nothing), agent(1, 1, StoreUsage("s3_express", 1000, 500, 0, 0, 0, GB, 2 * GB))]
     leader = [
         agent(2, 0, nothing, rack="az2"),
-        agent(2, 1, StoreUsage("s3_express", 0, 1000, 0, 0, 0, 0, GB), [TopicUsage(topic, 3, GB, 0)], "az2"),
+        agent(2, 1, StoreUsage("s3_express", 0, 1000, 0, 0, 0, 0, GB), [TopicUsage(topic, 3, GB, 0, 0)], "az2"),
     ]
     records = [
         with_clients(gateway[0], RouterUsage()),

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from metadata_topic.records.usage_record import UsageRecord
+from metadata_topic.records.usage_record import FollowerUsage, TopicUsage, UsageRecord
 from plugin.prices import PriceTable
 from retention_job import schemas
 from retention_job.cost.cost_tables import CLIENT_PARTS, client_costs, cost_by_topic
@@ -96,6 +96,26 @@ def test_a_broker_has_all_who_read(costs: Costs) -> None:
     assert {1: readers[1], 2: readers[2], 3: readers[3]} == {1: 2, 2: 3, 3: 2}
     zones = {broker.broker_id: broker.amounts["remote_zones"] for broker in costs.brokers}
     assert {1: zones[1], 2: zones[2], 3: zones[3]} == {1: 2, 2: 2, 3: 2}, "one of its own for broker 4"
+
+
+def test_what_packing_saves_is_the_topics_own_and_no_sign_of_missing_records(spark: SparkSession) -> None:
+    """All is stored as long as the log, and goes inline to three followers, packed ten times."""
+    uploads = [Segment(1, number, FIRST_DAY * DAY_MS + number, None, [(TOPICS[0], 0, 10**6)]) for number in range(3)]
+    day_ms = FIRST_DAY * DAY_MS
+    followers = tuple(FollowerUsage(one, 3 * 10**5, 3 * 10**6) for one in (2, 3, 4))
+    topics = tuple(TopicUsage(TOPICS[0], one, 0, 3 * 10**5, 3 * 10**6) for one in (2, 3, 4))
+    told = [
+        UsageRecord(1, 7, 0, day_ms, day_ms, "a", (), (), ()),
+        UsageRecord(1, 7, 1, day_ms + DAY_MS // 2, day_ms, "a", (), followers, topics),
+    ]
+    costs = _summarised(spark, CostHistory(uploads, records=told))
+    assert costs.days[0].is_complete
+    (topic,) = costs.topics
+    stock_usd = 9 * 10**6 * 0.02 / 1e9
+    assert topic.stock_usd == pytest.approx(stock_usd)
+    assert topic.saved_usd is not None
+    assert topic.saved_usd > stock_usd / 2
+    assert [broker.amounts["produced_bytes"] for broker in costs.brokers] == [3 * 10**6]
 
 
 def test_what_agents_have_yet_to_tell_is_no_loss(spark: SparkSession) -> None:
