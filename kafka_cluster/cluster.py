@@ -71,15 +71,19 @@ class KafkaCluster:
             asked: dict[str, Any] = {} if topic is None else {"topic": topic}
             metadata: Any = self._librdkafka().list_topics(**asked, timeout=self._timeout_s)
         except KafkaException as error:
-            failure = self._error("list topics", error)
-            if failure.code is None:
-                self._admin = None
-            raise failure from error
+            # In no variable: its traceback holds this frame and the client, whose threads would then stay.
+            raise self._not_listed(error) from error
         return ClusterListing(
             str(metadata.cluster_id),
             {int(broker_id): str(broker.host) for broker_id, broker in metadata.brokers.items()},
             {name: _listed(name, topic) for name, topic in metadata.topics.items()},
         )
+
+    def _not_listed(self, error: Exception) -> KafkaClusterError:
+        failure = self._error("list topics", error)
+        if failure.code is None:
+            self._admin = None
+        return failure
 
     def find_topic(self, topic: str) -> DescribedTopic | None:
         """Return a topic as one broker lists it; None if it does not exist. Raises KafkaClusterError."""

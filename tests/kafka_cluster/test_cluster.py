@@ -1,6 +1,7 @@
 """A cluster that does not answer is told as such, by either client."""
 
 import gc
+import os
 import socket
 import ssl
 import threading
@@ -154,3 +155,17 @@ def test_after_a_cluster_did_not_answer_a_renewed_certificate_is_shown(tmp_path:
         with pytest.raises(KafkaClusterError):
             cluster.listing()
         assert "renewed" in shown  # what the former client had begun may come in late
+
+
+def test_clients_that_got_no_answer_leave_no_threads_behind(refusing: str) -> None:
+    """An outage is many looks; a collection of the agent may be hours away."""
+    cluster = KafkaCluster(KafkaClientConfig(refusing), "test", 0.3)
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/task"))
+        for _ in range(3):
+            with suppress(KafkaClusterError):
+                cluster.listing()
+        assert len(os.listdir("/proc/self/task")) <= before
+    finally:
+        gc.enable()
