@@ -1,27 +1,28 @@
 """Measures Spark's part on this machine: the report over many objects, and the source beside Spark's own for Kafka.
 
-The report runs in processes of one driver whose JVM has 1 GB and is the executor, too. Its metadata and inventory are
-made before, as files, so that reading Kafka is not in its figures. The source reads what brokers with agents have of
-one topic; Spark then has a host of its own, a network namespace, into which the kernel counts the bytes.
+The metadata and an inventory are made before, as files that stay, so that reading Kafka is not in the figures, and a
+later call goes on with them. Driver and executors, two of one core each, are processes of their own. The source reads
+what brokers with agents have of one topic; Spark then has a host of its own, a network namespace, into which the kernel
+counts the bytes. Each figure is shown when it is there.
 """
 
 import json as json_format
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli.connection import Json
-from cli.tables import show, table
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG, LINKED_AND_KEPT, set_topics
@@ -30,55 +31,59 @@ from local_cluster.zones import ZoneHosts
 from metadata_topic.topic.topic import METADATA_TOPIC
 from perf.clusters import STORE_HOST, Rounds, Store, object_store
 from perf.pack import records_of
+from plugin.format.entry_columns import COLUMN_HEAD, HEAD
+from plugin.format.object_keys import ObjectKeyFactory
 from retention_job.settings import InventoryFile, KafkaSource, Sources
 from retention_job.sources.kafka import RAW_COLUMNS, Cluster, Kafka, Offsets
 from tests.retention_job.recorded.history import (
     CLUSTER_ID,
     HistorySpec,
     Planted,
+    Record,
     bulk_segments,
     cluster_of,
     record_of,
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _NOW_MS: Final = 1_790_000_000_000
-_CHUNK: Final = 5_000
+_BROKERS: Final = 10
+_CHUNK: Final = 50_000
+_PARTITIONS_AT: Final = 37 + HEAD.size + COLUMN_HEAD.size
+"""Where a record has the lowest of its entries' partitions."""
 _SPARK_HOST: Final = 11
 _JVM_MEMORY: Final = "1g"
 _RECORD_BYTES: Final = 1_000
-_KEYS_AND_SIZES: Final = "key BINARY, value BINARY, partition INT, offset LONG, name STRING, size LONG, at_ms LONG"
+_DIRECTORY: Final = Path(tempfile.gettempdir()) / "remote-wal-perf-spark"
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
-    """CPU time and memory that this process and its descendants have used: driver, JVM, and Python's workers."""
+class Part(StrEnum):
+    """What is measured, in this order; each goes on from those before it."""
 
-    seconds: float
-    cpu_s: float
-    jvm_mb: float
-    """The largest resident set of the JVM, and of this Python."""
-    python_mb: float
+    MAKE = "make"
+    ALL = "all"
+    """A report that reads everything but the last hundredth."""
+    MORE = "more"
+    """The next one, which reads that."""
+    SOURCE = "source"
 
-    @classmethod
-    def now(cls) -> "Used":
-        """Return what was used since this process began; dead children count once their parents have waited for
-        them."""
-        ticks, jvm_mb = 0, 0.0
-        for pid in (os.getpid(), *descendants(os.getpid())):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
-                jvm_mb = max(jvm_mb, _resident_mb(pid))
-        return cls(time.monotonic(), ticks / _TICKS_A_SECOND, jvm_mb, _resident_mb(os.getpid()))
 
-    def since(self, before: "Used") -> "Used":
-        """Return what was used since `before`; the memory is the peak, not a difference."""
-        return replace(self, seconds=self.seconds - before.seconds, cpu_s=self.cpu_s - before.cpu_s)
+def _used() -> tuple[float, float, float]:
+    """Return the time, and the CPU seconds of the driver (this process and its JVM) and of executors with their
+    workers."""
+    here, driver, executors = os.getpid(), 0, 0
+    for pid in (here, *descendants(here)):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if pid == here:
+            driver += sum(map(int, fields[11:13]))
+        elif int(fields[1]) == here:
+            driver += sum(map(int, fields[11:15]))
+        else:
+            executors += sum(map(int, fields[11:15]))
+    return time.monotonic(), driver / _TICKS_A_SECOND, executors / _TICKS_A_SECOND
 
 
 def _resident_mb(pid: int) -> float:
@@ -86,12 +91,43 @@ def _resident_mb(pid: int) -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
+def _session(settings: Mapping[str, str] | None = None) -> "SparkSession":
+    import pyspark
+
+    from retention_job.spark.session import spark_session
+
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    return spark_session("local-cluster[2,1,1024]", memory=_JVM_MEMORY, settings=settings)
+
+
+def _figures(
+    part: str, of: str, records: int, before: tuple[float, ...], spark: "SparkSession | None" = None
+) -> dict[str, Any]:
+    """Return a part's figures since `before`; memory is the peak of this process and of the driver's JVM."""
+    seconds, driver, executors = (now - then for now, then in zip(_used(), before, strict=True))
+    found = {
+        "part": part, "of": of, "records": records, "seconds": seconds, "driver_cpu_s": driver,
+        "executors_cpu_s": executors, "cpu_s_a_million": 1e6 * (driver + executors) / max(1, records),
+        "python_mb": _resident_mb(os.getpid()),
+    }  # fmt: skip
+    if spark is not None:
+        jvm: Any = spark.sparkContext
+        executor_list = jvm._jsc.sc().statusStore().executorList(False)  # noqa: SLF001
+        each = [executor_list.apply(at) for at in range(executor_list.size())]
+        found |= {
+            "jvm_mb": _resident_mb(jvm._gateway.proc.pid),  # noqa: SLF001
+            "input_mb": sum(one.totalInputBytes() for one in each) / 1e6,
+            "shuffle_mb": sum(one.totalShuffleRead() for one in each) / 1e6,
+        }
+    return found
+
+
 # The report.
 
 
 @dataclass(frozen=True)
 class _MadeTopic(Kafka):
-    """A metadata topic that is a file, up to a part of each partition."""
+    """A metadata topic that is files, up to a part of each partition."""
 
     path: str
     spec: HistorySpec
@@ -109,99 +145,99 @@ class _MadeTopic(Kafka):
         if topic != METADATA_TOPIC:
             return spark.createDataFrame([], RAW_COLUMNS)
         within = f"offset >= {min(starting.values())} AND offset < {max(ending.values())}"
-        columns = ("key", "value", "partition", "offset", "at_ms AS timestamp_ms")
-        return spark.read.parquet(self.path).filter(within).selectExpr(*columns)
+        return spark.read.schema(RAW_COLUMNS).parquet(self.path).filter(within)
 
 
-def _make(spark: "SparkSession", spec: HistorySpec, directory: Path) -> None:
+def _make(spec: HistorySpec, directory: Path) -> None:
     """Write the topic, and an inventory of its objects."""
-    from plugin.format.object_keys import ObjectKeyFactory
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def rows(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        import pyarrow as pa
-
-        names = ObjectKeyFactory.of("", CLUSTER_ID)
-        for batch in batches:
-            for broker_id, first in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                made = list(bulk_segments(spec, broker_id, range(first, min(first + _CHUNK, spec.per_broker))))
-                keys, values = zip(*map(record_of, made), strict=True)
-                yield pa.RecordBatch.from_pydict(
-                    {
-                        "key": pa.array(keys, pa.binary()),
-                        "value": pa.array(values, pa.binary()),
-                        "partition": pa.array([broker_id] * len(made), pa.int32()),
-                        "offset": [one.combined_segment_id.sequence for one in made],
-                        "name": [names.key_of(one.combined_segment_id) for one in made],
-                        "size": [one.size_bytes for one in made],
-                        "at_ms": [one.event_timestamp_ms for one in made],
-                    }
-                )
-
-    chunks = [(broker, first) for broker in spec.broker_ids for first in range(0, spec.per_broker, _CHUNK)]
-    asked = spark.createDataFrame(chunks, "broker INT, first INT").repartition(16)
-    asked.mapInArrow(rows, _KEYS_AND_SIZES).write.parquet(str(directory / "topic"))
-    made = spark.read.parquet(str(directory / "topic"))
-    listed = made.selectExpr("'wal' AS bucket", "name AS key", "size", "timestamp_millis(at_ms) AS last_modified_date")
-    listed.write.parquet(str(directory / "inventory"))
+    names = ObjectKeyFactory.of("", CLUSTER_ID)
+    for name in ("topic", "inventory"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    for first in range(0, spec.per_broker, _CHUNK):
+        made = list(bulk_segments(spec, 1, range(first, min(first + _CHUNK, spec.per_broker))))
+        records, ids = list(map(record_of, made)), [one.combined_segment_id for one in made]
+        offsets, times = [one.sequence for one in ids], [one.event_timestamp_ms for one in made]
+        for broker_id in spec.broker_ids:
+            keys, values = zip(*(_of_broker(broker_id, spec, one) for one in records), strict=True)
+            listed = [names.key_of(one._replace(broker_id=broker_id)) for one in ids]
+            number = pa.array([broker_id] * len(ids), pa.int32())
+            sizes, modified = [one.size_bytes for one in made], pa.array(times, pa.timestamp("ms", "UTC"))
+            tables = {
+                "topic": {"key": keys, "value": values, "partition": number, "offset": offsets, "timestamp_ms": times},
+                "inventory": {"key": listed, "size": sizes, "last_modified_date": modified},
+            }
+            for name, columns in tables.items():
+                pq.write_table(pa.table(columns), directory / name / f"{broker_id}-{first}.parquet")
+    last = next(bulk_segments(spec, _BROKERS, range(first, first + 1)))
+    if record_of(last) != _of_broker(_BROKERS, spec, records[0]):
+        raise ValueError("records have another layout than is assumed here")
 
 
-def _report(directory: Path, spec: HistorySpec) -> list[dict[str, Any]]:
-    """Make the world if it is not there; run the report over it, and again with 1 % more records."""
+def _of_broker(broker_id: int, spec: HistorySpec, record: Record) -> Record:
+    """Return the first broker's record as this one's, which differs in its id and the partitions; encoding is slow."""
+    key, value = record
+    writer = struct.pack(">I", broker_id)
+    [lowest] = struct.unpack_from("<q", value, _PARTITIONS_AT)
+    partition = struct.pack("<q", lowest + (broker_id - 1) * (spec.partitions_per_broker + 1))
+    middle, rest = value[6:_PARTITIONS_AT], value[_PARTITIONS_AT + 8 :]
+    return writer + key[4:], b"".join((value[:2], writer, middle, partition, rest))
+
+
+def _report(part: Part, directory: Path, spec: HistorySpec) -> dict[str, Any]:
+    """Run the report over what was made."""
     from plugin.prices import PriceTable
     from retention_job.page.report import make_report
     from retention_job.page.report_output import ReportOutput
     from retention_job.run import RunSettings, run
     from retention_job.settings import StoreSections
-    from retention_job.spark.session import spark_session
 
-    spark = spark_session("local[2]", memory=_JVM_MEMORY, settings={"spark.sql.shuffle.partitions": "16"})
-    if not directory.exists():
-        _make(spark, spec, directory)
-        return []
-    found = []
+    spark = _session({"spark.sql.shuffle.partitions": "16"})
     inventory = (InventoryFile(str(directory / "inventory"), CLUSTER_ID),)
-    sources = Sources(KafkaSource("nowhere:1"), str(directory / "state"), inventory, is_incremental=True)
+    sources = Sources(KafkaSource("nowhere:1"), str(directory / "state"), inventory, is_incremental=part is Part.MORE)
     output = ReportOutput(spark, str(directory / "output"))
-    for run_id, part in (("all", 0.99), ("more", 1.0)):
-        before = Used.now()
-        topic = _MadeTopic(str(directory / "topic"), spec, part)
-        result = run(RunSettings(sources, _NOW_MS, run_id), spark, topic)
-        make_report(result, PriceTable.load(), StoreSections(), output, CLUSTER_ID).write(output)
-        result.finish()
-        used = Used.now().since(before)
-        found.append(_figures("report", f"{spec.segments:,} objects, {run_id}", result.history.read.records, used))
-    return found
+    before = _used()
+    topic = _MadeTopic(str(directory / "topic"), spec, 0.99 if part is Part.ALL else 1.0)
+    result = run(RunSettings(sources, _NOW_MS, f"{part}-{os.getpid()}"), spark, topic)
+    make_report(result, PriceTable.load(), StoreSections(), output, CLUSTER_ID).write(output)
+    result.finish()
+    return _figures(part, f"{spec.segments:,} objects", result.history.read.records, before, spark)
+
+
+def _world(part: Part, count: int, root: Path) -> dict[str, Any]:
+    """Make the world, or run the report over it, in a process of its own."""
+    directory, spec = root / str(count), HistorySpec(count, _NOW_MS, brokers=_BROKERS)
+    if part is not Part.MAKE:
+        return _report(part, directory, spec)
+    before, unfinished = _used(), root / f"{count}.part"
+    if not directory.exists():
+        _make(spec, unfinished)
+        unfinished.rename(directory)
+    return _figures(part, f"{count:,} objects", count, before)
 
 
 # The source.
 
 
-def _read(form: str, options: Mapping[str, str]) -> list[dict[str, Any]]:
+def _read(form: str, options: Mapping[str, str]) -> dict[str, Any]:
     """Read a topic once, into nothing."""
     import remote_wal
-    from retention_job.spark.session import spark_session
 
-    spark = spark_session("local[2]", memory=_JVM_MEMORY)
+    spark = _session()
     spark.dataSource.register(remote_wal.RemoteWalDataSource)
-    before = Used.now()
+    before = _used()
     observed = spark.read.format(form).options(**options).load()
     counted = observed.selectExpr("count(*) AS n", "sum(length(value)) AS b").collect()[0]
-    return [_figures(form, options["subscribe"], counted.n, Used.now().since(before)) | {"value_bytes": counted.b}]
+    return _figures(form, options["subscribe"], counted.n, before, spark) | {"value_bytes": counted.b}
 
 
-def _figures(part: str, what: str, records: int, used: Used) -> dict[str, Any]:
-    return {
-        "part": part, "of": what, "records": records, "seconds": used.seconds, "cpu_s": used.cpu_s,
-        "jvm_mb": used.jvm_mb, "python_mb": used.python_mb,
-    }  # fmt: skip
-
-
-def _sources(mb: int, rounds: int) -> list[dict[str, Any]]:
+def _sources(mb: int, rounds: int) -> Iterator[dict[str, Any]]:
     """Read a topic of plain records and one of zstd by both sources in turns."""
     from confluent_kafka import Producer
 
     hosts = ZoneHosts("198.18", (1, 2, 3, STORE_HOST, _SPARK_HOST))
-    found = []
     with ExitStack() as ends:
         directory = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="remote-wal-perf-")))
         ends.enter_context(hosts.make())
@@ -231,57 +267,47 @@ def _sources(mb: int, rounds: int) -> list[dict[str, Any]]:
                 for form, options in (("remote_wal", stored), ("kafka", at_brokers)):
                     before = hosts.entered_bytes()[_SPARK_HOST]
                     environment = {**os.environ, **store.environment()}
-                    [one] = _in_a_process([form, json_format.dumps(options)], environment, hosts.prefix(_SPARK_HOST))
-                    found.append(one | {"network_bytes": hosts.entered_bytes()[_SPARK_HOST] - before})
-    return found
+                    one = _in_a_process([form, json_format.dumps(options)], environment, hosts.prefix(_SPARK_HOST))
+                    yield one | {"network_mb": (hosts.entered_bytes()[_SPARK_HOST] - before) / 1e6}
 
 
 def _in_a_process(
     words: Sequence[str], environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
-) -> list[dict[str, Any]]:
+) -> dict[str, Any]:
     """Run this module in a process of its own, whose memory and workers are all that is counted."""
     command = [*prefix, sys.executable, "-m", "perf.spark", *words]
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    found: list[dict[str, Any]] = json_format.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json_format.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def spark(
-    part: Annotated[list[str] | None, typer.Option(help="report, source. Default: both.")] = None,
-    objects: Annotated[list[int] | None, typer.Option(min=1000, help="Default: 300,000 and 1,000,000.")] = None,
+    part: Annotated[list[Part] | None, typer.Option(help="By default all.")] = None,
+    objects: Annotated[list[int] | None, typer.Option(min=1000, help="By default a million and ten.")] = None,
+    directory: Annotated[Path, typer.Option(help="Where objects stay that were made.")] = _DIRECTORY,
     mb: Annotated[int, typer.Option(min=1, help="Of each topic that the source reads.")] = 300,
     rounds: Rounds = 1,
-    json: Json = False,
 ) -> None:
     """Measure the report over so many objects, and the source beside Spark's own for Kafka. The source needs root."""
-    found: list[dict[str, Any]] = []
-    if "report" in (part or ("report",)):
-        for count in objects or (300_000, 1_000_000):
-            with tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory:
-                words = ["report", f"{directory}/world", str(count)]
-                _in_a_process(words)
-                found += _in_a_process(words)
-    if "source" in (part or ("source",)):
-        found += _sources(mb, rounds)
-    if json:
-        typer.echo(json_format.dumps(found, indent=1))
-        return
-    rows = [
-        (
-            one["part"], one["of"], f"{one['records']:,}", f"{one['seconds']:.0f}", f"{one['cpu_s']:.0f}",
-            f"{1e6 * one['cpu_s'] / max(1, one['records']):.0f}", f"{one['jvm_mb']:.0f}", f"{one['python_mb']:.0f}",
-            f"{one['network_bytes'] / 1e6:.0f}" if "network_bytes" in one else "",
-        )
-        for one in found
-    ]  # fmt: skip
-    columns = (">records", ">s", ">CPU s", ">for a million", ">JVM MB", ">driver's Python MB", ">network MB")
-    show(table("part", "of", *columns, rows=rows, title="Spark on this machine"))
+    chosen = part or list(Part)
+    for count in objects or (1_000_000, 10_000_000):
+        for one in chosen:
+            if one is not Part.SOURCE:
+                _show(_in_a_process([one, str(count), str(directory)]))
+    if Part.SOURCE in chosen:
+        for found in _sources(mb, rounds):
+            _show(found)
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    told = (f"{name} {value}" if isinstance(value, str) else f"{name} {value:,.0f}" for name, value in found.items())
+    typer.echo(", ".join(told))
 
 
 if __name__ == "__main__":
     kind, *rest = sys.argv[1:]
-    if kind == "report":
-        measured = _report(Path(rest[0]), HistorySpec(int(rest[1]), _NOW_MS, brokers=10))
+    if kind in list(Part):
+        measured = _world(Part(kind), int(rest[0]), Path(rest[1]))
     else:
         measured = _read(kind, json_format.loads(rest[0]))
     print(json_format.dumps(measured))
