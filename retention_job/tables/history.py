@@ -9,7 +9,7 @@ incremental run stages only the new records and joins them with the tables of ob
 every object that is not deleted yet.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -60,7 +60,6 @@ from retention_job.tables.objects import (
     COMBINED_SEGMENT,
     MAX_LAYERS,
     ObjectKind,
-    beneath,
     facts_of_inventory,
     facts_of_records,
     facts_of_refusals,
@@ -68,6 +67,7 @@ from retention_job.tables.objects import (
     facts_of_stored,
     object_table,
     topmost,
+    untouched,
 )
 from retention_job.tables.state import CHECKPOINTS, InventoryRead, ReadSummary, RunRecord, RunState, plan_reading
 
@@ -116,17 +116,18 @@ class History:
         """Return the table of a kind of objects, with the columns of `ObjectKind.schema_with_facts`."""
         if kind.table not in self._objects:
             own = self.table(kind.table, kind.schema_with_facts)
-            self._objects[kind.table] = beneath(kind, own, self.objects_before(kind)) if self.layers else own
+            before = map(untouched, self.layers_before(kind)) if self.layers else ()
+            self._objects[kind.table] = topmost(kind, [own, *before])
         return self._objects[kind.table]
 
     @cached_property
     def _objects(self) -> "dict[str, DataFrame]":
         return {}
 
-    def objects_before(self, kind: ObjectKind) -> "DataFrame":
-        """Return the table of a kind of objects as earlier runs left it, from which this run continues."""
+    def layers_before(self, kind: ObjectKind) -> "list[DataFrame]":
+        """Return the layers of a kind's table as earlier runs left it, the newest first."""
         last = self.last.layers if self.last else ()
-        return topmost(kind, [self.table(kind.table, kind.schema_with_facts, run_id) for run_id in reversed(last)])
+        return [self.table(kind.table, kind.schema_with_facts, run_id) for run_id in reversed(last)]
 
     @cached_property
     def segments(self) -> "DataFrame":
@@ -301,7 +302,8 @@ def load(
             progress("listing the store")
             inventories.write_listings(kafka.cluster().brokers, now_ms)
         progress("asking the cluster")
-        cluster = kafka.with_hidden(kafka.cluster(), _topics(last.retention if last is not None else ()))
+        judged = (TopicId(bytes.fromhex(topic_id)) for topic_id in (last.retention if last is not None else ()))
+        cluster = kafka.with_hidden(kafka.cluster(), judged)
         epoch_ends = kafka.epoch_ends(last.epochs if last is not None else {})
         plan = plan_reading(cluster, last, now_ms, epoch_ends, is_incremental=sources.is_incremental)
         if plan.full_because is not None:
@@ -319,8 +321,8 @@ def load(
             staged.write.mode("overwrite").partitionBy("row").parquet(state.path_of(run_id, "staged"))
             # A topic without settings that this client may not describe is not deleted: once seen, all is judged anew.
             entries = spark.read.schema(STAGED).parquet(state.path_of(run_id, "staged")).filter(f"row = '{ENTRY_ROW}'")
-            told = entries.select(fn.lower(fn.hex("topic_id")).alias("topic_id")).distinct().collect()
-            if (seen := kafka.with_hidden(cluster, _topics(row.topic_id for row in told))) == cluster:
+            told = (TopicId(row.topic_id) for row in entries.select("topic_id").distinct().collect())
+            if (seen := kafka.with_hidden(cluster, told)) == cluster:
                 break
             cluster = seen
         from_last = last if plan.is_incremental else None
@@ -341,10 +343,6 @@ def load(
     return history
 
 
-def _topics(hexadecimal: Iterable[str]) -> set[TopicId]:
-    return {TopicId(bytes.fromhex(one)) for one in hexadecimal}
-
-
 def _release_facts(cluster: Cluster, tiered_up_to: Mapping[tuple[bytes, int], int]) -> ReleaseFacts:
     retention: dict[bytes, int | None] = {topic.topic_id: topic.kept_ms for topic in cluster.topics}
     retention |= dict.fromkeys(cluster.hidden)
@@ -362,9 +360,7 @@ def _brokers_told(history: History) -> frozenset[int]:
 
     A broker may be gone, and its registration with a lost settings topic.
     """
-    frames = [history.staged(SEGMENT_ROW)]
-    if history.last is not None:
-        frames.append(history.objects_before(COMBINED_SEGMENT))
+    frames = (history.staged(SEGMENT_ROW), *history.layers_before(COMBINED_SEGMENT))
     rows = union(*(frame.filter("state < 3").select("broker_id").distinct() for frame in frames)).collect()
     return frozenset(int(row.broker_id) for row in rows)
 
@@ -384,7 +380,7 @@ def _write_objects(history: History, inventories: Inventories, release: ReleaseF
         inventory = inventories.table(kind)
         before = None
         if history.last is not None:
-            before = history.objects_before(kind)
+            before = topmost(kind, history.layers_before(kind))
             if kind is COMBINED_SEGMENT and history.read.changed_topics:
                 before = _judged_again(history, before, release)
             if history.layers:

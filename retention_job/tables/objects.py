@@ -205,21 +205,22 @@ def first_times() -> "list[Column]":
 
 def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
     """Join the tables of several runs, the newest first, so that each object has its newest row."""
-    found, above = layers[:1], layers[0].select(*kind.key)
-    for layer in layers[1:]:
-        found = [*found, layer.join(small_side(above).frame, list(kind.key), "left_anti")]
-        above = union(above, layer.select(*kind.key))
-    return union(*found)
+    numbered = [layer.withColumn("_age", fn.lit(age)) for age, layer in enumerate(layers)]
+    if len(numbered) == 1:
+        return layers[0]
+    newest = union(*(layer.select(*kind.key, "_age") for layer in numbered[:-1])).groupBy(*kind.key)
+    newest_age = small_side(newest.agg(fn.min("_age").alias("_newest"))).frame
+    found = union(*numbered).join(newest_age, list(kind.key), "left")
+    return found.filter("_newest IS NULL OR _age = _newest").drop("_age", "_newest")
 
 
-def beneath(kind: ObjectKind, own: "DataFrame", before: "DataFrame") -> "DataFrame":
-    """Put the run's own rows above those of earlier runs (`topmost`)."""
-    untouched = before.join(small_side(own.select(*kind.key)).frame, list(kind.key), "left_anti").withColumns(
-        {  # as for a run that read nothing of these objects
+def untouched(before: "DataFrame") -> "DataFrame":
+    """Return rows of an earlier run as those of a run that read nothing of these objects."""
+    return before.withColumns(
+        {
             "is_new": fn.lit(False),
             "finished_records": fn.lit(0),
             "first_record": fn.expr("IF(finished_ms IS NULL, NULL, -1L)"),
             "refused_state": fn.expr("IF(has_metadata, NULL, refused_state)"),
         }
     )
-    return union(own, untouched).select(*kind.schema_with_facts.fieldNames())
