@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _DAYS: Final = (
     "day INT, parts STRING, stock_usd DOUBLE, tiered_storage_usd DOUBLE, "
-    "is_complete BOOLEAN, is_priced BOOLEAN, has_usage MAP<INT, BOOLEAN>"
+    "is_complete BOOLEAN, has_usage MAP<INT, BOOLEAN>"
 )
 """The table `cost_days`: the fields of `DayCosts`; `parts` is JSON."""
 
@@ -142,7 +142,6 @@ def _sum_of(one: DayCosts, other: DayCosts) -> DayCosts:
         parts,
         sum(stock) if stock else None,
         one.tiered_storage_usd + other.tiered_storage_usd,
-        one.is_priced and other.is_priced,
         {**one.has_usage, **other.has_usage},
     )
 
@@ -189,7 +188,6 @@ def days_table(spark: "SparkSession", days: Sequence[DayCosts]) -> "DataFrame":
             day.stock_usd,
             float(day.tiered_storage_usd),
             day.is_complete,
-            day.is_priced,
             dict(day.has_usage),
         )
         for day in days
@@ -208,8 +206,6 @@ def days_before(before: ReportOutput, last: "RunRecord | None") -> list[DayCosts
     if table is None:
         return []
     return [
-        DayCosts(
-            row.day, json.loads(row.parts), row.stock_usd, row.tiered_storage_usd, row.is_priced, dict(row.has_usage)
-        )
+        DayCosts(row.day, json.loads(row.parts), row.stock_usd, row.tiered_storage_usd, dict(row.has_usage))
         for row in table.collect()
     ]

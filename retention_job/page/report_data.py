@@ -49,16 +49,14 @@ class DayCosts:
     stock_usd: float | None
     """The cost in stock Kafka of replication, and of clients that connect through gateways."""
     tiered_storage_usd: float
-    is_priced: bool
-    """Whether all prices that the day needs are known."""
     has_usage: Mapping[int, bool] = field(default_factory=dict)
     """By broker: whether its usage records explain what it uploaded on that day. Brokers that did neither are left
     out."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the day's costs are known: its prices, and usage of all brokers that uploaded."""
-        return self.is_priced and all(self.has_usage.values())
+        """Whether the usage of all brokers that uploaded is known."""
+        return all(self.has_usage.values())
 
     @property
     def date(self) -> str:

@@ -98,7 +98,6 @@ def _days(daily: "DataFrame", tiered: "DataFrame", clients: "DataFrame") -> list
     rows = daily.groupBy("day").agg(
         *(fn.sum(name).alias(name) for name in DOLLARS),
         fn.sum("stock_usd").alias("stock_usd"),
-        fn.count_if(fn.expr("upload_usd IS NULL")).alias("unpriced"),
     ).orderBy("day").collect()  # fmt: skip
     has_usage = _usage_by_day(daily)
     days = {
@@ -107,12 +106,11 @@ def _days(daily: "DataFrame", tiered: "DataFrame", clients: "DataFrame") -> list
             {name: row[name] for name in DOLLARS if row[name] is not None},
             row.stock_usd,
             of_tier.get(row.day, 0.0),
-            row.unpriced == 0,
             has_usage[row.day],
         )
         for row in rows
     }
-    nothing = DayCosts(0, {}, None, 0.0, is_priced=True)
+    nothing = DayCosts(0, {}, None, 0.0)
     for day, (parts, direct_usd) in _clients_by_day(clients).items():
         of_day = days.get(day, nothing)
         stock_usd = (of_day.stock_usd or 0.0) + direct_usd

@@ -57,7 +57,6 @@ def sample_report(days: int = 8) -> ReportData:
              "archive_storage_usd": 0.7, "clients_store_usd": 1.4, "clients_crossing_usd": 3.1},
             78.0 + day if day else None,
             3.2,
-            is_priced=True,
             has_usage={1: day > 0},
         )
         for day in range(days)

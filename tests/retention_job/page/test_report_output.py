@@ -71,9 +71,9 @@ def test_a_damaged_list_of_runs_is_named_and_not_taken_for_an_empty_one(spark: S
         ReportOutput(spark, str(tmp_path)).begin()
 
 
-def _day(day: int, usd: float, stock: float | None = 9.0, is_priced: bool = True, **has_usage: bool) -> DayCosts:
+def _day(day: int, usd: float, stock: float | None = 9.0, **has_usage: bool) -> DayCosts:
     """`has_usage`: by the broker, as b1."""
-    return DayCosts(day, {"put_usd": usd}, stock, 0.5, is_priced, {int(b[1:]): told for b, told in has_usage.items()})
+    return DayCosts(day, {"put_usd": usd}, stock, 0.5, {int(b[1:]): told for b, told in has_usage.items()})
 
 
 def test_a_full_run_replaces_days_but_for_those_that_retention_cut() -> None:
@@ -83,9 +83,8 @@ def test_a_full_run_replaces_days_but_for_those_that_retention_cut() -> None:
 
 
 def test_an_incremental_run_adds_to_what_was_counted() -> None:
-    merged = merged_days([_day(1, 5.0), _day(2, 6.0, None, False)], [_day(2, 1.0), _day(3, 2.0)], is_incremental=True)
-    assert merged == [_day(1, 5.0), DayCosts(2, {"put_usd": 7.0}, 9.0, 1.0, False), _day(3, 2.0)]
-    assert not merged[1].is_complete, "a price that was unknown stays so"
+    merged = merged_days([_day(1, 5.0), _day(2, 6.0, None)], [_day(2, 1.0), _day(3, 2.0)], is_incremental=True)
+    assert merged == [_day(1, 5.0), DayCosts(2, {"put_usd": 7.0}, 9.0, 1.0), _day(3, 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_a_day_is_complete_when_the_usage_of_all_its_brokers_was_read(
 def test_a_day_is_not_added_to_the_report_of_a_run_that_left_no_state(spark: SparkSession, tmp_path: Path) -> None:
     """Killed between the commits of its report and its state: the next run reads the same records again."""
     output = ReportOutput(spark, str(tmp_path))
-    first, killed = [_day(1, 5.0, b1=True, b2=False)], [_day(1, 9.0, None, False)]
+    first, killed = [_day(1, 5.0, b1=True, b2=False)], [_day(1, 9.0, None)]
     output.write("first", {"cost_days": days_table(spark, first)}, {})
     output.write("killed", {"cost_days": days_table(spark, killed)}, {})
     last = RunRecord("first", 0, 0, {}, "aa", {}, {}, ["first"], {}, {}, 0)
