@@ -182,14 +182,7 @@ def _findings(findings: "DataFrame") -> list[Finding]:
 def days_table(spark: "SparkSession", days: Sequence[DayCosts]) -> "DataFrame":
     """Return the days' costs as the table `cost_days`."""
     rows = [
-        (
-            day.day,
-            json.dumps(dict(day.parts)),
-            day.stock_usd,
-            float(day.tiered_storage_usd),
-            day.is_complete,
-            dict(day.has_usage),
-        )
+        {**dataclasses.asdict(day), "parts": json.dumps(dict(day.parts)), "is_complete": day.is_complete}
         for day in days
     ]
     return spark.createDataFrame(rows, _DAYS)
@@ -205,7 +198,5 @@ def days_before(before: ReportOutput, last: "RunRecord | None") -> list[DayCosts
     table = before.table("cost_days", (last.run_id if last else before.last_run_id()) or "")
     if table is None:
         return []
-    return [
-        DayCosts(row.day, json.loads(row.parts), row.stock_usd, row.tiered_storage_usd, dict(row.has_usage))
-        for row in table.collect()
-    ]
+    rows = (row.asDict() for row in table.select(*DayCosts.__slots__).collect())
+    return [DayCosts(**{**row, "parts": json.loads(row["parts"])}) for row in rows]
