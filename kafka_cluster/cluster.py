@@ -189,7 +189,8 @@ class KafkaCluster:
         """Return where leader epochs end in a topic's logs, by partition and epoch (OffsetForLeaderEpoch, KIP-320).
 
         That is where the next epoch of the leader's log begins, or the log ends; 0 if the leader knows no such epoch.
-        Empty where only librdkafka can log in, because it lacks this request. Raises KafkaClusterError.
+        It lacks partitions that the topic does not have. Empty where only librdkafka can log in, because it lacks this
+        request. Raises KafkaClusterError.
         """
         if not asked or not self.can_ask_by_id:
             return {}
@@ -378,9 +379,9 @@ def _ends_of_epochs(
     [described] = admin.describe_topics([topic])
     leaders = {one["partition_index"]: one["leader_id"] for one in described["partitions"]}
     rounds: dict[tuple[int, int], dict[int, int]] = {}  # an answer names the partition, and not the epoch asked for
-    for partition, epoch in sorted(asked):
+    for partition, epoch in sorted(one for one in asked if one[0] in leaders):
         turn = sum(partition in others for others in rounds.values())
-        rounds.setdefault((turn, leaders.get(partition, -1)), {})[partition] = epoch
+        rounds.setdefault((turn, leaders[partition]), {})[partition] = epoch
     found = {}
     for (_, leader_id), epochs in rounds.items():
         if leader_id < 0:

@@ -106,8 +106,7 @@ class ReadingPositions:
         """Whether the topic is the one that was read so far."""
         ends, state = self._end_offsets(consumer, self._timeout_s), consumer.state(self._topic)
         epochs = {*self.continuity.remembered_epochs, *self.continuity.epochs_read.items()}
-        asked = {(partition, epoch) for partition, epoch in epochs if partition in ends}
-        self._epoch_ends = consumer.ends_of_epochs(self._topic, asked)
+        self._epoch_ends = consumer.ends_of_epochs(self._topic, epochs)
         self._assigned, self._checked = state.leader_epochs, dict(state.leader_epochs)
         goes_on = self.continuity.reads(state.topic_id, ends, self._epoch_ends)
         if doubts := self.continuity.doubts:

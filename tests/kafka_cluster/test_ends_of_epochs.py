@@ -67,7 +67,7 @@ def asking(broker: Leader) -> KafkaCluster:
 
 def test_each_epoch_is_asked_for_at_its_partitions_leader() -> None:
     with Leader() as broker:
-        asked = [*_ENDS]
+        asked = [*_ENDS, (2, 3)]  # the last partition was of an earlier topic
         wanted = {(0, 3): 120, (0, 5): 150, (1, 3): 7, (1, 9): 0}
         assert asking(broker).ends_of_epochs("orders", asked) == wanted
         assert broker.requests == 2, "each partition once in a request"

@@ -98,6 +98,7 @@ class FakeConsumer:
                 default=len(self._topic.partitions[partition]),
             )
             for partition, epoch in asked
+            if partition < len(self._topic.partitions)
         }
 
     def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
