@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 _PORT = 0
 _CHUNK_BYTES: Final = 32 * 1024
+_FLUSH_S: Final = 10.0
+"""How long a peer that does not read keeps a closed connection's descriptor (guessed)."""
 
 
 class ClientPort(ClientListeners):
@@ -94,12 +96,16 @@ class _Stream(asyncio.StreamReaderProtocol):
         if not self._writer.is_closing() and self._writer.can_write_eof():
             self._writer.write_eof()
         else:  # TLS ends both directions at once
-            self._writer.close()
+            self.close()
 
     def close(self) -> None:
-        """Close the connection when its data is sent. Idempotent."""
+        """Close the connection when its data is sent, within `_FLUSH_S`. Idempotent."""
         if self._writer is not None:
-            self._writer.close()
+            transport = self._writer.transport
+            unsent_bytes = transport.get_write_buffer_size()  # asyncio's TLS tells before
+            transport.close()
+            if unsent_bytes:
+                asyncio.get_running_loop().call_later(_FLUSH_S, transport.abort)
 
 
 class PassingPort(ClientPort):

@@ -129,11 +129,12 @@ def check_no_proxy_sees(url: str | None) -> None:
 
 
 def _excludes(no_proxy: str, host: str) -> bool:
-    """Whether every client leaves this host out: an address by itself only, not by its end, a network or `*`."""
+    """Whether every client leaves this host out: an address by itself only, not by its end, a network or `*`; and `*`
+    only if it stands alone."""
     entries = [entry.strip() for entry in no_proxy.split(",")]
     if re.fullmatch(r"[0-9.]+|.*:.*", host):
         return host in entries
-    return "*" in entries or any(f".{host}".endswith(f".{entry.lstrip('.')}") for entry in entries if entry)
+    return no_proxy == "*" or any(f".{host}".endswith(f".{entry.lstrip('.')}") for entry in entries if entry)
 
 
 _PROXIES: Final = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")

@@ -1,6 +1,7 @@
 """A broker that dials itself where it advertises itself reaches its own listener, wherever that is."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.wiring.peering import is_forwarded
+from gateway import client_port
 from gateway.client_handler import ClientLimits
 from gateway.client_port import PassingPort
 from gateway.metrics import GatewayMetrics
@@ -49,31 +51,57 @@ async def test_bytes_pass_as_they_are_until_either_side_closes() -> None:
             writer.close()
 
 
-@on_both_event_loops
-async def test_a_slow_client_slows_the_broker_down_and_fills_no_memory() -> None:
+class Pouring:
+    """A broker that sends without end."""
+
     sent = 0
 
-    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
+    async def serve(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while True:
                 writer.write(bytes(1 << 16))
                 await writer.drain()
-                sent += 1 << 16
+                self.sent += 1 << 16
+        writer.transport.abort()
 
+    async def until_nothing_is_taken(self) -> None:
+        """Wait until sockets' buffers are full."""
+        before = -1
+        while before != self.sent or not self.sent:
+            before = self.sent
+            await asyncio.sleep(0.2)
+
+
+@on_both_event_loops
+async def test_a_slow_client_slows_the_broker_down_and_fills_no_memory() -> None:
+    pouring = Pouring()
     async with (
         asyncio.timeout(PATIENCE_S),
-        await asyncio.start_server(pour, "127.0.0.1", 0) as broker,
+        await asyncio.start_server(pouring.serve, "127.0.0.1", 0) as broker,
         forwarding(Address(*broker.sockets[0].getsockname())) as at,
     ):
         reader, writer = await asyncio.open_connection(at.host, at.port)
-        before = -1
-        while before != sent or not sent:  # sockets' buffers fill up; then nothing more is taken from the broker
-            before = sent
-            await asyncio.sleep(0.2)
-        assert sent < 32 << 20
-        await reader.readexactly(sent + (1 << 20))
-        assert sent > before
+        await pouring.until_nothing_is_taken()
+        before = pouring.sent
+        assert before < 32 << 20
+        await reader.readexactly(before + (1 << 20))
+        assert pouring.sent > before
+        writer.transport.abort()
+
+
+@on_both_event_loops
+async def test_a_client_that_reads_nothing_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_port, "_FLUSH_S", 0.01)
+    pouring = Pouring()
+    async with asyncio.timeout(PATIENCE_S), await asyncio.start_server(pouring.serve, "127.0.0.1", 0) as broker:
+        before = len(os.listdir("/proc/self/fd"))
+        async with forwarding(Address(*broker.sockets[0].getsockname())) as at:
+            _, writer = await asyncio.open_connection(at.host, at.port)
+            await pouring.until_nothing_is_taken()
+        held = before + 2
+        while held > before + 1:  # the client's own
+            await asyncio.sleep(0.01)
+            held = len(os.listdir("/proc/self/fd"))
         writer.transport.abort()
 
 

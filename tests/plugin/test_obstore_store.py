@@ -264,7 +264,10 @@ def test_no_proxy_is_shown_a_secret_in_plain_text(
         ("[::1]", "1", True),
         ("[::1]", "::1", False),
         *(("a.store.example", entry, False) for entry in ("a.store.example", ".example", "store.example", "*")),
-        *(("a.store.example", entry, True) for entry in ("b.store.example", "tore.example", "STORE.example", "", ".")),
+        *(
+            ("a.store.example", entry, True)
+            for entry in ("b.store.example", "tore.example", "STORE.example", "", ".", "b, *")
+        ),
     ],
 )
 def test_only_a_host_that_every_client_leaves_out_is_asked_directly(
