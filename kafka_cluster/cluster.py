@@ -45,6 +45,8 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """Asks for the offset that consumers read up to: the high watermark."""
 _CONFIGURATION, _OFFSET = "describe configuration", "list offset"
+_PAUSE_S: Final = 0.2
+"""Between two questions, of which the first met a broker that had died."""
 
 
 class KafkaCluster:
@@ -277,13 +279,19 @@ class KafkaCluster:
     def _ask_by_kafka_python(
         self, operation: str, settings: dict[str, Any], question: "Callable[[KafkaAdminClient], T]"
     ) -> T:
-        from kafka.errors import KafkaError
+        from kafka.errors import KafkaConnectionError, KafkaError
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+        def ask() -> T:
+            with _connected(settings, int(self._timeout_s * 1000)) as client:
+                return question(client)
 
         # Its errors are raised too, and its warnings, such as that of PLAIN without TLS, would come with each question.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
+        # It asks any broker that the cluster tells of, and for some seconds that may be one that has just died.
+        again, until = retry_if_exception_type(KafkaConnectionError), stop_after_delay(self._timeout_s)
         try:
-            with _connected(settings, int(self._timeout_s * 1000)) as client:
-                return question(client)
+            return Retrying(retry=again, stop=until, wait=wait_fixed(_PAUSE_S), reraise=True)(ask)
         except (KafkaError, OSError, TimeoutError) as error:
             raise self._error(operation, error) from error
 

@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaConnectionError
 from kafka.protocol.metadata import MetadataResponse
 
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster, _topic
 from kafka_cluster.errors import ClientPropertyError, KafkaClusterError
-from kafka_cluster.responses import NO_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
+from kafka_cluster.responses import (
+    NO_TOPIC_ID,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    DescribedBroker,
+    DescribedTopic,
+)
 from kafka_log.topic_partition import TopicId
 from local_cluster.security.authority import Authority
 
@@ -169,3 +176,22 @@ def test_clients_that_got_no_answer_leave_no_threads_behind(refusing: str) -> No
         assert len(os.listdir("/proc/self/task")) <= before
     finally:
         gc.enable()
+
+
+def test_another_broker_is_asked_if_one_has_just_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kafka-python asks any broker that the cluster tells of, and for some seconds it tells of the dead one, too."""
+    died = [KafkaConnectionError("ECONNREFUSED")] * 2
+
+    class Admin:
+        def describe_cluster(self) -> dict[str, Any]:
+            if died:
+                raise died.pop()
+            return {"brokers": [{"broker_id": 1, "rack": None, "host": "kafka-1", "port": 9092}]}
+
+    @contextmanager
+    def connected(*_: Any) -> Iterator[Admin]:
+        yield Admin()
+
+    monkeypatch.setattr("kafka_cluster.cluster._connected", connected)
+    cluster = KafkaCluster(KafkaClientConfig("kafka-1:9092"), "test", 60.0)
+    assert cluster.brokers() == [DescribedBroker(1, None, "kafka-1", 9092)]
