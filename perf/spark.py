@@ -28,6 +28,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG, LINKED_AND_KEPT, set_topics
 from local_cluster.processes import descendants
 from local_cluster.zones import ZoneHosts
+from metadata_topic.records.topic_doubt import EpochEnds
 from metadata_topic.topic.topic import METADATA_TOPIC
 from perf.clusters import STORE_HOST, Rounds, Store, object_store
 from perf.pack import records_of
@@ -138,6 +139,9 @@ class _MadeTopic(Kafka):
         offsets = Offsets(dict.fromkeys(self.spec.broker_ids, 0), ends)
         found = cluster_of(self.spec, Planted(), offsets)
         return replace(found, offsets={**found.offsets, METADATA_TOPIC: offsets})
+
+    def epoch_ends(self, _epochs: Mapping[int, int]) -> EpochEnds:
+        return {}
 
     def records(
         self, spark: "SparkSession", topic: str, starting: Mapping[int, int], ending: Mapping[int, int]
