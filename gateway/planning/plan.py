@@ -108,6 +108,12 @@ def _check(brokers: Sequence[BrokerSite], zones: Mapping[str, str], rules: PlanR
     ids = [broker.broker_id for broker in brokers]
     if len(set(ids)) < len(ids):
         raise PlanError("a broker is named twice")
+    host, count = Counter(broker.host for broker in brokers).most_common(1)[0]
+    if count > 1:
+        raise PlanError(
+            f"{count} brokers share the host {host}, where the ports of one gateway alone have room: give each a host, "
+            "or put agents in front of them (--front)"
+        )
     if max(ids) - min(ids) >= rules.loopback_port_step:
         raise PlanError(f"broker ids are {rules.loopback_port_step} or more apart: raise the step of loopback ports")
 
@@ -298,7 +304,8 @@ def _site(told: BrokerSite, broker: BrokerProperties, agents: str, rules: PlanRu
     if for_agents is None or _has_zones(broker):
         raise PlanError(
             f"broker {told.broker_id} has no listener {own}, and yet others of a plan, or none for clients: its zone "
-            "has changed, or the prefix is another one. Give it a listener of that name, or the prefix of before"
+            "has changed, the prefix is another one, or its agent is in front of it (`gateway plan --front`). Give it "
+            "a listener of that name, the prefix of before, or its line `listeners` of before the front"
         )
     return replace(site, host=for_agents.host, port=rules.zone_port, bind_host=broker.listeners[agents].host)
 
@@ -310,8 +317,8 @@ def _has_zones(broker: BrokerProperties) -> bool:
 
 
 def _leads_to_an_agent(broker: BrokerProperties, name: str) -> bool:
-    """Whether a listener is bound to loopback, and advertised elsewhere."""
-    return broker.listeners[name].host == LOOPBACK != broker.advertised_listeners[name].host
+    """Whether a listener is bound to loopback, and advertised elsewhere, be it at another port of one machine."""
+    return broker.listeners[name].host == LOOPBACK and broker.listeners[name] != broker.advertised_listeners[name]
 
 
 def _base(name: str, properties: Mapping[int, BrokerProperties]) -> int | None:

@@ -156,6 +156,12 @@ def test_a_zones_name_becomes_a_listeners_name_that_kafka_takes() -> None:
             PlanRules(),
             "CLIENT_A_1",
         ),
+        (
+            [*BROKERS, BrokerSite(5, "az1", "kafka-1.example.com")],
+            GATEWAYS,
+            PlanRules(),
+            "2 brokers share the host kafka-1",
+        ),
         ([*BROKERS, BrokerSite(105, "az1", "h")], GATEWAYS, PlanRules(), "raise the step"),
         (BROKERS, GATEWAYS, PlanRules(gateway_port_base=9190), "port 9192 would be used twice"),
         (BROKERS, GATEWAYS, PlanRules(agents_port=0), "is below 1"),
@@ -168,7 +174,7 @@ def test_what_cannot_be_planned_is_told(
     brokers: list[BrokerSite], gateways: dict[str, str], rules: PlanRules, reason: str
 ) -> None:
     if "9192" in reason:
-        brokers = [BrokerSite(2, "az2", "h", 9192), BrokerSite(1, "az1", "h", 9192), BrokerSite(3, "az3", "h")]
+        brokers = [BrokerSite(2, "az2", "h2", 9192), BrokerSite(1, "az1", "h1", 9192), BrokerSite(3, "az3", "h3")]
         gateways = GATEWAYS
     with pytest.raises(PlanError, match=re.escape(reason)):
         plan(brokers, gateways, rules)

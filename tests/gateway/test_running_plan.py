@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.planning.front import FrontRules, front_plans
 from gateway.planning.plan import plan, running_plan
 from gateway.planning.planned_ports import BrokerSite, PlanError, PlanRules
-from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
+from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 
 SITES = [BrokerSite(1, "az1", "kafka-1"), BrokerSite(2, "az2", "kafka-2", 9192), BrokerSite(3, "az3", "kafka-3")]
 GATEWAYS = {site.zone: f"gateway-{site.zone}" for site in SITES}
@@ -133,6 +134,25 @@ def test_an_older_plan_without_a_listener_for_agents_gets_one() -> None:
     }
     found = running_plan(as_told("az2"), running(older), PlanRules())
     assert plan(found.brokers, GATEWAYS, found.rules, found.loopback_bases) == keys
+
+
+@pytest.mark.parametrize("hosts", [("kafka-1", "kafka-2", "kafka-3"), ("127.0.0.1",) * 3])
+def test_an_agent_in_front_is_not_mistaken_for_the_way_to_the_broker(hosts: tuple[str, ...]) -> None:
+    """Also where all is on one machine, so that loopback is what clients know."""
+    told = {one: BrokerSite(one, f"az{one}", host, 9091 + one) for one, host in enumerate(hosts, 1)}
+    before = {}
+    for one, site in told.items():
+        at = f"CLIENT://{site.host}:{site.port}"
+        before[one] = {"listeners": at, "advertised.listeners": at, MAP: "CLIENT:PLAINTEXT"}
+    asked = {one: Endpoint(site.host, site.port) for one, site in told.items()}
+    stock_brokers = running(before)
+    planned = front_plans(asked, stock_brokers, FrontRules("CLIENT"))
+    fronted = {
+        one: parse_broker_properties({**its.raw, **planned[one].first, **planned[one].then}, its.path)
+        for one, its in stock_brokers.items()
+    }
+    with pytest.raises(PlanError, match=r"its agent is in front of it .* its line `listeners` of before"):
+        running_plan(told, fronted, PlanRules())
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
