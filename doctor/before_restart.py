@@ -24,7 +24,7 @@ class AgentState(StrEnum):
     READY = "ready"
     NOT_READY = "is not ready"
     SILENT = "does not answer"
-    UNASKED = "cannot be asked from here"
+    UNASKED = "did not say whether it is ready"
     """Something other than the agent may be the obstacle: a firewall, a certificate, a loopback address."""
 
 
@@ -106,7 +106,11 @@ def brokers(facts: RestartFacts) -> Verdict:
     """Check whether all brokers that hold replicas are present and respond."""
     cluster = known(facts.cluster)
     faults: list[Fault] = [
-        (Level.WARNING, f"broker {one} is not there", "see its log; if its files were changed last, change them back")
+        (
+            Level.WARNING,
+            f"broker {one} is not there, so no other one may go",
+            f"start broker {one}: see its log, and change back what was changed last; docs/broker-died.md",
+        )
         for one in sorted(cluster.missing)
     ]
     mute = {one: told for one, told in sorted(cluster.brokers.items()) if isinstance(told, Unknown)}
@@ -176,7 +180,7 @@ def agents(facts: RestartFacts) -> Verdict:
     unasked = {one: agent for one, agent in relaying.items() if agent.state is AgentState.UNASKED}
     if unasked:
         reasons = (f"the agent of broker {one} {agent.state.value}: {agent.reason}" for one, agent in unasked.items())
-        return Verdict(Level.UNKNOWN, "; ".join(reasons))
+        return Verdict(Level.UNKNOWN, "; ".join(reasons), "ask its /readyz on its own host, and see its log")
     told = [f"{len(relaying)} agents are ready"]
     told += [f"broker {one}: {agent.reason}" for one, agent in relaying.items() if agent.reason]
     restarted = registered.get(own) if own is not None else None

@@ -71,11 +71,13 @@ def listeners(facts: Facts) -> Verdict:
     port, host = settings.peers.replica_port_base + broker.node_id, settings.peers.replica_listen_host
     found = f"{name} is advertised as {advertised.host}:{advertised.port}"
     change = _listener_change(broker, f"{host}:{port}")
-    astray = [name for name, addresses in facts.replica_hosts.items() if addresses != (host,)]
+    # The broker dials itself by its own name, where no agent stands in for it.
+    itself = {advertised.host: (listening.host,)} if len(facts.replica_hosts) > 1 else {}
+    astray = [one for one, seen in facts.replica_hosts.items() if seen not in ((host,), itself.get(one))]
     if astray and not _is_address(advertised.host):
         found += f"; here {some_of(tuple(astray))} must lead to {host}, and on every host to its own agent"
-        return Verdict(Level.WARNING, found, f"/etc/hosts: {host} {' '.join(facts.replica_hosts)}")
-    if listening.host not in (advertised.host, host, "localhost"):
+        return Verdict(Level.WARNING, found, f"/etc/hosts: {host} {' '.join(astray)}")
+    if listening.host not in (advertised.host, host) and not is_loopback(listening.host):
         found += f", and listens at {listening.host or 'all interfaces'}: others may reach it past the agents"
         if is_forwarded(broker, port):  # whoever keeps the listener at another port decides on its host, too
             return Verdict(Level.INFORMATION, found, f"let only other brokers and the operator reach {listening.port}")

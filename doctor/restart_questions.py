@@ -112,10 +112,14 @@ def _agents(
 def ask_agents(
     registered: Mapping[int, AgentRegistration], hosts: Mapping[int, str], asking: HttpSettings, timeout_s: float
 ) -> dict[int, AgentReadiness]:
-    """Ask each agent whether it is ready. `hosts` has the names by which clients reach the agents' brokers."""
+    """Ask each agent whether it is ready. `hosts` has the names by which clients reach the agents' living brokers.
+
+    A dead broker's host is not known: it is this one only if all others are.
+    """
+    elsewhere = next((host for host in hosts.values() if not is_loopback(host)), "localhost")
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         asked = {
-            one: pool.submit(_ask_agent, agent, hosts.get(one, ""), asking, timeout_s)
+            one: pool.submit(_ask_agent, agent, hosts.get(one, elsewhere), asking, timeout_s)
             for one, agent in registered.items()
         }
         return {

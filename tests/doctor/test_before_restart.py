@@ -70,7 +70,7 @@ def without(broker_id: int) -> Mapping[int, BrokerProperties | Unknown]:
 TROUBLES: dict[str, tuple[str, Level, dict[str, Any], str]] = {
     "no controller": ("controller", Level.UNKNOWN, {"reassigned": DEAD}, "no answer"),
     "a broker is gone": (
-        "brokers", Level.WARNING, cluster(brokers=without(2), missing=frozenset({2})), "broker 2 is not there",
+        "brokers", Level.WARNING, cluster(brokers=without(2), missing=frozenset({2})), "broker 2 is not there, so no",
     ),
     "a replica is behind": (
         "replicas", Level.WARNING, cluster(not_in_sync=tuple(f"orders-{n}" for n in range(7))),
@@ -286,6 +286,15 @@ def test_only_a_refused_connection_proves_that_an_agent_is_away() -> None:
         assert (frozen.state, "so it is frozen" in frozen.reason) == (AgentState.UNASKED, True)
     with answering(HTTPStatus.OK, b"ready\n") as endpoint:
         assert asked(f"https://{endpoint}").state is AgentState.UNASKED
+
+
+@pytest.mark.parametrize(("others_host", "state"), [("localhost", AgentState.READY), ("kafka-2", AgentState.UNASKED)])
+def test_a_dead_brokers_agent_is_asked_on_loopback_if_all_brokers_are_on_this_host(
+    others_host: str, state: AgentState
+) -> None:
+    with answering(HTTPStatus.OK, b"ready\n") as endpoint:
+        dead = {1: AgentRegistration(1, 1, endpoint, "", "2.0", 0)}
+        assert ask_agents(dead, {2: others_host}, HttpSettings(), 10.0)[1].state is state
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:19095", "https://localhost:19095"])

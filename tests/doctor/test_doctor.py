@@ -305,13 +305,16 @@ def test_agents_that_speak_plaintext_are_told_of_where_clients_must_log_in(
     ("seen", "level"),
     [
         ({"replica-1": ("127.0.0.1",), "replica-2": ("127.0.0.1",)}, Level.OK),
+        ({"replica-1": ("127.0.0.2",), "replica-2": ("127.0.0.1",)}, Level.OK),
         ({"replica-1": ("127.0.0.1",), "replica-2": ("10.0.0.2",)}, Level.WARNING),
         ({"replica-1": ("127.0.0.1",), "replica-2": DEAD}, Level.WARNING),
     ],
 )
 def test_names_that_brokers_advertise_must_lead_to_the_agent(seen: dict[str, Any], level: Level) -> None:
-    advertised = "CLIENT://kafka-1:9092,WAL://replica-1:19901"
-    facts = replace(facts_of(advertised_listeners=advertised), replica_hosts=seen)
+    """The broker's own name may lead to the broker, as where all brokers are on one host."""
+    listeners = {"advertised_listeners": "CLIENT://kafka-1:9092,WAL://replica-1:19901"}
+    listeners["listeners"] = f"CLIENT://:9092,WAL://{seen['replica-1'][0]}:19901"
+    facts = replace(facts_of(**listeners), replica_hosts=seen)
     verdict = judged(facts)["listeners"]
     assert verdict.level is level
     assert level is Level.OK or "here replica-2 must lead to 127.0.0.1" in verdict.found
