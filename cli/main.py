@@ -121,10 +121,7 @@ def end_by(error: Exception, *, json: bool) -> NoReturn:
     is_thought_of = is_own_error(told) or isinstance(told, OSError | _USAGE_ERROR)  # such as a disk that is full
     code = ExitCode.USAGE if type(told).__name__ in _OF_WORDS or isinstance(told, _USAGE_ERROR) else ExitCode.UNKNOWN
     if is_thought_of and not os.environ.get(TRACEBACK_VARIABLE):
-        from plugin.errors import in_words
-
-        text = cast(Any, told).format_message() if isinstance(told, _USAGE_ERROR) else in_words(told)
-        tell_failure(text, code, json=json)
+        tell_failure(cast(Any, told).format_message() if isinstance(told, _USAGE_ERROR) else told, code, json=json)
     else:
         if json:
             tell_json({"error": type(told).__name__}, code)

@@ -72,9 +72,12 @@ def fail(told: object, code: ExitCode, *, json: bool) -> NoReturn:
 
 def tell_failure(told: object, code: ExitCode, *, json: bool) -> None:
     """Print an error on standard error and, with `json`, on standard output."""
+    from plugin.errors import in_words
+
+    text = in_words(told)
     if json:
-        tell_json({"error": str(told)}, code)
-    typer.echo(f"remote-wal: {told}", err=True)
+        tell_json({"error": text}, code)
+    typer.echo(f"remote-wal: {text}", err=True)
 
 
 def tell_json(document: Mapping[str, object], code: ExitCode = ExitCode.GOOD) -> None:

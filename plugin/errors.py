@@ -34,8 +34,8 @@ class OperationError(Exception):
     """`operation` and `key` name what failed, `reason` says why, `hint` what may help."""
 
     def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
-        self.operation, self.key, self.reason, self.hint = operation, key, reason, hint
-        super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
+        self.operation, self.key, self.reason, self.hint = operation, key, _ERRNO.sub("", reason), hint
+        super().__init__(f"{operation} {key}: {self.reason}" + (f" ({hint})" if hint else ""))
 
 
 class StoreError(OperationError):

@@ -143,12 +143,14 @@ def _kept(kept_ms: int | None) -> str:
 
 
 def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None", json: bool) -> None:
+    from agent.http.http_asking import why_silent
+
     silent: dict[int, str] = {}
     for broker_id, endpoint in sorted(endpoints.items()):
         try:
             answer = ask_agent(endpoint, asking, "/objects")
         except (OSError, ValueError) as error:
-            silent[broker_id] = f"{endpoint}: {error}"
+            silent[broker_id] = why_silent(endpoint, error)
             continue
         (tell_json if json else _print_objects)(answer)
         return
@@ -212,6 +214,7 @@ def _print_why(
     show(
         fitted(*columns, rows=[row[:-1] for row in rows], drop=(), title="Linked shares"),
         *(Text(f"{name}, led by broker {', '.join(leaders)}: {told}") for (name, told), leaders in alike.items()),
+        *["More on this: docs/operations.md, Why bytes go inline"][: len(alike)],
         *(Text(f"agent {broker_id} does not answer: {reason}") for broker_id, reason in silent.items()),
         *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
     )

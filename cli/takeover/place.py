@@ -237,6 +237,7 @@ class HostPlace:
         """Start the broker and its agent if they do not run, and wait until both are registered, even if reading
         takes long."""
         from agent.http.http_asking import ask_agent_page
+        from plugin.errors import in_words
 
         for one in (self._agent, self._broker):
             if not one.is_alive():
@@ -253,7 +254,7 @@ class HostPlace:
             try:
                 ask_agent_page(self._host.agent.http.registered, "/readyz", _CONNECT_S, self._host.agent.http)
             except OSError as error:
-                return f"the agent is not ready yet: {error}"
+                return f"the agent is not ready yet: {in_words(error)}"
             return ""
 
         self._until_none(missing)

@@ -43,7 +43,8 @@ def main() -> int:
     try:
         release(given.out.resolve(), given.key)
     except (ReleaseError, OSError) as error:
-        sys.stderr.write(f"release: {error}\n")
+        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        sys.stderr.write(f"release: {told}\n")
         return 4
     except subprocess.CalledProcessError as error:
         sys.stderr.write(f"release: {error.cmd[0]} failed:\n{error.stderr}\n")

@@ -14,7 +14,7 @@ from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.commit.trial import Found, Trial
 
 _PLAIN: Final = {
-    InlineReason.LOAD: "too little comes here for objects to pay, so it goes inline: nothing to do",
+    InlineReason.LOAD: "too little comes here now for objects to pay, so new records go inline: nothing to do",
     InlineReason.LOOK: "it goes inline for a moment, to see whether links hold records back: nothing to do",
     InlineReason.HELD_UP: "links hold its producers back, so it goes inline for a while: use larger batches, or "
     "acks=all by an agent, or allow more by remote.wal.link.latency.bound.ms",

@@ -56,6 +56,7 @@ def test_an_operators_own_changes_are_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "helm").exists(), "nothing is written then"
     assert run("write", str(tmp_path), "--replace").exit_code == 0
     assert (tmp_path / UNIT).read_text() == as_shipped
+    assert (tmp_path / "image" / "Dockerfile").is_file()
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:

@@ -112,7 +112,8 @@ def test_why_bytes_go_inline_is_shown_by_topic_and_leader(monkeypatch: pytest.Mo
         monkeypatch.setenv("COLUMNS", columns)
         shown = described(monkeypatch, agents, "--why", "--topic", "orders").stdout
         assert [part in shown for part in ("orders", "25.5 %", "none")] == [True] * 3
-        assert "orders, led by broker 1, 2: too little comes\n" in shown
+        page = "More on this: docs/operations.md, Why bytes go inline"
+        assert f"orders, led by broker 1, 2: too little comes\n{page}\n" in shown
         assert "clicks" not in shown
     in_numbers = described(monkeypatch, agents, "--why", "--verbose").stdout
     assert "clicks, led by broker 2: too little comes; 30 KB\n" in in_numbers

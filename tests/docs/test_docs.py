@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from doctor.diagnosis import CHECKS
+from local_cluster.kafka_distribution import KAFKA_VERSIONS
 from retention_job.findings.kinds import Kind
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,14 @@ def test_links_lead_to_files_and_titles_that_exist(document: Path) -> None:
 def test_every_document_is_a_page_of_the_site() -> None:
     named = re.findall(r"^ +- ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert {document.name for document in DOCUMENTS} - {"README.md"} <= {*named}
+
+
+def test_images_have_the_kafka_that_the_readme_names() -> None:
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file()]
+    found = re.findall(r"apache/kafka:([\w.]+)", "".join(path.read_text() for path in files))
+    assert len(found) >= 3
+    assert {*found} == {KAFKA_VERSIONS[-1]}
+    assert f"| {KAFKA_VERSIONS[-1]}, the default;" in (ROOT / "README.md").read_text()
 
 
 def test_every_pool_of_threads_stands_in_the_architecture() -> None:

@@ -8,6 +8,7 @@ from urllib3.exceptions import EmptyPoolError, NameResolutionError, NewConnectio
 from plugin.clients.s3_errors import as_storage_error
 from plugin.errors import (
     ObjectExistsError,
+    OperationError,
     RemoteResourceNotFoundError,
     RemoteSegmentCorruptError,
     RemoteStorageAccessError,
@@ -128,3 +129,7 @@ def test_an_error_of_the_store_names_its_bucket(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(RemoteStorageUnreachableError, match="s3://wal-bucket/"):
         manager.configure(settings, StorageContext("A" * 22, 1))
     manager.close()
+
+
+def test_no_operations_error_shows_the_systems_number() -> None:
+    assert str(OperationError("read", "f", str(OSError(2, "No such file", "f")))) == "read f: No such file: 'f'"

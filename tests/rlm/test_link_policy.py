@@ -221,7 +221,7 @@ def test_how_a_topic_travels_is_told_plainly_with_what_to_do_and_in_numbers() ->
 
     assert told() == (
         "load",
-        "too little comes here for objects to pay, so it goes inline: nothing to do",
+        "too little comes here now for objects to pay, so new records go inline: nothing to do",
         "an object here would carry 1 KB, it pays from 10 KB, and links begin at 15 KB",
     )
     one.price.rests_until_s = now_s + 20
