@@ -75,7 +75,7 @@ def _batches(storage: RemoteWalStorageManager, log: _Log, from_offset: int = 0) 
 
 
 def _pieces(storage: RemoteWalStorageManager, log: _Log) -> Iterator[StoredBatch | LostRange]:
-    """Yield the batches, and what is not held between two runs. Within a run, only compaction left offsets out."""
+    """Yield the batches, and what is not held between and behind the runs. Within one, compaction left offsets out."""
     next_offset = 0
     for run in log:
         entry = run.entry
@@ -95,6 +95,7 @@ def _pieces(storage: RemoteWalStorageManager, log: _Log) -> Iterator[StoredBatch
                     reason = f"the batch at offset {span.base_offset} is damaged"
                     raise UnusableRunError("read held records", str(run.combined_segment_id), reason)
                 yield StoredBatch(RecordBatchHeader.parse(raw, span.start), memoryview(raw)[span.start : span.end])
+    yield LostRange(next_offset, _NO_END)
 
 
 def give_up(

@@ -17,8 +17,8 @@ _ABORTS, _COMMITS = b"\x00\x00", b"\x00\x01"
 """Types of the markers, behind the version in their keys. As in Kafka, a newer version has the same types."""
 
 Undecided = Callable[[int, int, LostRange | None], None]
-"""Is told of transactions without a marker: where the first one begins, how many records they have, and what is lost
-where the marker may have been; None: what is stored ends before it.
+"""Is told of a transaction without a marker: where it begins, how many records it has, and what is lost, or left out by
+compaction, where the marker may have been; None: what is stored ends before it.
 """
 
 
@@ -30,6 +30,8 @@ class _Waiting:
     """None: to be read once more."""
     counts: bool | None
     """Whether its records are committed; None: not known yet."""
+    compacted: LostRange | None = None
+    """Of a transaction's first batch: the first offsets behind it that compaction left out, maybe with the marker."""
 
 
 def committed(
@@ -42,10 +44,13 @@ def committed(
 
     `pieces` go on behind `end`, for the markers there; they are read only as far as needed. `read_again` reads from an
     offset on. Lost offsets may have held a marker. So no later marker decides about the transactions that are open
-    there: `undecided` is called, and if it does not raise, their records are left out.
+    there: `undecided` is called, and if it does not raise, their records are left out. Offsets that compaction left out
+    may have held one, too: there, this is about transactions without a later marker.
     """
     queue = _Queue(read_again)
-    for piece in pieces:
+    for compacted, piece in _with_compacted(pieces):
+        if compacted is not None:
+            queue.note_compacted(compacted)
         if isinstance(piece, LostRange):
             queue.leave_out_open(undecided, piece)
         else:
@@ -58,6 +63,18 @@ def committed(
                 queue.put(piece)
         yield from queue.decided()
     queue.leave_out_open(undecided, None)
+    yield from queue.decided()
+
+
+def _with_compacted(
+    pieces: Iterable[StoredBatch | LostRange],
+) -> Iterator[tuple[LostRange | None, StoredBatch | LostRange]]:
+    """Yield each piece with the offsets before it that compaction left out."""
+    next_offset = None
+    for piece in pieces:
+        begin, end = piece if isinstance(piece, LostRange) else (piece.header.base_offset, piece.header.last_offset + 1)
+        yield LostRange(next_offset, begin) if next_offset is not None and next_offset < begin else None, piece
+        next_offset = end
 
 
 class _Queue:
@@ -88,13 +105,18 @@ class _Queue:
             for one in self.open_batches.pop(marker.header.producer_id, ()):
                 one.counts = fate
 
+    def note_compacted(self, compacted: LostRange) -> None:
+        for batches in self.open_batches.values():
+            batches[0].compacted = batches[0].compacted or compacted
+
     def leave_out_open(self, undecided: Undecided, lost: LostRange | None) -> None:
-        left_out = [one for batches in self.open_batches.values() for one in batches]
+        """Leave out open transactions whose markers may have been in what is lost or compacted; others stay open."""
+        for batches in self.open_batches.values():
+            where = lost or batches[0].compacted
+            undecided(batches[0].base_offset, sum(one.record_count for one in batches), where)
+            for one in batches if where else ():
+                one.counts = False
         self.open_batches.clear()
-        if left_out:
-            undecided(min(one.base_offset for one in left_out), sum(one.record_count for one in left_out), lost)
-        for one in left_out:
-            one.counts = False
 
     def decided(self) -> Iterator[StoredBatch]:
         while self._waiting and self._waiting[0].counts is not None:
@@ -118,13 +140,16 @@ class _Queue:
 def stable_end(pieces: Iterable[StoredBatch | LostRange], end: int) -> int:
     """Return the last stable offset: where the first transaction without a marker begins, else `end`.
 
-    Lost offsets may have held the markers of the transactions that are open there, so these count as ended.
+    Offsets that are lost, or that compaction left out, may have held the markers of the transactions that are open
+    there, so these count as ended.
     """
     begun: dict[int, int] = {}
-    for piece in pieces:
-        if isinstance(piece, LostRange):
+    for compacted, piece in _with_compacted(pieces):
+        if compacted is not None or isinstance(piece, LostRange):
             begun.clear()
-        elif piece.header.is_control:
+        if isinstance(piece, LostRange):
+            continue
+        if piece.header.is_control:
             if _fate(piece) is not None:
                 begun.pop(piece.header.producer_id, None)
         elif piece.header.is_transactional:

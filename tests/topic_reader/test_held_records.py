@@ -95,10 +95,10 @@ def test_a_transaction_whose_marker_is_not_held_is_left_out_and_told() -> None:
     objects = Objects()
     runs = [
         objects.holds(of_transaction(0, b"aborted") + batch(1, payload=b"p"), 0, 1),
-        objects.holds(of_transaction(5, b"committed") + end(6, COMMIT) + of_transaction(7, b"open"), 5, 7),
+        objects.holds(of_transaction(5, b"committed") + end(6, COMMIT) + of_transaction(7, b"open") + batch(8), 5, 8),
     ]
     left_out: list[int] = []
-    assert [record.offset for record in held(objects, runs, left_out)] == [1, 5]
+    assert [record.offset for record in held(objects, runs, left_out)] == [1, 5, 8]
     assert left_out == [1, 1]
 
 

@@ -323,6 +323,23 @@ def test_a_marker_that_is_in_no_object_decides_for_nobody(
     assert offsets(ruins, end=end, isolation_level="read_committed", fail_on_data_loss=False) == left
 
 
+def test_a_marker_that_compaction_may_have_removed_is_told_of_if_none_comes_later(ruins: Ruins) -> None:
+    """Offset 1 may have been producer 7's marker, or none. Producer 8's transaction is open."""
+
+    def part(offset: int, producer_id: int) -> bytes:
+        return written_batch(offset, [Written()], attributes=TRANSACTIONAL, producer_id=producer_id)
+
+    raws = [part(0, 7), batch(2), part(3, 8), batch(4)]
+    ruins.upload(1, (ORDERS, 0, 0, b"".join(raws)))
+    read = partial(offsets, ruins, isolation_level="read_committed")
+    with pytest.raises(DataLossError, match=r"offsets 1 to 1 are .* there the transaction at offset 0 may have ended"):
+        read()
+    assert read(fail_on_data_loss=False) == [2]
+    assert isolation.stable_end(batches(raws), 5) == 3
+    ruins.upload(2, (ORDERS, 0, 5, marker(5, 7, commits=True)))
+    assert read() == [0, 2]
+
+
 @pytest.mark.parametrize("version", [b"\x00\x00", b"\x00\x01"])
 def test_markers_of_a_newer_version_decide_as_for_kafkas_clients(ruins: Ruins, version: bytes) -> None:
     raw = written_batch(0, [Written()], attributes=TRANSACTIONAL, producer_id=7)
@@ -370,10 +387,11 @@ def test_a_batch_that_decompresses_to_more_than_the_bound_is_refused(
             read(64_000_000 if codec != "xerial" else 2_100_000)
 
 
-def test_the_last_stable_offset_is_where_the_first_open_transaction_begins() -> None:
-    def batches(raws: list[bytes]) -> Iterator[StoredBatch]:
-        return (StoredBatch(RecordBatchHeader.parse(raw), memoryview(raw)) for raw in raws)
+def batches(raws: list[bytes]) -> Iterator[StoredBatch]:
+    return (StoredBatch(RecordBatchHeader.parse(raw), memoryview(raw)) for raw in raws)
 
+
+def test_the_last_stable_offset_is_where_the_first_open_transaction_begins() -> None:
     assert isolation.stable_end(batches(transactions()), 16) == 13
     assert isolation.stable_end(batches(transactions()[:8]), 13) == 13
     assert isolation.stable_end(batches(transactions()[:5]), 9) == 0
