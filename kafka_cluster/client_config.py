@@ -135,6 +135,8 @@ _OWN_CLASSES: Final[Mapping[str, frozenset[str]]] = {
 """The classes that do what librdkafka does by itself."""
 
 _TOKEN_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - its name
+_MACHINE_LOGIN: Final = "sasl.oauthbearer.metadata.authentication.type"
+"""Unless told where else, such a login asks the machine's metadata service, by plain http."""
 _PROXIES: Final = ("http_proxy", "all_proxy", "ALL_PROXY")
 """The variables in which libcurl, which librdkafka asks with, finds a proxy for plain http."""
 
@@ -428,10 +430,13 @@ def _finish_oauth(translated: dict[str, ConfluentValue], by_assertion: bool) -> 
 
 def _check_token_endpoint(translated: Mapping[str, ConfluentValue]) -> None:
     """Refuse one to which a secret would go in plain text through a proxy, whichever names the login has."""
-    endpoint = str(translated.get(_TOKEN_ENDPOINT, "https://"))
+    is_machines = str(translated.get(_MACHINE_LOGIN, "none")).lower() != "none"
+    endpoint = str(translated.get(_TOKEN_ENDPOINT, "http://" if is_machines else "https://"))
     if not endpoint.lower().startswith("https://") and any(map(os.environ.get, _PROXIES)):
         raise _untranslatable(
-            _TOKEN_ENDPOINT, "is plain http, and a proxy of the environment would see the secret", "use https"
+            _TOKEN_ENDPOINT,
+            "is plain http, and a proxy of the environment would see the secret",
+            "use https, or no proxy",
         )
 
 

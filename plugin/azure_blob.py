@@ -3,6 +3,7 @@
 For accounts without a hierarchical namespace, whose listings are in the order of keys.
 """
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 from obstore.store import AzureStore
 from pydantic import Field
 
-from plugin.clients.backend_settings import ObjectBackendSettings, RemoteBackendSettings
+from plugin.clients.backend_settings import METADATA_SERVICE, ObjectBackendSettings, RemoteBackendSettings
 from plugin.clients.object_store import ObjectStore
 from plugin.clients.obstore_store import (
     ObstoreObjectStore,
+    check_identity,
     client_options,
     one_attempt,
     opened,
@@ -78,6 +80,9 @@ def _open(settings: AzureBlobSettings) -> AzureStore:
     elif settings.sas_token_file is not None:
         key, hint = "sas.token.file", "nothing but the token: sv=...&sig=..."
         config["sas_key"] = read_setting(key, settings.sas_token_file)
+    else:
+        service = os.environ.get("IDENTITY_ENDPOINT", METADATA_SERVICE)
+        check_identity("sas.token.file", "AZURE_.*(KEY|SECRET|TOKEN|SAS).*", service)
     return opened(
         key, hint, lambda: AzureStore(settings.container, config=config, client_options=options, retry_config=retries)
     )

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from obstore.store import GCSStore
 from pydantic import Field
 
-from plugin.clients.backend_settings import ObjectBackendSettings, RemoteBackendSettings
+from plugin.clients.backend_settings import METADATA_SERVICE, ObjectBackendSettings, RemoteBackendSettings
 from plugin.clients.object_store import ObjectStore
-from plugin.clients.obstore_store import ObstoreObjectStore, client_options, one_attempt, opened
+from plugin.clients.obstore_store import ObstoreObjectStore, check_identity, client_options, one_attempt, opened
 from plugin.errors import RemoteStorageConfigError
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 
@@ -27,6 +27,7 @@ PERMISSIONS: Final = {
     "list": "storage.objects.list",
 }
 _PAGE_OBJECTS: Final = 1000
+_METADATA_SERVICES: Final = ("http://metadata.google.internal", METADATA_SERVICE)
 
 
 class GcsSettings(RemoteBackendSettings):
@@ -60,6 +61,8 @@ def _open(settings: GcsSettings) -> GCSStore:
         if not settings.credentials_file.is_file():
             raise RemoteStorageConfigError("configure", "credentials.file", "is not there")
         config["service_account"] = str(settings.credentials_file)
+    elif not Path("~/.config/gcloud/application_default_credentials.json").expanduser().exists():
+        check_identity("credentials.file", "GOOGLE_.*(ACCOUNT|CREDENTIALS).*", *_METADATA_SERVICES)
     return opened(
         "credentials.file",
         "a service account's key in JSON; or set GOOGLE_APPLICATION_CREDENTIALS",

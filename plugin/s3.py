@@ -31,7 +31,14 @@ from botocore.exceptions import BotoCoreError
 from pydantic import Field
 
 from kafka_log.crc32c import crc32c
-from plugin.clients.backend_settings import ObjectBackendSettings, RemoteBackendSettings, check_endpoint, state_of
+from plugin.clients.backend_settings import (
+    METADATA_SERVICE,
+    ObjectBackendSettings,
+    RemoteBackendSettings,
+    check_endpoint,
+    check_no_proxy_sees,
+    state_of,
+)
 from plugin.clients.loop_connections import RequestLimits
 from plugin.clients.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.clients.s3_direct import S3Direct
@@ -183,13 +190,25 @@ class _FileProvider(CredentialProvider):
         return self._credentials
 
 
+def _past_proxies(load: Callable[[], T]) -> Callable[[], T]:
+    """Return what loads keys from the machine's metadata service, which botocore asks by the environment's proxy."""
+
+    def checked() -> T:
+        check_no_proxy_sees(METADATA_SERVICE, "credentials.file")
+        return load()
+
+    return checked
+
+
 def _session(settings: S3Settings) -> boto3.session.Session:
     """Return a session. Raises RemoteStorageConfigError."""
-    if settings.credentials_file is None:
-        return boto3.session.Session(region_name=settings.region)
-    provider = _FileProvider(_FileCredentials(settings.credentials_file))
     session = botocore.session.get_session()
-    session.register_component("credential_provider", CredentialResolver([provider]))
+    if settings.credentials_file is None:
+        machines = session.get_component("credential_provider").get_provider("iam-role")
+        machines.load = _past_proxies(machines.load)
+    else:
+        provider = _FileProvider(_FileCredentials(settings.credentials_file))
+        session.register_component("credential_provider", CredentialResolver([provider]))
     return boto3.session.Session(region_name=settings.region, botocore_session=session)
 
 

@@ -114,7 +114,11 @@ def _is_place(parts: SplitResult) -> bool:
     return has_port and not ("@" in parts.netloc or parts.query or parts.fragment)
 
 
-def check_no_proxy_sees(url: str | None) -> None:
+METADATA_SERVICE: Final = "http://169.254.169.254"
+"""Where a machine of a cloud gets keys and tokens of its own identity."""
+
+
+def check_no_proxy_sees(url: str | None, key: str = "endpoint.url") -> None:
     """Raise RemoteStorageConfigError if secrets that requests or answers hold would go to a proxy in plain text.
 
     obstore and botocore read the environment differently, as to an empty variable, to both spellings of one, and to a
@@ -124,8 +128,8 @@ def check_no_proxy_sees(url: str | None) -> None:
     excluded = [os.environ[name] for name in ("NO_PROXY", "no_proxy") if name in os.environ]
     is_excluded = bool(excluded) and all(_excludes(hosts, parts.hostname or "") for hosts in excluded)
     if parts.scheme == "http" and any(map(os.environ.get, _PROXIES)) and not is_excluded:
-        reason = "is plain http, and a proxy of the environment would see the secret"
-        raise RemoteStorageConfigError("configure", "endpoint.url", reason, "use https, or name the host in NO_PROXY")
+        reason = f"{url} is plain http, and a proxy of the environment would see the secret"
+        raise RemoteStorageConfigError("configure", key, reason, "use https, or name the host in NO_PROXY")
 
 
 def _excludes(no_proxy: str, host: str) -> bool:

@@ -12,6 +12,7 @@ does not exist.
 """
 
 import datetime
+import os
 import re
 import ssl
 from collections import OrderedDict
@@ -71,6 +72,17 @@ def client_options(settings: RemoteBackendSettings) -> "ClientConfig":
             ) from None
         options["root_certificate"] = certificates
     return options
+
+
+def check_identity(key: str, logins: str, *services: str) -> None:
+    """Raise RemoteStorageConfigError naming `key` if a proxy would see the token of the machine's identity, which
+    metadata services give.
+
+    `logins` matches names in the environment from which obstore takes another login.
+    """
+    if not any(value and re.fullmatch(logins, name) for name, value in os.environ.items()):
+        for service in services:
+            check_no_proxy_sees(service, key)
 
 
 def one_attempt(settings: RemoteBackendSettings) -> "RetryConfig":

@@ -120,6 +120,8 @@ def test_no_login_secret_goes_through_a_proxy_in_plain_text(
     with pytest.raises(ClientPropertyError, match="a proxy of the environment" if is_read else "no http address"):
         from_java_properties("b:1", plain)
     assert from_java_properties("b:1", {**login, key: "https://idp.example.com/token"})
+    with pytest.raises(ClientPropertyError, match="a proxy of the environment"):
+        from_java_properties("b:1", {"sasl.oauthbearer.metadata.authentication.type": "azure_imds"})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import datetime
 import logging
+import os
 import ssl
 import threading
 from collections.abc import Iterator
@@ -28,7 +29,9 @@ from plugin.errors import (
     RemoteStorageUnreachableError,
 )
 from plugin.gcs import GcsWalStorageManager
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager
 from plugin.store_loop import ask, ask_each
 from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyServer
@@ -254,6 +257,44 @@ def test_no_proxy_is_shown_a_secret_in_plain_text(
             for name in ("NO_PROXY", "no_proxy"):
                 outside.setenv(name, "store.example")
             manager().configure(settings, StorageContext("cluster", 1, is_written=False))
+
+
+ROLE = "[default]\nrole_arn = arn:aws:iam::123456789012:role/a\ncredential_source = Ec2InstanceMetadata\n"
+
+
+@pytest.mark.parametrize("profile", ["", ROLE])
+@pytest.mark.parametrize(
+    ("manager", "settings"),
+    [
+        (S3WalStorageManager, {"region": "eu-central-1", "bucket": "bucket"}),
+        (GcsWalStorageManager, {"bucket": "bucket"}),
+        (AzureBlobWalStorageManager, {"account": "account", "container": "container"}),
+    ],
+)
+def test_no_proxy_is_asked_for_a_token_of_the_machines_identity(
+    manager: type[ObjectWalStorageManager],
+    settings: dict[str, str],
+    profile: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(profile)
+    for name in os.environ:
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_")):
+            monkeypatch.delenv(name)
+    environment = {"HOME": str(tmp_path), "HTTP_PROXY": "http://proxy.example:9", "AWS_EC2_METADATA_DISABLED": "true"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RemoteStorageConfigError, match=r"http:.* a proxy of the environment"):
+        manager().configure(settings, StorageContext("cluster", 1, is_written=False))
+    monkeypatch.setenv("NO_PROXY", "169.254.169.254,metadata.google.internal")
+    with (
+        nullcontext()
+        if not profile or "region" not in settings
+        else pytest.raises(RemoteStorageConfigError, match="No credentials found")
+    ):
+        manager().configure(settings, StorageContext("cluster", 1, is_written=False))
 
 
 @pytest.mark.parametrize(
