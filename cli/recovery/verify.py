@@ -80,7 +80,6 @@ def _verified(
 ) -> dict[str, Any]:
     """Verify, and restore if a drill is wanted. Raises TargetRefusedError where the drill has no empty directory."""
     from metadata_topic.topic.topic import SETTINGS_TOPIC
-    from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import Selection, plan_broker
     from recovery.verification import ObjectVerifier, check_inventory
 
@@ -91,7 +90,7 @@ def _verified(
             sources.view,
             sources.inventory,
             selection,
-            wall_ms(),
+            sources.wall_ms(),
             sources.reader.newest_timestamp_ms,
         )
         view = sources.view

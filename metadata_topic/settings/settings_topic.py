@@ -226,7 +226,7 @@ _DIRECTORY: Final = f"{SETTINGS_TOPIC}-0"
 
 
 def read_settings_log(log_dir: Path) -> SettingsTable | None:
-    """Return the log's content; None if the topic is not in this directory.
+    """Return the log's content; None if the topic is not in this directory, or may lack what an earlier one held.
 
     Records at its end may not be committed. Raises LogDirectoryError when it cannot be read, MalformedFileError when it
     is damaged or of another format: a setting behind the damage could be a longer retention.
@@ -245,4 +245,4 @@ def read_settings_log(log_dir: Path) -> SettingsTable | None:
                 raise MalformedFileError(file_path, 0, f"the batch at offset {file.damaged.base_offset} is damaged")
     except OSError as error:
         raise LogDirectoryError(directory, str(error)) from error
-    return content.table(is_read=True)
+    return None if content.may_lack() else content.table(is_read=True)

@@ -131,10 +131,10 @@ def test_without_kafka_a_file_pauses_this_hosts_agent(tmp_path: Path, monkeypatc
     file = tmp_path / "server.properties"
     file.write_text(f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:1\nremote.wal.agent.state.directory={tmp_path}\n")
     options = ["--local", "--broker-config", str(file)]
-    told = CliRunner().invoke(build_app(), ["pause", *options])
+    told = CliRunner().invoke(build_app(), ["pause", *options, "--reason", "Wartung über Nacht"])
     paused = read_local(tmp_path)
     assert paused is not None
-    assert paused.by.startswith("anna@")
+    assert (paused.by.split("@")[0], paused.reason) == ("anna", "Wartung über Nacht")
     assert told.stdout == f"{paused.describe('local')}\n"
     assert CliRunner().invoke(build_app(), ["resume", *options]).stdout == "this agent's links: resumed\n"
     assert read_local(tmp_path) is None

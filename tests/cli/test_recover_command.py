@@ -414,7 +414,6 @@ def test_a_log_that_lost_records_which_objects_hold_is_not_called_whole(
 def test_a_log_goes_on_behind_a_declared_gap_with_an_exit_code_of_its_own(
     ruins: Ruins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ruins.write(more="log.retention.ms=-1\n")
     for sequence, first in enumerate((0, 8, 15)):
         ruins.upload(sequence, records(ORDERS, 0, first, first + 4))
     assert _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code=1)["complete"] is False
