@@ -12,12 +12,12 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
-from plugin.loading import load_storage_manager
+from plugin.loading import StorageSpec, load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.bucket_loading import bring_bucket, bucket_plan, zoned_storage
-from plugin.zones.buckets import BucketPlan, BucketSpec, StorageSpec, check_own_zone
+from plugin.zones.buckets import BucketPlan, BucketSpec, check_own_zone
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +49,7 @@ class StorageLoading:
         log.info("storage_ready", manager=self._spec.class_name, buckets=len(self._buckets) or None)
 
     def _load(self) -> None:
-        spec = self._spec
-        manager = load_storage_manager(spec.class_name, spec.class_path, spec.settings, self._context, spec.impl_prefix)
-        self._storage.arrived(AdoptingStorage(manager))
+        self._storage.arrived(AdoptingStorage(load_storage_manager(self._spec, self._context)))
 
     async def _run_buckets(self) -> None:
         plans: list[BucketPlan] = []

@@ -12,16 +12,15 @@ from typing import Final
 from pydantic import BaseModel
 
 from agent.settings.agent_settings import OUR_PREFIXES, AgentSettings
-from agent.settings.storage_spec import storage_spec
 from doctor.findings import Fault, Level
 from doctor.gateway_checks import faults_of_file
 from doctor.host_checks import listener_fault, plaintext_fault
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
-from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix, storage_manager_class
+from plugin.loading import StorageSpec, storage_manager_class
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.zones.bucket_loading import bucket_plan, load_bucket
-from plugin.zones.buckets import BucketSpec, StorageSpec, check_own_zone
+from plugin.zones.buckets import BucketSpec, check_own_zone
 
 _SOME_CLUSTER: Final = "A" * 22
 """A cluster id, of which no more is asked than that it has the form of one."""
@@ -51,13 +50,8 @@ def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]
 
 def _stores(broker: BrokerProperties, settings: AgentSettings) -> list[StorageSpec]:
     """Return the stores that the agent will open."""
-    found, archive = [], settings.archive
-    if settings.has_store:
-        found.append(storage_spec(settings.storage, broker))
-    if archive.enable:
-        given, path = settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX), settings.storage.manager_class_path
-        found.append(StorageSpec(archive.storage_manager_class_name, path, given, ARCHIVE_IMPL_PREFIX))
-    return found
+    specs = (settings.store_spec(broker) if settings.has_store else None, settings.archive_spec(broker))
+    return [spec for spec in specs if spec is not None]
 
 
 def _files_of_agent(settings: AgentSettings) -> dict[str, Path]:

@@ -13,7 +13,6 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import tls_context
 from agent.settings.kafka_client import client_config
 from agent.settings.process_settings import HttpSettings
-from agent.settings.storage_spec import storage_spec
 from agent.tls.broker_tls import broker_tls_plan
 from agent.tls.certificates import certificate_stores, days_left
 from agent.wiring.peering import broker_listener, peer_addresses, peer_tls
@@ -217,7 +216,7 @@ def _stores(
     broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]
 ) -> tuple[Store | Unknown, dict[str, Store | Unknown]]:
     """Probe the bucket that is written to, and the others by name."""
-    spec = storage_spec(settings.storage, broker)
+    spec = settings.store_spec(broker)
 
     def probed(of_bucket: Mapping[str, str]) -> Store | Unknown:
         context = StorageContext(cluster_id_of(broker.log_dirs), broker.node_id)

@@ -1,7 +1,6 @@
 """Checks the object store, by what a probe object showed."""
 
 from agent.settings.setting_types import milliseconds
-from agent.settings.storage_spec import storage_spec
 from doctor.cluster_checks import judge_clocks
 from doctor.facts import Facts, Store, Unknown, UnknownFactError, known
 from doctor.findings import Level, Verdict, some_of
@@ -48,8 +47,7 @@ def store_conditional_put(facts: Facts) -> Verdict:
 
 def store_buckets(facts: Facts) -> Verdict:
     """Check whether this broker's zone has a bucket, and the others can be read and deleted."""
-    settings = facts.settings.storage
-    buckets, spec = settings.buckets, storage_spec(settings, facts.broker)
+    buckets, spec = facts.settings.storage.buckets, facts.settings.store_spec(facts.broker)
     if not buckets:
         return Verdict(Level.OK, "one bucket for all zones")
     try:

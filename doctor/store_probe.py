@@ -7,11 +7,10 @@ from itertools import islice
 from doctor.facts import ClockReading, StepFailure, Store, Unknown
 from plugin.clients.object_store import VersionedStore
 from plugin.errors import RemoteSegmentConflictError, RemoteStorageError
-from plugin.loading import load_storage_manager
+from plugin.loading import StorageSpec, load_storage_manager
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.store_loop import ask, ask_each
-from plugin.zones.buckets import StorageSpec
 
 _KEYS_LOOKED_AT = 2000
 _RESOLUTION_MS = 1000
@@ -27,7 +26,7 @@ def probe_store(
     # The manager's own test would stop at its first failure; each of its steps is made here.
     context = replace(context, is_written=False)
     try:
-        manager = load_storage_manager(spec.class_name, spec.class_path, spec.settings, context, spec.impl_prefix)
+        manager = load_storage_manager(spec, context)
     except RemoteStorageError as error:
         return unopened(error)
     try:

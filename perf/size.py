@@ -29,7 +29,7 @@ from metadata_topic.store.snapshots.sparse_store import SparseStore
 from metadata_topic.store.store_image import StoreImage
 from plugin.format.entry_column_batches import LogFilter
 from plugin.format.entry_columns import COLUMN_HEAD, HEAD, encode
-from plugin.loading import load_storage_manager
+from plugin.loading import StorageSpec, load_storage_manager
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
@@ -127,7 +127,7 @@ def size(
     generated = _Generated(objects, brokers, entries)
     with tempfile.TemporaryDirectory() as directory:
         context = StorageContext("perf", 1)
-        storage = load_storage_manager(_CLASS, None, {"directory": directory}, context)
+        storage = load_storage_manager(StorageSpec(_CLASS, None, {"directory": directory}), context)
         _save(generated, storage)
         figures = _planned(generated, storage, Path(directory))
         storage.close()

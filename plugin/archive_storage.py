@@ -5,7 +5,7 @@ and unknown outcomes, under other keys. So combined segments may be in S3 Expres
 may also share a bucket, because their keys never meet.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from kafka_log.topic_partition import TopicIdPartition
@@ -15,8 +15,8 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.loading import (
     ARCHIVE_CLASS_NAME_KEY,
-    ARCHIVE_IMPL_PREFIX,
     DEFAULT_ARCHIVE_CLASS_NAME,
+    StorageSpec,
     load_storage_manager,
 )
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
@@ -103,22 +103,15 @@ class ArchiveStorage:
         self._manager.close()
 
 
-def load_archive_storage(
-    class_name: str,
-    class_path: str | None,
-    settings: Mapping[str, str],
-    context: StorageContext,
-    impl_prefix: str = ARCHIVE_IMPL_PREFIX,
-) -> ArchiveStorage:
-    """Load and configure the archive's storage. `settings` come without their prefix. Raises like
-    `load_storage_manager`."""
-    manager = load_storage_manager(class_name, class_path, settings, context, impl_prefix)
+def load_archive_storage(spec: StorageSpec, context: StorageContext) -> ArchiveStorage:
+    """Load and configure the archive's storage. Raises like `load_storage_manager`."""
+    manager = load_storage_manager(spec, context)
     if not isinstance(manager, ObjectWalStorageManager):
         manager.close()
         raise RemoteStorageConfigError(
             "load",
             ARCHIVE_CLASS_NAME_KEY,
-            f"{class_name} is no ObjectWalStorageManager",
+            f"{spec.class_name} is no ObjectWalStorageManager",
             f"the archive needs keys of its own; such as {DEFAULT_ARCHIVE_CLASS_NAME}",
         )
     return ArchiveStorage(manager)

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -25,31 +26,42 @@ def settings_under_prefix(properties: Mapping[str, str], impl_prefix: str = IMPL
     return {key.removeprefix(impl_prefix): properties[key] for key in properties if key.startswith(impl_prefix)}
 
 
-def load_storage_manager(
-    class_name: str,
-    class_path: str | None,
-    settings: Mapping[str, str],
-    context: StorageContext,
-    impl_prefix: str = IMPL_PREFIX,
-) -> RemoteWalStorageManager:
-    """Return a configured storage manager. `settings` come without their prefix; `impl_prefix` is for messages only.
+@dataclass(frozen=True, slots=True)
+class StorageSpec:
+    """A storage manager's class, its settings, and the buckets by zone."""
 
-    `class_path` is a directory that is added to the import path, behind what is there, so that it cannot replace our
-    own modules. Raises RemoteStorageConfigError naming the Kafka key that is wrong, or another RemoteStorageError when
-    the store does not respond.
+    class_name: str
+    class_path: str | None
+    """A directory that is added to the import path, behind what is there: it cannot replace our own modules."""
+    settings: Mapping[str, str] = field(repr=False)
+    """Its own, without their prefix. They may hold secrets, so the repr leaves them out."""
+    impl_prefix: str = IMPL_PREFIX
+    buckets: Mapping[str, str] = field(default_factory=dict)
+    """By zone; none where one bucket serves all."""
+    zone: str | None = None
+    """In which objects are written. None: where nothing is written."""
+
+
+def load_storage_manager(spec: StorageSpec, context: StorageContext) -> RemoteWalStorageManager:
+    """Return a configured storage manager, whatever buckets the spec has.
+
+    Raises RemoteStorageConfigError naming the Kafka key that is wrong, or another RemoteStorageError when the store
+    does not respond.
     """
-    manager_class = storage_manager_class(class_name, class_path)
+    manager_class = storage_manager_class(spec.class_name, spec.class_path)
     try:
         manager = manager_class()
     except TypeError as error:
         raise RemoteStorageConfigError(
-            "load", CLASS_NAME_KEY, f"{class_name} cannot be made without arguments: {error}"
+            "load", CLASS_NAME_KEY, f"{spec.class_name} cannot be made without arguments: {error}"
         ) from error
     try:
-        manager.configure(settings, context)
+        manager.configure(spec.settings, context)
     except RemoteStorageConfigError as error:
         manager.close()
-        raise RemoteStorageConfigError(error.operation, impl_prefix + error.key, error.reason, error.hint) from error
+        raise RemoteStorageConfigError(
+            error.operation, spec.impl_prefix + error.key, error.reason, error.hint
+        ) from error
     except BaseException:
         manager.close()
         raise

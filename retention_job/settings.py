@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from metadata_topic.settings.wal_retention import ARCHIVE_DELETE_GRACE_MS
-from plugin.loading import DEFAULT_CLASS_NAME
+from plugin.loading import StorageSpec
 from plugin.prices import EXPRESS, NETWORK, STANDARD
 
 
@@ -26,13 +26,8 @@ class KafkaSource:
 class StoreListing:
     """A source of objects: listing the store with its storage manager, one task per broker."""
 
-    settings: Mapping[str, str] = field(repr=False)
-    """The storage manager's own settings, without their prefix."""
+    spec: StorageSpec
     cluster_id: str
-    class_name: str = DEFAULT_CLASS_NAME
-    class_path: str | None = None
-    buckets: Mapping[str, str] = field(default_factory=dict)
-    """Buckets by zone, if each zone has one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,5 @@ In the order in which data meets them:
   `gateway_settings`
 - `bypass`, `http_listener`, `kafka_client`, `plain_peers`: checked, and what follows from them
 - `memory_shares`: who may take how much memory
-- `storage_spec`: the store that they name
 - `configuration_doc`, `shown_configuration`: all keys for readers; their values at /config
 """

@@ -27,6 +27,8 @@ from agent.settings.upload_settings import (
     LogManagerSettings,
     StorageSettings,
 )
+from kafka_log.broker_files.server_properties import BrokerProperties
+from plugin.loading import ARCHIVE_IMPL_PREFIX, StorageSpec, settings_under_prefix
 from plugin.prices import network_of
 
 OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
@@ -60,6 +62,20 @@ class AgentSettings(BaseModel):
     def has_store(self) -> bool:
         """Whether the agent uses object storage."""
         return self.storage.system_enable and not self.is_shadow
+
+    def store_spec(self, broker: BrokerProperties) -> StorageSpec:
+        """Return the storage manager for this broker's agent; with a bucket for each zone, it writes to its zone's."""
+        storage, own = self.storage, settings_under_prefix(broker.raw)
+        return StorageSpec(
+            storage.manager_class_name, storage.manager_class_path, own, buckets=storage.buckets, zone=broker.rack
+        )
+
+    def archive_spec(self, broker: BrokerProperties) -> StorageSpec | None:
+        """Return the archive's storage manager; None if the agent's archive is off."""
+        if not self.archive.enable:
+            return None
+        own, class_path = settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX), self.storage.manager_class_path
+        return StorageSpec(self.archive.storage_manager_class_name, class_path, own, ARCHIVE_IMPL_PREFIX)
 
     @property
     def price_network(self) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from agent.settings.agent_settings import AgentSettings
-from agent.settings.storage_spec import storage_spec
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
 
@@ -33,7 +32,7 @@ _MORE_THAN_A_PLACE = re.compile(r"(?<=//).*[@?#].*")
 
 def shown_configuration(broker: BrokerProperties, settings: AgentSettings) -> dict[str, Any]:
     """Return for JSON the effective value of each key, and which keys the file sets."""
-    spec = storage_spec(settings.storage, broker)
+    spec = settings.store_spec(broker)
     stores = {
         **_of_store(spec.impl_prefix, spec.settings),
         **_of_store(ARCHIVE_IMPL_PREFIX, settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX)),

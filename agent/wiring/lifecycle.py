@@ -22,13 +22,12 @@ from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from plugin.archive_storage import ArchiveStorage, load_archive_storage
-from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
+from plugin.archive_storage import load_archive_storage
 from plugin.prices import NEVER_PAYS, Prices
 from plugin.segment_metadata import CombinedSegmentId
+from rlm.archive.archive_care import CareDuties
 from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
-from rlm.archive.archived_topics import CareDuties
 from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.archive.stored_runs import ArchiveLinks
 from rlm.lifecycle.cluster_observer import (
@@ -46,7 +45,7 @@ from rlm.lifecycle.expiration import (
     RLMWalExpirationTask,
 )
 from rlm.lifecycle.failover import FailoverPlanner, FailoverTask
-from rlm.lifecycle.object_ownership import Caretaking, ObjectOwnership, StoreRegistrations
+from rlm.lifecycle.object_ownership import Caretaking, ObjectOwnership
 from rlm.lifecycle.orphans import ORPHANS_S, OrphanRounds, OrphanTask, pause_s
 from rlm.lifecycle.release import TOPIC_GONE_MS, LongTermTier, TopicWatch
 from rlm.write_path.assignment import Assignment
@@ -90,8 +89,9 @@ class Lifecycle:
         self._threads = threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
         store, ttl_ms = kafka.metadata.store, milliseconds(settings.uncommitted_ttl_s)
 
-        registrations = StoreRegistrations(store, lambda: frozenset(kafka.topic_settings.agents) | {identity.broker_id})
-        ownership = ObjectOwnership(identity.broker_id, identity.incarnation, registrations)
+        ownership = ObjectOwnership(
+            identity.broker_id, identity.incarnation, store, lambda: set(kafka.topic_settings.agents)
+        )
         unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
         self._caretaking = Caretaking(
             ownership, publisher, unpublished_max_s, lambda: lease.may_delete and lease.clock_is_off is None
@@ -201,9 +201,14 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
     return ArchivingLimits(ArchiveTaskLimits(plan, archive.bytes_per_second, settings.link.takes_digests))
 
 
-def build_archiving(around: AgentResources, kafka: KafkaFollowing, duties: Callable[[], CareDuties]) -> Archiving:
-    """Build the archive. `duties` is called on a thread, before each round of deletions."""
-    metadata, settings = kafka.metadata, around.settings
+def build_archiving(
+    around: AgentResources, kafka: KafkaFollowing, duties: Callable[[], CareDuties]
+) -> Archiving | None:
+    """Build the archive; None if it is off. `duties` is called on a thread, before each round of deletions."""
+    spec = around.settings.archive_spec(around.configuration.broker)
+    if spec is None:
+        return None
+    metadata = kafka.metadata
     sources = ArchiveSources(
         around.identity.cluster_id,
         around.relaying.storage,
@@ -213,16 +218,6 @@ def build_archiving(around: AgentResources, kafka: KafkaFollowing, duties: Calla
         metadata.read_to_end,
         metadata.doubt,
     )
-
-    def load() -> ArchiveStorage:
-        storage = load_archive_storage(
-            settings.archive.storage_manager_class_name,
-            settings.storage.manager_class_path,
-            settings_under_prefix(around.configuration.broker.raw, ARCHIVE_IMPL_PREFIX),
-            around.storage_context,
-        )
-        log.info("archive_storage_ready", manager=settings.archive.storage_manager_class_name)
-        return storage
-
-    limits, runtime = archiving_limits(settings), Runtime(around.clocks)
+    limits, runtime = archiving_limits(around.settings), Runtime(around.clocks)
+    load = partial(load_archive_storage, spec, around.storage_context)
     return Archiving(load, around.writer_id, sources, limits, duties, around.metrics.archive, runtime)

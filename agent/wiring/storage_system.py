@@ -24,13 +24,13 @@ from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
 from agent.metrics.loop_times import WITHOUT_STORE, Loop
 from agent.metrics.topic_metrics import TopicCollector
 from agent.metrics.usage import UsageReport, store_counts
-from agent.settings.storage_spec import storage_spec
 from agent.storage_loading import StorageLoading
 from agent.wiring.agent_resources import AgentResources, StorageMetrics
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import Lifecycle, build_archiving
 from agent.wiring.relaying import Relaying
 from agent.wiring.write_path import WritePath
+from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_table import CLUSTER, SettingsTable
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import StoreFile
@@ -39,12 +39,12 @@ from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.archive_storage import ArchiveStorage
 from plugin.wall_clock import Clocks, lasting_s
-from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier, CareDuties
+from rlm.archive.archive_care import CareDuties
+from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.gap_declarations import GapDeclarations, LedGaps
 from rlm.lifecycle.incarnation_watch import IncarnationTakenError
 from rlm.lifecycle.log_starts import LogStarts
-from rlm.lifecycle.object_ownership import NodeRegistration, publish_registration
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
 
@@ -70,12 +70,11 @@ class StorageRun:
     def __init__(self, around: AgentResources, usage: UsageReport, metadata: FollowedMetadata) -> None:
         self._around = around
         self._usage = usage
-        identity, settings, relaying = around.identity, around.settings, around.relaying
-        self._own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
+        settings, relaying = around.settings, around.relaying
         self.kafka = kafka = KafkaFollowing(around, metadata, self.register, self.settings_read, self.assigned)
         store, archive = metadata.store, metadata.archive
         archives = settings.archive.enable
-        self._archived = ArchivedTopics(self._own, store, archive, kafka.topic_settings, archives, lasting_s)
+        self._archived = ArchivedTopics(around.writer_id, store, archive, kafka.topic_settings, archives, lasting_s)
         archive_tier = ArchiveTier(archive, self._archived.is_archived, self._archived.chain_of)
         tiers = Tiers([kafka.tiered_storage, archive_tier])
         self._gaps = GapDeclarations(
@@ -86,7 +85,7 @@ class StorageRun:
         self.led_gaps = LedGaps(store, write_path.status, self._archived.chain_of)
         is_under_way, seen, declare_loss = write_path.combine.is_under_way, self._cluster_seen, self._gaps.declare_loss
         self._lifecycle = Lifecycle(around, kafka, tiers, is_under_way, seen, declare_loss)
-        self._archiving = build_archiving(around, kafka, self._duties) if archives else None
+        self._archiving = build_archiving(around, kafka, self._duties)
         puts, gets = relaying.storage.puts, relaying.storage.gets
         self.alarms = Alarms(
             {
@@ -117,7 +116,9 @@ class StorageRun:
             await asyncio.to_thread(self.write_path.close)
 
     def register(self) -> None:
-        publish_registration(self._around.publisher, self._own, self._around.clocks.wall_ms())
+        identity, now_ms = self._around.identity, self._around.clocks.wall_ms()
+        registration = RemoteWalNodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id, now_ms)
+        self._around.publisher.publish(registration)
 
     def settings_read(self, table: SettingsTable) -> None:
         relaying = self._around.relaying
@@ -221,7 +222,7 @@ class StorageSystem:
         self._around = AgentResources(
             configuration, identity, relaying, clocks, metrics, self.publisher, self.publication
         )
-        spec = storage_spec(settings.storage, configuration.broker)
+        spec = settings.store_spec(configuration.broker)
         self.loading = StorageLoading(spec, self._around.storage_context, relaying.storage)
         self._usage = UsageReport(
             identity,

@@ -165,7 +165,6 @@ def report_sources(
     from agent.configuration import delete_grace_ms
     from agent.settings.setting_types import milliseconds
     from agent.settings_file import read_settings_file
-    from plugin.loading import ARCHIVE_IMPL_PREFIX, settings_under_prefix
     from retention_job.settings import LifeTimes, Sources, StoreListing, StoreSections
 
     if broker_config is None:
@@ -173,21 +172,10 @@ def report_sources(
     broker, settings = read_settings_file(broker_config)
     life_times = LifeTimes(delete_grace_ms(broker, settings), milliseconds(settings.lifecycle.uncommitted_ttl_s))
     sections = StoreSections(settings.storage.price_section, settings.archive.price_section, settings.price_network)
-    listing = inventory or StoreListing(
-        settings_under_prefix(broker.raw),
-        cluster_id,
-        settings.storage.manager_class_name,
-        settings.storage.manager_class_path,
-        settings.storage.buckets,
-    )
+    listing = inventory or StoreListing(settings.store_spec(broker), cluster_id)
     archive: StoreListing | tuple[InventoryFile, ...] | None = archive_inventory
-    if archive is None and settings.archive.enable:
-        archive = StoreListing(
-            settings_under_prefix(broker.raw, ARCHIVE_IMPL_PREFIX),
-            cluster_id,
-            settings.archive.storage_manager_class_name,
-            settings.storage.manager_class_path,
-        )
+    if archive is None and (spec := settings.archive_spec(broker)) is not None:
+        archive = StoreListing(spec, cluster_id)
     return Sources(kafka, state_path, listing, is_incremental, life_times, archive), sections
 
 

@@ -63,13 +63,11 @@ def give_care(
     incarnation may be missing then, and agents refuse an older one.
     """
     from plugin.wall_clock import wall_ms
-    from rlm.lifecycle.object_ownership import DecommissionError, StoreRegistrations, inheritance, publish_registration
+    from rlm.lifecycle.object_ownership import DecommissionError, inheritance
 
-    known = StoreRegistrations(topic.store, lambda: agents)
-    registration = inheritance(broker_id, heir_id, living, known)
-    publish_registration(topic, registration, wall_ms())
+    topic.publish(inheritance(broker_id, heir_id, living, topic.store, agents, wall_ms()))
     topic.published()
-    if not topic.read_to_end() or known.registration_of(broker_id) != registration:
+    if not topic.read_to_end() or topic.store.caretaker_of(broker_id) != heir_id:
         raise DecommissionError(
             f"what the metadata topic says does not make broker {heir_id} care for broker {broker_id}: run it again"
         )

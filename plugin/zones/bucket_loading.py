@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from plugin.errors import RemoteStorageError
-from plugin.loading import load_storage_manager, storage_manager_class
+from plugin.loading import StorageSpec, load_storage_manager, storage_manager_class
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from plugin.wrappers.guarded_storage import GuardedStorageManager
-from plugin.zones.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
+from plugin.zones.buckets import BucketPlan, BucketSpec, plan_buckets
 from plugin.zones.zoned_storage import Bucket, ZoneBuckets, ZonedWalStorageManager
 
 
@@ -20,8 +20,7 @@ def load_bucket(
 
     Raises like `load_storage_manager`.
     """
-    context = replace(context, is_written=is_written)
-    return load_storage_manager(spec.class_name, spec.class_path, bucket.settings, context, spec.impl_prefix)
+    return load_storage_manager(replace(spec, settings=bucket.settings), replace(context, is_written=is_written))
 
 
 def bucket_plan(spec: StorageSpec) -> BucketPlan:

@@ -9,29 +9,15 @@ before there was a list.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from plugin.errors import RemoteStorageConfigError
 from plugin.format.bucket_id import bucket_id
+from plugin.loading import StorageSpec
 
 BUCKETS_KEY: Final = "remote.wal.buckets"
 _ZONE: Final = "zone."
-
-
-@dataclass(frozen=True, slots=True)
-class StorageSpec:
-    """A storage manager's class, its settings, and the buckets by zone."""
-
-    class_name: str
-    class_path: str | None
-    settings: Mapping[str, str]
-    """Its own, without their prefix."""
-    impl_prefix: str
-    buckets: Mapping[str, str] = field(default_factory=dict)
-    """By zone; none where one bucket serves all."""
-    zone: str | None = None
-    """In which objects are written. None: where nothing is written."""
 
 
 @dataclass(frozen=True, slots=True)

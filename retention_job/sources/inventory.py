@@ -23,7 +23,6 @@ from plugin.format.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
 from plugin.store_loop import ask_each
 from plugin.zones.bucket_loading import load_storage
-from plugin.zones.buckets import StorageSpec
 from retention_job.errors import SourceError
 from retention_job.schemas import INVENTORY
 from retention_job.settings import InventoryFile, StoreListing
@@ -75,14 +74,13 @@ def _check(name: str, whose: str, stored: Generator[Stored, None, None]) -> None
 
 
 def _segments(listing: StoreListing, broker_id: int | None) -> Generator[Stored, None, None]:
-    spec = StorageSpec(listing.class_name, listing.class_path, listing.settings, "", listing.buckets)
-    with closing(load_storage(spec, StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True))) as manager:
+    with closing(load_storage(listing.spec, StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True))) as manager:
         yield from ask_each(manager.list_log_segments(broker_id))
 
 
 def _archived(listing: StoreListing) -> Generator[Stored, None, None]:
     context = StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True, is_written=False)
-    with closing(load_archive_storage(listing.class_name, listing.class_path, listing.settings, context)) as archive:
+    with closing(load_archive_storage(listing.spec, context)) as archive:
         yield from ask_each(archive.list())
 
 

@@ -16,28 +16,31 @@ read to its end afterwards, only for writers whose registration is known, and no
 objects would go. An object does not count as uncommitted then either.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.archive_records import ArchiveObjectDeleted, ArchiveRecord
+from metadata_topic.records.archive_records import ArchiveObjectDeleted
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.settings.wal_retention import ARCHIVE_DELETE_GRACE_MS
-from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.topic.topic import MetadataTopicSettings
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.store_loop import ask, ask_each
 from rlm.archive.archive_plan import PREPARED_TTL_MS
+from rlm.archive.archive_task import ArchiveSources
 from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError, skipped_because
+from rlm.lifecycle.release import ClusterView
 from rlm.write_path.metrics import ArchiveMetrics
 
 log = structlog.get_logger(__name__)
+
+
+_HEALING = HealingLimits(min_objects=10)
+"""Stricter than for combined segments, as archive objects are large and few (guessed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +53,18 @@ class CareLimits:
     """How old a commit's record becomes before it is published again; below half of the topic's retention."""
     orphan_age_ms: int = PREPARED_TTL_MS
     """How old an object without metadata must be, by the store's clock."""
+    healing: HealingLimits = _HEALING
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLogs:
-    """The logs' starts and the deleted topics, as known now. For a partition that is not listed, every object is
-    needed."""
+class CareDuties:
+    """The brokers whose archive objects this agent owns, and what it knows of the logs."""
 
-    log_starts: Mapping[TopicIdPartition, int]
-    deleted_topics: Container[TopicId]
-    """Ids of topics that Kafka says are gone, not topics that are only missing from an answer."""
+    incarnations: Mapping[int, int]
+    """By broker id, the incarnation registered for its objects, where this agent is the caretaker. Empty until the
+    metadata topic was read beyond that registration."""
+    view: ClusterView
+    """For a partition whose log's start it lacks, every object is needed, unless Kafka says that its topic is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,57 +93,63 @@ class ArchiveCare:
     interval."""
 
     def __init__(
-        self,
-        archive: ArchiveStore,
-        storage: ArchiveStorage,
-        publisher: MetadataPublisher[ArchiveRecord],
-        limits: CareLimits,
-        metrics: ArchiveMetrics,
-        knows_incarnation: Callable[[int, int], bool] = lambda _broker_id, _incarnation: True,
+        self, sources: ArchiveSources, storage: ArchiveStorage, limits: CareLimits, metrics: ArchiveMetrics
     ) -> None:
-        """`knows_incarnation` says whether the registration of a broker's incarnation was read."""
-        self._knows_incarnation = knows_incarnation
-        self._archive = archive
+        self._sources, self._archive, self._publisher = sources, sources.archive, sources.publisher
         self._storage = storage
-        self._publisher = publisher
         self._limits = limits
         self._metrics = metrics
 
-    def run_once(
-        self,
-        now_ms: int,
-        cared_for: Mapping[int, int],
-        logs: KnownLogs,
-        unsettled: Collection[ArchiveObjectId] = (),
-        metadata_is_whole: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Take the next step with each object of these brokers; `cared_for` maps a broker id to the registered
-        incarnation.
+    def run_once(self, now_ms: int, duties: CareDuties, unsettled: Collection[ArchiveObjectId] = ()) -> None:
+        """Take the next step with each object of the brokers in care.
 
-        `unsettled` is RLMArchiveTask's, taken before the call. `metadata_is_whole` blocks until the store knows
-        everything that was ever published; False if that fails. Call it only once the metadata topic was read beyond
-        that registration. A failure of the store or a full publisher ends the round; the next one continues.
+        `unsettled` is RLMArchiveTask's, taken before the call. Call it only once the metadata topic was read beyond the
+        brokers' registrations. A failure of the store or a full publisher ends the round; the next one continues.
         """
+        view = duties.view
         try:
-            for broker_id, incarnation in cared_for.items():
+            for broker_id, incarnation in duties.incarnations.items():
                 doomed = [named for named in self._archive.uncommitted(now_ms, broker_id) if named not in unsettled]
-                if doomed and metadata_is_whole():
+                if doomed and self._sources.metadata_is_whole():
                     still = set(self._archive.uncommitted(now_ms, broker_id))
                     self._mark(now_ms, [named for named in doomed if named in still], incarnation)
-                self._mark(
-                    now_ms, self._archive.find_unneeded(logs.log_starts, logs.deleted_topics, broker_id), incarnation
-                )
+                self._mark(now_ms, self._archive.find_unneeded(view.log_start, view.is_gone, broker_id), incarnation)
                 self._delete_marked(now_ms, broker_id, incarnation)
                 for record in self._archive.to_publish_again(now_ms - self._limits.publish_again_ms, broker_id):
                     self._publisher.publish(replace(record, incarnation=incarnation, event_timestamp_ms=now_ms))
         except (RemoteStorageError, PublicationBacklogFullError) as error:
             log.warning("archive_care_ends_early", error=str(error))
 
-    def find_orphans(self, now_ms: int, cared_for: Mapping[int, int], read_to_end: Callable[[], bool]) -> Orphans:
+    def search_orphans(self, now_ms: int, cared_for: Mapping[int, int]) -> bool:
+        """Find orphans and heal them. Returns False if the search failed and should be repeated soon."""
+        if not cared_for:
+            return False
+        try:
+            found = self.find_orphans(now_ms, cared_for)
+            doubt = found.doubt(self._sources.topic_doubt(), self._limits.healing)
+            if found.objects or found.metadata or found.of_unknown_writers:
+                log.warning("archive_disagrees", objects=len(found.objects), metadata=len(found.metadata))
+            if doubt or found.of_unknown_writers:
+                log.error(
+                    "archive_orphans_not_healed",
+                    objects=len(found.objects) + len(found.of_unknown_writers),
+                    metadata=len(found.metadata),
+                    reason=doubt or "their writers' registrations are not known either",
+                    hint="remote-wal metadata rebuild",
+                )
+            if not doubt:
+                self.heal(found, now_ms, cared_for)
+        except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
+            self._metrics.orphan_rounds_skipped.labels(skipped_because(error)).inc()
+            log.warning("archive_orphans_not_searched", error=str(error))
+            return False
+        return True
+
+    def find_orphans(self, now_ms: int, cared_for: Mapping[int, int]) -> Orphans:
         """Compare the listing with the metadata; change nothing. Raises RemoteStorageError, MetadataBehindError.
 
-        `now_ms` is taken before the call; later commits are ignored. `read_to_end` blocks until the store knows
-        everything that is in the metadata topic by then; False if that fails.
+        `now_ms` is taken before the call; later commits are ignored. `cared_for` maps a broker id to the registered
+        incarnation.
         """
         committed = [
             object_id
@@ -146,7 +157,7 @@ class ArchiveCare:
             if since_ms <= now_ms - self._limits.orphan_age_ms and object_id.writer_id.broker_id in cared_for
         ]
         stored = [item for item in ask_each(self._storage.list()) if item.object_id.writer_id.broker_id in cared_for]
-        if not read_to_end():
+        if not self._sources.read_to_end():
             raise MetadataBehindError("the metadata topic was not read to where it ended after the archive's listing")
         there = {item.object_id for item in stored}
         without = [
@@ -163,7 +174,7 @@ class ArchiveCare:
 
     def _writer_is_known(self, object_id: ArchiveObjectId) -> bool:
         writer = object_id.writer_id
-        return self._archive.state_of(object_id) is DELETED or self._knows_incarnation(
+        return self._archive.state_of(object_id) is DELETED or self._sources.wal.knows_incarnation(
             writer.broker_id, writer.incarnation
         )
 
@@ -188,43 +199,3 @@ class ArchiveCare:
             ask(self._storage.delete(object_id))
             self._metrics.deleted_objects.inc()
             self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETED, now_ms))
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveOrphanRounds:
-    """Searches the archive for orphans and heals them. Blocks."""
-
-    care: ArchiveCare
-    incarnations: Callable[[], Mapping[int, int]]
-    """Which brokers' objects this agent cares for, with their valid incarnations."""
-    read_to_end: Callable[[], bool]
-    topic_doubt: Callable[[], str]
-    limits: HealingLimits
-    metrics: ArchiveMetrics
-    wall_ms: Callable[[], int]
-
-    def run_once(self) -> bool:
-        """Find orphans and heal them. Returns False if the search failed and should be repeated soon."""
-        incarnations, now_ms = self.incarnations(), self.wall_ms()
-        if not incarnations:
-            return False
-        try:
-            found = self.care.find_orphans(now_ms, incarnations, self.read_to_end)
-            doubt = found.doubt(self.topic_doubt(), self.limits)
-            if found.objects or found.metadata or found.of_unknown_writers:
-                log.warning("archive_disagrees", objects=len(found.objects), metadata=len(found.metadata))
-            if doubt or found.of_unknown_writers:
-                log.error(
-                    "archive_orphans_not_healed",
-                    objects=len(found.objects) + len(found.of_unknown_writers),
-                    metadata=len(found.metadata),
-                    reason=doubt or "their writers' registrations are not known either",
-                    hint="remote-wal metadata rebuild",
-                )
-            if not doubt:
-                self.care.heal(found, now_ms, incarnations)
-        except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
-            self.metrics.orphan_rounds_skipped.labels(skipped_because(error)).inc()
-            log.warning("archive_orphans_not_searched", error=str(error))
-            return False
-        return True

@@ -9,7 +9,6 @@ registration was read, because unread records of an older one may stand before i
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
@@ -17,23 +16,12 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from rlm.archive.archive_care import KnownLogs
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from rlm.archive.archive_care import CareDuties
 from rlm.lifecycle.cluster_observer import Observation
-from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.release import ClusterView
 from rlm.lifecycle.tiered_storage import LogEpochs
 from rlm.write_path.assignment import Assignment
-
-
-@dataclass(frozen=True, slots=True)
-class CareDuties:
-    """The brokers whose archive objects this agent owns, and what it knows of the logs."""
-
-    incarnations: Mapping[int, int]
-    """By broker id, the incarnation registered for its objects, where this agent is the caretaker. Empty until the
-    metadata topic was read beyond that registration."""
-    logs: KnownLogs
 
 
 class ArchivedTopics:
@@ -42,14 +30,14 @@ class ArchivedTopics:
 
     def __init__(
         self,
-        own: NodeRegistration,
+        own: CombinedSegmentId,
         store: RemoteWalMetadataStore,
         archive: ArchiveStore,
         settings: SettingsReader,
         archives_here: bool,
         clock: Callable[[], float],
     ) -> None:
-        """`own` is this incarnation's registration; `archives_here` says whether this agent's own archive is on.
+        """`own` has this agent's broker and incarnation; `archives_here` says whether its own archive is on.
 
         `clock` also counts while the host sleeps, in seconds.
         """
@@ -95,19 +83,10 @@ class ArchivedTopics:
                 registration = self._store.registration_of(broker_id)
                 if registration is not None and registration.caretaker_broker_id == own.broker_id:
                     incarnations[broker_id] = registration.incarnation
-        view = self._observation.view
-        return CareDuties(incarnations, KnownLogs(view.log_start, _GoneTopics(view)))
+        return CareDuties(incarnations, self._observation.view)
 
     def _new_epochs(self) -> LogEpochs:
         return LogEpochs(self._led.get, self._clock)
-
-
-class _GoneTopics:
-    def __init__(self, view: ClusterView) -> None:
-        self._view = view
-
-    def __contains__(self, topic_id: object) -> bool:
-        return isinstance(topic_id, bytes) and self._view.is_gone(TopicId(topic_id))
 
 
 class ArchiveTier:

@@ -14,10 +14,9 @@ import structlog
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.archive.archive_care import ArchiveCare, ArchiveOrphanRounds, CareLimits
+from rlm.archive.archive_care import ArchiveCare, CareDuties, CareLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask, log_view
-from rlm.archive.archived_topics import CareDuties
-from rlm.lifecycle.orphans import ORPHANS_S, HealingLimits, pause_s
+from rlm.lifecycle.orphans import ORPHANS_S, pause_s
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.runtime import Runtime
@@ -27,8 +26,6 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _STORAGE_RETRY_S = 30.0
-_HEALING = HealingLimits(min_objects=10)
-"""Stricter than for combined segments, as archive objects are large and few (guessed)."""
 _CARE_THREADS = 2
 """One for care, one for the search for orphans."""
 
@@ -42,7 +39,6 @@ class ArchivingLimits:
     care_interval_s: float = 30.0
     """How often it looks for objects that may be deleted (guessed)."""
     orphans_interval_s: float = ORPHANS_S
-    healing: HealingLimits = _HEALING
 
 
 class Archiving:
@@ -95,11 +91,11 @@ class Archiving:
             self._sources, storage, self._first_writer_id, self._limits.task, self._metrics, self._runtime
         )
         self.assign(self._assignments)
-        care = self.care_of(storage)
+        care = ArchiveCare(self._sources, storage, self._limits.care, self._metrics)
         async with asyncio.TaskGroup() as group:
             group.create_task(task.run())
             group.create_task(self._take_care(care, task, sleep))
-            group.create_task(self._look_for_orphans(self.orphan_rounds(care), sleep))
+            group.create_task(self._look_for_orphans(care, sleep))
 
     def close(self) -> None:
         """Close the store."""
@@ -118,6 +114,7 @@ class Archiving:
             log.warning("archive_storage_not_there", error=str(error), consequence="nothing is archived")
             return None
         self.missing = None
+        log.info("archive_storage_ready")
         return storage
 
     async def _take_care(
@@ -129,32 +126,18 @@ class Archiving:
 
     def _care_once(self, care: ArchiveCare, task: RLMArchiveTask) -> None:
         unsettled = task.unsettled
-        duties, now_ms = self._duties(), self._runtime.clocks.wall_ms()
-        care.run_once(now_ms, duties.incarnations, duties.logs, unsettled, self._sources.metadata_is_whole)
+        care.run_once(self._runtime.clocks.wall_ms(), self._duties(), unsettled)
 
-    async def _look_for_orphans(self, rounds: ArchiveOrphanRounds, sleep: Callable[[float], Awaitable[None]]) -> None:
+    async def _look_for_orphans(self, care: ArchiveCare, sleep: Callable[[float], Awaitable[None]]) -> None:
         while True:
-            searched = await self._in_thread(rounds.run_once)
+            searched = await self._in_thread(self.search_orphans, care)
             await sleep(pause_s(searched, self._limits.orphans_interval_s))
+
+    def search_orphans(self, care: ArchiveCare) -> bool:
+        """Find orphans and heal them, for whose objects this agent cares for now. Blocks. Returns False if that
+        failed."""
+        incarnations = self._duties().incarnations
+        return care.search_orphans(self._runtime.clocks.wall_ms(), incarnations)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
-
-    def care_of(self, storage: ArchiveStorage) -> ArchiveCare:
-        """Return what deletes and checks the objects in this store."""
-        sources = self._sources
-        return ArchiveCare(
-            sources.archive, storage, sources.publisher, self._limits.care, self._metrics, sources.wal.knows_incarnation
-        )
-
-    def orphan_rounds(self, care: ArchiveCare) -> ArchiveOrphanRounds:
-        """Return the search for orphans among the archive's objects."""
-        return ArchiveOrphanRounds(
-            care,
-            lambda: self._duties().incarnations,
-            self._sources.read_to_end,
-            self._sources.topic_doubt,
-            self._limits.healing,
-            self._metrics,
-            self._runtime.clocks.wall_ms,
-        )

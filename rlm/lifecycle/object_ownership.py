@@ -13,45 +13,17 @@ judged by the same metadata.
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from dataclasses import asdict
+from typing import Final
 
 import structlog
 
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 
 log = structlog.get_logger(__name__)
-
-
-class NodeRegistration(NamedTuple):
-    """A registration: which incarnation of which agent owns a broker's objects."""
-
-    broker_id: int
-    incarnation: int
-    caretaker_broker_id: int
-
-
-class StoreRegistrations:
-    """The registrations in a metadata store, of all agents that have ever run."""
-
-    def __init__(self, store: RemoteWalMetadataStore, agents: Callable[[], Collection[int]]) -> None:
-        """`agents` returns the brokers whose agents have ever registered in the settings topic."""
-        self._store = store
-        self._agents = agents
-
-    def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
-        """Return the last registration that says who owns this broker's objects."""
-        known = self._store.registration_of(broker_id)
-        if known is None:
-            return None
-        return NodeRegistration(known.broker_id, known.incarnation, known.caretaker_broker_id)
-
-    def broker_ids(self) -> Collection[int]:
-        """Return every broker whose agent has ever run."""
-        return self._agents()
 
 
 TAKEOVER_MS: Final = 3_600_000
@@ -62,54 +34,50 @@ class ObjectOwnership:
     """Decides which registrations this agent publishes, and whose objects it owns. One thread at a time."""
 
     def __init__(
-        self, broker_id: int, incarnation: int, registrations: StoreRegistrations, takeover_ms: int = TAKEOVER_MS
+        self,
+        broker_id: int,
+        incarnation: int,
+        store: RemoteWalMetadataStore,
+        agents: Callable[[], Collection[int]],
+        takeover_ms: int = TAKEOVER_MS,
     ) -> None:
-        self._own = NodeRegistration(broker_id, incarnation, broker_id)
-        self._registrations = registrations
+        """`agents` returns the brokers whose agents have ever registered in the settings topic."""
+        self._broker_id, self._incarnation = broker_id, incarnation
+        self._store = store
+        self._agents = agents
         self._takeover_ms = takeover_ms
         self._missing_since_ms: dict[int, int] = {}
 
-    def registrations_due(self, living: Collection[int], now_ms: int) -> list[NodeRegistration]:
+    def registrations_due(self, living: Collection[int], now_ms: int) -> list[RemoteWalNodeRegistration]:
         """Return the registrations to publish now; `living` are the brokers in a complete response of the cluster."""
-        own_id = self._own.broker_id
+        own_id, known = self._broker_id, self._store.registration_of(self._broker_id)
         due = []
-        known = self._registrations.registration_of(own_id)
         # An older incarnation's is no reason: our own was published first, and is on its way.
-        if known is not None and known.incarnation == self._own.incarnation and known != self._own:
-            due.append(self._own)
-        able = [broker_id for broker_id in living if self._registrations.registration_of(broker_id) is not None]
-        known_brokers = set(self._registrations.broker_ids())
+        if known is not None and known.incarnation == self._incarnation and known.caretaker_broker_id != own_id:
+            due.append(RemoteWalNodeRegistration(own_id, self._incarnation, own_id, now_ms))
+        able = [broker_id for broker_id in living if self._store.registration_of(broker_id) is not None]
         for broker_id in [missing for missing in self._missing_since_ms if missing in living]:
             del self._missing_since_ms[broker_id]
-        for broker_id in sorted(known_brokers - set(living) - {own_id}):
+        for broker_id in sorted(set(self._agents()) - set(living) - {own_id}):
             since_ms = self._missing_since_ms.setdefault(broker_id, now_ms)
             if now_ms - since_ms < self._takeover_ms or min(able, default=None) != own_id:
                 continue
-            registration = self._registrations.registration_of(broker_id)
+            registration = self._store.registration_of(broker_id)
             if registration is not None and registration.caretaker_broker_id in able:
                 continue  # it has a living one: the agent that took over, or an heir that somebody named
-            wanted = NodeRegistration(broker_id, registration.incarnation if registration else 0, own_id)
-            if registration != wanted:
-                due.append(wanted)
+            incarnation = registration.incarnation if registration is not None else 0
+            due.append(RemoteWalNodeRegistration(broker_id, incarnation, own_id, now_ms))
         return due
 
     def brokers_in_care(self) -> frozenset[int]:
         """Return the brokers whose objects this agent may delete."""
-        own_id = self._own.broker_id
-        found = set()
-        for broker_id in self._registrations.broker_ids():
-            registration = self._registrations.registration_of(broker_id)
-            if registration is not None and registration.caretaker_broker_id == own_id:
-                found.add(broker_id)
-        own = self._registrations.registration_of(own_id)
-        if own is None:
-            found.add(own_id)
-        return frozenset(found)
+        own_id = self._broker_id
+        return frozenset(one for one in {*self._agents(), own_id} if self._store.caretaker_of(one) == own_id)
 
     def is_fenced(self) -> bool:
         """Whether a newer incarnation of this agent was registered, so that this one must not write any more."""
-        known = self._registrations.registration_of(self._own.broker_id)
-        return known is not None and known.incarnation > self._own.incarnation
+        known = self._store.registration_of(self._broker_id)
+        return known is not None and known.incarnation > self._incarnation
 
 
 class DecommissionError(Exception):
@@ -117,33 +85,31 @@ class DecommissionError(Exception):
 
 
 def inheritance(
-    broker_id: int, heir_id: int, living: Collection[int], registrations: StoreRegistrations
-) -> NodeRegistration:
+    broker_id: int,
+    heir_id: int,
+    living: Collection[int],
+    store: RemoteWalMetadataStore,
+    agents: Collection[int],
+    now_ms: int,
+) -> RemoteWalNodeRegistration:
     """Return the registration that gives a gone broker's objects to the heir. `living` are the cluster's brokers.
 
-    Raises DecommissionError if the broker lives, as its agent would take its objects back at once, or if the heir has
-    no agent.
+    `agents` are those of the settings topic. Raises DecommissionError if the broker lives, as its agent would take its
+    objects back at once, or if the heir has no agent.
     """
     if broker_id == heir_id:
         raise DecommissionError(f"broker {broker_id} cannot be its own heir")
     if broker_id in living:
         raise DecommissionError(f"broker {broker_id} is in the cluster: stop it, and its agent, first")
-    known = registrations.registration_of(broker_id)
-    if known is None and broker_id not in registrations.broker_ids():
+    known = store.registration_of(broker_id)
+    if known is None and broker_id not in agents:
         raise DecommissionError(f"no agent of broker {broker_id} is known, so there is nothing to inherit")
-    heir = registrations.registration_of(heir_id)
+    heir = store.registration_of(heir_id)
     if heir_id not in living or heir is None:
         raise DecommissionError(f"broker {heir_id} is not in the cluster, or has no agent: name another heir")
     if heir.caretaker_broker_id != heir_id:
         raise DecommissionError(f"broker {heir_id} is itself cared for by broker {heir.caretaker_broker_id}")
-    return NodeRegistration(broker_id, known.incarnation if known is not None else 0, heir_id)
-
-
-def publish_registration(
-    publisher: MetadataPublisher[RemoteWalNodeRegistration], registration: NodeRegistration, now_ms: int
-) -> None:
-    """Publish a registration. Raises PublicationBacklogFullError."""
-    publisher.publish(RemoteWalNodeRegistration(*registration, now_ms))
+    return RemoteWalNodeRegistration(broker_id, known.incarnation if known is not None else 0, heir_id, now_ms)
 
 
 class Caretaking:
@@ -180,7 +146,7 @@ class Caretaking:
         self.cluster_seen.set()
         for registration in self._care.registrations_due(living, now_ms):
             try:
-                publish_registration(self._publisher, registration, now_ms)
+                self._publisher.publish(registration)
             except PublicationBacklogFullError:
                 continue  # it stays due until it is seen
-            log.warning("node_registered", **registration._asdict())
+            log.warning("node_registered", **asdict(registration))

@@ -23,6 +23,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage, load_archive_storage
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.loading import StorageSpec
 from plugin.local_directory import LocalWalStorageManager
 from plugin.prices import Prices
 from plugin.remote_wal_storage_manager import StorageContext
@@ -33,10 +34,10 @@ from plugin.segment_metadata import (
 )
 from plugin.store_loop import ask
 from plugin.wall_clock import Clocks
-from rlm.archive.archive_care import KnownLogs
+from rlm.archive.archive_care import ArchiveCare, CareDuties, CareLimits
 from rlm.archive.archive_task import ArchiveSources
-from rlm.archive.archived_topics import CareDuties
 from rlm.archive.archiving import Archiving, ArchivingLimits
+from rlm.lifecycle.release import ClusterView
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.runtime import Runtime
@@ -71,7 +72,7 @@ def _settings(**changes: object) -> AgentSettings:
 
 def _load(tmp_path: Path) -> ArchiveStorage:
     where = {"directory": str(tmp_path / "archive")}
-    return load_archive_storage("plugin.local_directory.LocalWalStorageManager", None, where, CONTEXT)
+    return load_archive_storage(StorageSpec("plugin.local_directory.LocalWalStorageManager", None, where), CONTEXT)
 
 
 def _limits() -> ArchivingLimits:
@@ -104,7 +105,7 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
         CombinedSegmentId(1, 8, 0),
         ArchiveSources("cluster", storage, store, topic.archive, topic, lambda: True),
         _limits(),
-        lambda: CareDuties({1: 8}, KnownLogs({}, ())),
+        lambda: CareDuties({1: 8}, ClusterView()),
         ArchiveMetrics(CollectorRegistry()),
         Runtime(Clocks(time.monotonic, lambda: WALL_MS + 1)),
     )
@@ -137,11 +138,11 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         await asyncio.Event().wait()
 
     archiving = Archiving(
-        partial(load_archive_storage, name, None, {}, CONTEXT),
+        partial(load_archive_storage, StorageSpec(name, None, {}), CONTEXT),
         CombinedSegmentId(1, 8, 0),
         ArchiveSources("cluster", storage, store, topic.archive, topic, lambda: True),
         _limits(),
-        lambda: CareDuties({}, KnownLogs({}, ())),
+        lambda: CareDuties({}, ClusterView()),
         ArchiveMetrics(CollectorRegistry()),
         Runtime(Clocks(time.monotonic, lambda: WALL_MS)),
     )
@@ -174,24 +175,26 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
         ask(archive_storage.write(named, building.seal()))
     wal_storage, store, _ = _uploaded(tmp_path)
     topic = TopicInMemory()
-    duties = [CareDuties({}, KnownLogs({}, ()))]
+    duties = [CareDuties({}, ClusterView())]
     later_ms = time.time_ns() // 1_000_000 + 2 * 3_600_000
+    sources = ArchiveSources("cluster", wal_storage, store, topic.archive, topic, lambda: True, lambda: doubt)
+    metrics = ArchiveMetrics(CollectorRegistry())
     archiving = Archiving(
         partial(_load, tmp_path),
         CombinedSegmentId(1, 8, 0),
-        ArchiveSources("cluster", wal_storage, store, topic.archive, topic, lambda: True, lambda: doubt),
+        sources,
         _limits(),
         lambda: duties[0],
-        ArchiveMetrics(CollectorRegistry()),
+        metrics,
         Runtime(Clocks(time.monotonic, lambda: later_ms)),
     )
     if writer_is_known:
         store.apply(RemoteWalNodeRegistration(1, 7, 1, 0))
-    rounds = archiving.orphan_rounds(archiving.care_of(archive_storage))
-    assert not rounds.run_once()
+    care = ArchiveCare(sources, archive_storage, CareLimits(), metrics)
+    assert not archiving.search_orphans(care)
     assert topic.archive.objects(DELETING) == []
-    duties[0] = CareDuties({1: 8}, KnownLogs({}, ()))
-    assert rounds.run_once()
+    duties[0] = CareDuties({1: 8}, ClusterView())
+    assert archiving.search_orphans(care)
     assert len(topic.archive.objects(DELETING)) == (objects if healed else 0)
     archive_storage.close()
     wal_storage.close()

@@ -11,17 +11,16 @@ import pytest
 
 import agent.storage_loading as storage_loading
 from agent.settings.setting_types import AgentSettingsError
-from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from agent.storage_loading import StorageLoading
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from plugin.errors import RemoteStorageError
 from plugin.format.bucket_id import bucket_id
+from plugin.loading import StorageSpec
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.store_loop import ask
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.bucket_loading import load_storage
-from plugin.zones.buckets import StorageSpec
 from tests.agent.agent_rig import running_agent
 from tests.faulty_store import Fault, FaultyFront, FaultyServer
 from tests.plugin.storage_backends import segment
@@ -170,5 +169,5 @@ def test_the_spec_has_the_zone_of_the_broker_and_the_storage_managers_own_settin
     raw = {"node.id": "1", "log.dirs": "/d", "broker.rack": "az2", "remote.wal.buckets": "az1=a, az2=b",
            "rsm.wal.config.region": "r"}  # fmt: skip
     broker = parse_broker_properties(raw, FILE)
-    spec = storage_spec(agent_settings(broker, FILE).storage, broker)
+    spec = agent_settings(broker, FILE).store_spec(broker)
     assert (spec.buckets, spec.zone, spec.settings) == ({"az1": "a", "az2": "b"}, "az2", {"region": "r"})

@@ -12,7 +12,6 @@ from agent.configuration import Configuration
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.configuration_doc import configuration_document
 from agent.settings.setting_types import AgentSettingsError, parse_address, parse_peers
-from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from agent.wiring.kafka_following import wal_retention
 from agent.wiring.relaying import catch_up_read_limits
@@ -357,7 +356,7 @@ def test_secrets_come_by_kafkas_config_providers_and_unknown_ones_are_refused_in
     (tmp_path / "bytes").write_text(str(2**31))
     broker, found = parsed_raw(raw)
     assert found.process.memory_bytes == 2**31
-    assert storage_spec(found.storage, broker).settings == {"bucket": "of-a-secret"}
+    assert found.store_spec(broker).settings == {"bucket": "of-a-secret"}
     for key in ("remote.wal.agent.memory.bytes", f"{IMPL_PREFIX}bucket", "broker.rack"):
         with pytest.raises(BrokerPropertiesError, match=rf"{FILE}: {key}: .*no provider 'vault'"):
             parsed_raw({**raw, key: "${vault:a:b}"})

@@ -25,7 +25,7 @@ from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.store.snapshots.snapshot_keeper import NewestSnapshot, SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic import topic_session
-from plugin.loading import load_storage_manager
+from plugin.loading import StorageSpec, load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
 from tests.recovery.test_inventory import CLASS
 
@@ -102,7 +102,7 @@ def known_to_agents(*registrations: RemoteWalNodeRegistration) -> RemoteWalMetad
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[RemoteWalStorageManager]:
-    manager = load_storage_manager(CLASS, None, {"directory": str(tmp_path)}, StorageContext(CLUSTER, 1))
+    manager = load_storage_manager(StorageSpec(CLASS, None, {"directory": str(tmp_path)}), StorageContext(CLUSTER, 1))
     yield manager
     manager.close()
 

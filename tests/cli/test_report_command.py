@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from cli.costs.report_job import _kafka_source, report_sources, run_id_of
 from cli.main import OWN_ROOMS, build_app
 from kafka_cluster.errors import ClientPropertyError
+from plugin.loading import ARCHIVE_IMPL_PREFIX, StorageSpec
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, StoreListing, StoreSections
 
 
@@ -69,7 +70,9 @@ def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, 
     sources, sections = report_sources(KafkaSource("b:1"), "cluster", broker_config, "state", False)
     assert sections == StoreSections("s3_express", "s3_standard")
     assert sources.life_times == LifeTimes(90_000, 5000)
-    listing = StoreListing({"bucket": "cold"}, "cluster", "plugin.s3.S3WalStorageManager")
+    listing = StoreListing(
+        StorageSpec("plugin.s3.S3WalStorageManager", None, {"bucket": "cold"}, ARCHIVE_IMPL_PREFIX), "cluster"
+    )
     assert sources.archive == (listing if archives else None)
     cold = (InventoryFile("s3a://cold-inventory", "cluster"),)
     told = report_sources(KafkaSource("b:1"), "cluster", broker_config, "state", False, archive_inventory=cold)

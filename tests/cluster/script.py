@@ -18,7 +18,7 @@ from local_cluster.workload.ledger import LedgerReport, LedgerWorkload, Producer
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.errors import RemoteResourceNotFoundError
-from plugin.loading import load_storage_manager
+from plugin.loading import StorageSpec, load_storage_manager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.store_loop import ask, ask_each
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
@@ -289,10 +289,9 @@ class Script:
 
 def expect_whole_objects(cluster: LocalCluster) -> int:
     """Every object that can be seen is whole and describes itself; how many there are."""
+    where = {"directory": str(cluster.layout.object_store_directory)}
     storage = load_storage_manager(
-        "plugin.local_directory.LocalWalStorageManager",
-        None,
-        {"directory": str(cluster.layout.object_store_directory)},
+        StorageSpec("plugin.local_directory.LocalWalStorageManager", None, where),
         StorageContext(cluster.layout.cluster_id, 0, is_written=False),
     )
     whole = 0

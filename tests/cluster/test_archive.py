@@ -23,7 +23,7 @@ from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import ArchiveStorage, load_archive_storage
-from plugin.loading import ARCHIVE_IMPL_PREFIX
+from plugin.loading import ARCHIVE_IMPL_PREFIX, StorageSpec
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.store_loop import ask, ask_each
 from tests.cluster.agent_views import FAULTS, AgentCounters, Sample, read_metrics
@@ -199,4 +199,4 @@ def _expect_the_logs_bytes(life: Script, storage: ArchiveStorage) -> None:
 
 def _archive_storage(life: Script, settings: dict[str, str]) -> ArchiveStorage:
     context = StorageContext(life.cluster.layout.cluster_id, 1)
-    return load_archive_storage(ARCHIVE_CLASS, None, settings, context, ARCHIVE_IMPL_PREFIX)
+    return load_archive_storage(StorageSpec(ARCHIVE_CLASS, None, settings, ARCHIVE_IMPL_PREFIX), context)

@@ -17,6 +17,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.format.object_keys import ObjectKeyFactory
+from plugin.loading import DEFAULT_CLASS_NAME, StorageSpec
 from plugin.segment_metadata import CombinedSegmentId
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.settings import KafkaSource, LifeTimes, Sources, StoreListing
@@ -46,7 +47,8 @@ def script(tmp_path_factory: pytest.TempPathFactory, topic: str) -> Iterator[Scr
 
 
 def sources(cluster: LocalCluster, state: Path) -> Sources:
-    store = StoreListing({"directory": str(cluster.layout.object_store_directory)}, cluster.layout.cluster_id)
+    where = {"directory": str(cluster.layout.object_store_directory)}
+    store = StoreListing(StorageSpec(DEFAULT_CLASS_NAME, None, where), cluster.layout.cluster_id)
     return Sources(KafkaSource(cluster.bootstrap_servers), str(state), store, life_times=LIFE_TIMES)
 
 

@@ -78,11 +78,11 @@ def test_what_no_log_needs_is_named() -> None:
         object_id(5, 0, 9, ORDERS._replace(partition=9)),
     )  # fmt: skip
     store = store_of(committed(below), committed(reaching, (0, 11), (1, 19)), committed(other), committed(unknown))
-    assert store.find_unneeded({ORDERS: 9}, ()) == []
-    assert store.find_unneeded({ORDERS: 10}, ()) == [below]
-    assert store.find_unneeded({ORDERS: 10}, (), broker_id=2) == []
-    assert store.find_unneeded({}, {PAYMENTS.topic_id}) == [other]
-    assert store.find_unneeded({ORDERS: 20}, ()) == [below, reaching]
+    assert store.find_unneeded({ORDERS: 9}, ().__contains__) == []
+    assert store.find_unneeded({ORDERS: 10}, ().__contains__) == [below]
+    assert store.find_unneeded({ORDERS: 10}, ().__contains__, broker_id=2) == []
+    assert store.find_unneeded({}, {PAYMENTS.topic_id}.__contains__) == [other]
+    assert store.find_unneeded({ORDERS: 20}, ().__contains__) == [below, reaching]
 
 
 def test_a_fenced_agents_records_count_for_nothing() -> None:
@@ -132,7 +132,7 @@ def picture(store: ArchiveStore, ids: list[ArchiveObjectId]) -> tuple[object, ..
         [store.runs_covering(p, offset, CHAIN) for p in partitions for offset in range(50)],
         [store.archived_range(p, CHAIN, offset) for p in partitions for offset in range(50)],
         store.uncommitted(T0 + 1500),
-        store.find_unneeded({ORDERS: 20}, {PAYMENTS.topic_id}),
+        store.find_unneeded({ORDERS: 20}, {PAYMENTS.topic_id}.__contains__),
         store.count_by_state(),
     )
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from kafka_log.broker_files.server_properties import load_broker_properties
 from local_cluster.layout import free_port_block, port_is_free
 from local_cluster.object_store.native import GoProgramMissingError, native_server
 from local_cluster.processes import ManagedProcess, ProcessSpec
-from plugin.loading import load_storage_manager, settings_under_prefix
+from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.store_loop import ask
 from replication.wire.peer_connection import Address
@@ -83,10 +84,9 @@ def _stores(endpoint: str) -> Iterator[RemoteWalStorageManager]:
     """The store of each broker's file, at another address."""
     for file in sorted(CONTAINER.glob("*.properties")):
         broker = load_broker_properties(file)
-        storage = agent_settings(broker, file).storage
-        told = settings_under_prefix(broker.raw) | {"endpoint.url": endpoint}
+        spec = agent_settings(broker, file).store_spec(broker)
         context = StorageContext("compose", broker.node_id)
-        yield load_storage_manager(storage.manager_class_name, storage.manager_class_path, told, context)
+        yield load_storage_manager(replace(spec, settings={**spec.settings, "endpoint.url": endpoint}), context)
 
 
 def test_agents_are_told_the_address_the_bucket_and_the_credentials_of_the_store() -> None:

@@ -18,6 +18,7 @@ from plugin.errors import (
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.combined_segment import SealedCombinedSegment
+from plugin.loading import StorageSpec
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
 from plugin.store_loop import ask, ask_each
@@ -112,13 +113,13 @@ def test_an_object_of_another_cluster_is_corrupt(backend: Backend) -> None:
 def test_an_archive_is_loaded_by_its_class_name(tmp_path: Path) -> None:
     context = StorageContext("cluster", 1)
     archive = load_archive_storage(
-        "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path)}, context
+        StorageSpec("plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path)}), context
     )
     ask(archive.write(*archive_object("cluster")))
     assert [stored.object_id.first_offset for stored in ask_each(archive.list())] == [10]
     archive.close()
     with pytest.raises(RemoteStorageConfigError, match="archive needs keys"):
-        load_archive_storage("plugin.wrappers.guarded_storage.GuardedStorageManager", None, {}, context)
+        load_archive_storage(StorageSpec("plugin.wrappers.guarded_storage.GuardedStorageManager", None, {}), context)
 
 
 def test_whatever_a_backend_raises_fails_the_one_call(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from plugin.loading import (
     CLASS_NAME_KEY,
     CLASS_PATH_KEY,
     DEFAULT_CLASS_NAME,
+    StorageSpec,
     load_storage_manager,
     settings_under_prefix,
 )
@@ -45,13 +46,15 @@ def class_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_default_is_a_local_directory(tmp_path: Path) -> None:
-    manager = load_storage_manager(DEFAULT_CLASS_NAME, None, {"directory": str(tmp_path / "objects")}, CONTEXT)
+    manager = load_storage_manager(
+        StorageSpec(DEFAULT_CLASS_NAME, None, {"directory": str(tmp_path / "objects")}), CONTEXT
+    )
     assert isinstance(manager, LocalWalStorageManager)
 
 
 def test_a_foreign_class_is_found_on_its_class_path(class_path: str, tmp_path: Path) -> None:
     manager = load_storage_manager(
-        "foreign_storage.OursToo", class_path, {"directory": str(tmp_path / "objects")}, CONTEXT
+        StorageSpec("foreign_storage.OursToo", class_path, {"directory": str(tmp_path / "objects")}), CONTEXT
     )
     assert type(manager).__name__ == "OursToo"
 
@@ -72,21 +75,21 @@ def test_a_foreign_class_is_found_on_its_class_path(class_path: str, tmp_path: P
 )
 def test_what_is_no_storage_manager_is_refused_with_the_kafka_key(class_path: str, class_name: str) -> None:
     with pytest.raises(RemoteStorageConfigError) as caught:
-        load_storage_manager(class_name, class_path, {}, CONTEXT)
+        load_storage_manager(StorageSpec(class_name, class_path, {}), CONTEXT)
     assert caught.value.key == CLASS_NAME_KEY
 
 
 @pytest.mark.parametrize("path", ["relative/dir", "/no/such/directory"])
 def test_a_class_path_that_is_no_directory_is_refused(path: str) -> None:
     with pytest.raises(RemoteStorageConfigError) as caught:
-        load_storage_manager(DEFAULT_CLASS_NAME, path, {}, CONTEXT)
+        load_storage_manager(StorageSpec(DEFAULT_CLASS_NAME, path, {}), CONTEXT)
     assert caught.value.key == CLASS_PATH_KEY
 
 
 def test_a_class_path_cannot_replace_our_modules(tmp_path: Path, class_path: str) -> None:
     import sys
 
-    load_storage_manager(DEFAULT_CLASS_NAME, class_path, {"directory": str(tmp_path / "o")}, CONTEXT)
+    load_storage_manager(StorageSpec(DEFAULT_CLASS_NAME, class_path, {"directory": str(tmp_path / "o")}), CONTEXT)
     assert sys.path[-1] == class_path
 
 
@@ -100,7 +103,7 @@ def test_a_class_path_cannot_replace_our_modules(tmp_path: Path, class_path: str
 )
 def test_a_wrong_setting_is_named_with_its_full_key(settings: dict[str, str], key: str) -> None:
     with pytest.raises(RemoteStorageConfigError) as caught:
-        load_storage_manager(DEFAULT_CLASS_NAME, None, settings, CONTEXT, "my.prefix.")
+        load_storage_manager(StorageSpec(DEFAULT_CLASS_NAME, None, settings, "my.prefix."), CONTEXT)
     assert caught.value.key == "my.prefix." + key
 
 

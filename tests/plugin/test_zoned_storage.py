@@ -16,7 +16,7 @@ from plugin.errors import (
     UnknownBucketError,
 )
 from plugin.format.bucket_id import bucket_id
-from plugin.loading import storage_manager_class
+from plugin.loading import StorageSpec, storage_manager_class
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -25,7 +25,7 @@ from plugin.segment_metadata import (
 )
 from plugin.store_loop import ask, ask_each
 from plugin.zones.bucket_loading import load_storage, zoned_storage
-from plugin.zones.buckets import StorageSpec, check_own_zone, parse_buckets, plan_buckets
+from plugin.zones.buckets import check_own_zone, parse_buckets, plan_buckets
 from tests.faulty_store import FaultyServer
 from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
 from tests.plugin.storage_backends import VirtualTime, segment, thorough

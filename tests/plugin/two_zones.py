@@ -3,11 +3,12 @@
 from collections.abc import Collection
 from pathlib import Path
 
+from plugin.loading import StorageSpec
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from plugin.zones.bucket_loading import load_bucket, zoned_storage
-from plugin.zones.buckets import StorageSpec, plan_buckets
+from plugin.zones.buckets import plan_buckets
 from plugin.zones.zoned_storage import ZonedWalStorageManager
 
 ZONES = ("az1", "az2")

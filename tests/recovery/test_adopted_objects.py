@@ -13,7 +13,7 @@ from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.adopted_records import AdoptedBatch, AdoptedRecords, BatchSource
 from plugin.blob_storage import StoredBlob
-from plugin.loading import load_storage_manager
+from plugin.loading import StorageSpec, load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import (
@@ -37,7 +37,7 @@ def storage(tmp_path: Path) -> Iterator[RemoteWalStorageManager]:
     context = StorageContext("cluster-1", 1)
     made = AdoptingStorage(
         load_storage_manager(
-            "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path)}, context
+            StorageSpec("plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path)}), context
         )
     )
     yield made

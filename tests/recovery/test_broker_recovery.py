@@ -22,6 +22,7 @@ from plugin.archive_storage import ArchiveStorage, load_archive_storage
 from plugin.durable_files import write_durably
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.loading import StorageSpec
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
 from plugin.store_loop import ask
@@ -373,7 +374,7 @@ def test_a_log_is_put_together_from_the_archive_and_from_combined_segments(tmp_p
 def _archive(directory: Path) -> ArchiveStorage:
     context = StorageContext("cluster-1", 1)
     return load_archive_storage(
-        "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(directory)}, context
+        StorageSpec("plugin.local_directory.LocalWalStorageManager", None, {"directory": str(directory)}), context
     )
 
 

@@ -22,7 +22,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.entry_column_batches import LogFilter
-from plugin.loading import load_storage_manager
+from plugin.loading import StorageSpec, load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -43,7 +43,9 @@ Published = RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpd
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[RemoteWalStorageManager]:
-    manager = load_storage_manager(CLASS, None, {"directory": str(tmp_path)}, StorageContext("cluster-1", 1))
+    manager = load_storage_manager(
+        StorageSpec(CLASS, None, {"directory": str(tmp_path)}), StorageContext("cluster-1", 1)
+    )
     yield manager
     manager.close()
 
@@ -381,7 +383,7 @@ def test_damaged_and_foreign_objects_are_told_and_passed_over(storage: RemoteWal
 
 def test_another_clusters_objects_are_not_seen(storage: RemoteWalStorageManager, tmp_path: Path) -> None:
     Leader(storage, 1).upload(records(ORDERS, 0, 0, 4))
-    other = load_storage_manager(CLASS, None, {"directory": str(tmp_path)}, StorageContext("cluster-2", 1))
+    other = load_storage_manager(StorageSpec(CLASS, None, {"directory": str(tmp_path)}), StorageContext("cluster-2", 1))
 
     assert not from_objects(other, None).runs
     other.close()

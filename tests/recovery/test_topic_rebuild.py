@@ -24,7 +24,7 @@ from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS, RememberedTo
 from metadata_topic.topic.topic_session import TopicSession
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
-from plugin.loading import load_storage_manager
+from plugin.loading import StorageSpec, load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from plugin.store_loop import ask, ask_each
@@ -85,7 +85,7 @@ class TopicInMemory(TopicSession):
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[RemoteWalStorageManager]:
-    manager = load_storage_manager(CLASS, None, {"directory": str(tmp_path)}, StorageContext(CLUSTER, 1))
+    manager = load_storage_manager(StorageSpec(CLASS, None, {"directory": str(tmp_path)}), StorageContext(CLUSTER, 1))
     yield manager
     manager.close()
 

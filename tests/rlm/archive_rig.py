@@ -33,9 +33,10 @@ from plugin.segment_metadata import (
 )
 from plugin.store_loop import ask
 from plugin.wall_clock import Clocks
-from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
+from rlm.archive.archive_care import ArchiveCare, CareDuties, CareLimits
 from rlm.archive.archive_plan import ArchiveLimits, LogView
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask
+from rlm.lifecycle.release import ClusterView
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.runtime import Runtime
 from tests.kafka_log.batches import batch
@@ -146,8 +147,18 @@ class Agent:
         self.slept: list[float] = []
         metrics = ArchiveMetrics(CollectorRegistry())
         self.metrics = metrics
+        self.topic_is_read, self.topic_doubt = True, ""
+        sources = ArchiveSources(
+            "cluster",
+            outside.wal_storage,
+            outside.wal,
+            self.archive,
+            self,
+            lambda: self.topic_is_read,
+            lambda: self.topic_doubt,
+        )
         self.task = RLMArchiveTask(
-            ArchiveSources("cluster", outside.wal_storage, outside.wal, self.archive, self, lambda: True),
+            sources,
             outside.archive_storage,
             CombinedSegmentId(1, incarnation, 0),
             ArchiveTaskLimits(
@@ -164,9 +175,8 @@ class Agent:
             self._sleep,
         )
         assert not limits
-        self.care = ArchiveCare(
-            self.archive, outside.archive_storage, self, CareLimits(GRACE_MS, 3_600_000, TTL_MS), metrics
-        )
+        times = CareLimits(GRACE_MS, 3_600_000, TTL_MS)
+        self.care = ArchiveCare(sources, outside.archive_storage, times, metrics)
         self.task.assign([(ORDERS, lambda: LogView(outside.start_offset, outside.epochs))])
 
     async def _sleep(self, seconds: float) -> None:
@@ -198,11 +208,10 @@ class Agent:
                 return made
         raise AssertionError("it never comes to rest")
 
-    def take_care(self, logs: KnownLogs | None = None, rounds: int = 3) -> None:
+    def take_care(self, rounds: int = 3) -> None:
+        duties = CareDuties({1: self.incarnation}, ClusterView())
         for _ in range(rounds):
-            self.care.run_once(
-                self.outside.wall_ms(), {1: self.incarnation}, logs or KnownLogs({}, ()), self.task.unsettled
-            )
+            self.care.run_once(self.outside.wall_ms(), duties, self.task.unsettled)
             self.read_topic()
             self.outside.now_s += (TTL_MS + GRACE_MS) / 1000
 

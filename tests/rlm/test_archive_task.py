@@ -1,6 +1,5 @@
 """Archiving: what is archived is the log, byte for byte, whatever overlaps, dies or fails."""
 
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -11,9 +10,11 @@ from kafka_log.batch_digests import records_digest
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.record_batch import scan_batches
 from metadata_topic.records.archive_records import ArchiveRecord
+from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
-from rlm.archive.archive_care import KnownLogs
+from rlm.archive.archive_care import CareDuties
 from rlm.lifecycle.orphans import MetadataBehindError
+from rlm.lifecycle.release import ClusterView
 from tests.kafka_log.batches import batch
 from tests.kafka_log.forgery import forged
 from tests.metric_values import metric_value
@@ -246,10 +247,11 @@ async def test_an_object_is_taken_for_one_given_up_only_while_the_metadata_is_wh
     outside.topic.pop()  # the commit is lost with the topic's end
     agent.read_topic()
     outside.now_s += 10 * TTL_MS / 1000
-    for whole in ([], [True]):
-        agent.care.run_once(outside.wall_ms(), {1: agent.incarnation}, KnownLogs({}, ()), (), partial(bool, whole))
+    for is_read, doubt in ((False, ""), (True, "it began anew"), (True, "")):
+        agent.topic_is_read, agent.topic_doubt = is_read, doubt
+        agent.care.run_once(outside.wall_ms(), CareDuties({1: agent.incarnation}, ClusterView()))
         agent.read_topic()
-        assert len(agent.archive.objects(DELETING)) == len(whole)
+        assert len(agent.archive.objects(DELETING)) == (is_read and not doubt)
     agent.task.close()
 
 
@@ -262,13 +264,16 @@ async def test_orphans_of_both_kinds_are_found_and_healed() -> None:
     unknown = lost._replace(writer_id=lost.writer_id._replace(sequence=77))
     outside.archive_storage.objects = {unknown: b"x"}
     outside.archive_storage.now_ms = outside.wall_ms()
-    assert agent.care.find_orphans(outside.wall_ms(), {1: 5}, lambda: True).objects == ()  # too young
+    outside.wal.apply(RemoteWalNodeRegistration(1, 5, 1, 0))
+    assert agent.care.find_orphans(outside.wall_ms(), {1: 5}).objects == ()  # too young
     outside.now_s += TTL_MS / 1000
-    orphans = agent.care.find_orphans(outside.wall_ms(), {1: 5}, lambda: True)
+    orphans = agent.care.find_orphans(outside.wall_ms(), {1: 5})
     assert (orphans.objects, orphans.metadata) == ((unknown,), (lost,))
+    agent.topic_is_read = False
     with pytest.raises(MetadataBehindError):
-        agent.care.find_orphans(outside.wall_ms(), {1: 5}, lambda: False)
-    assert agent.care.find_orphans(outside.wall_ms(), {2: 5}, lambda: True) == type(orphans)((), ())
+        agent.care.find_orphans(outside.wall_ms(), {1: 5})
+    agent.topic_is_read = True
+    assert agent.care.find_orphans(outside.wall_ms(), {2: 5}) == type(orphans)((), ())
     agent.care.heal(orphans, outside.wall_ms(), {1: 5})
     agent.read_topic()
     agent.take_care()

@@ -18,7 +18,6 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.lifecycle.cluster_observer import Observation
-from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
 from rlm.write_path.assignment import Assignment
 
@@ -37,7 +36,7 @@ class Cluster:
         self.store, self.archive = RemoteWalMetadataStore(), ArchiveStore()
         self.settings = SimpleNamespace(table=SettingsTable({"orders": TopicSettings(enable=True, archive=True)}))
         self.knowledge = ArchivedTopics(
-            NodeRegistration(1, 7, 1),
+            CombinedSegmentId(1, 7, 0),
             self.store,
             self.archive,
             cast(SettingsReader, self.settings),
@@ -120,8 +119,8 @@ def test_only_the_logs_start_releases_objects_though_the_leader_came_back_with_a
         cluster.commit(first, last)
 
     def unneeded() -> list[int]:
-        logs = cluster.knowledge.duties(()).logs
-        return [found.first_offset for found in cluster.archive.find_unneeded(logs.log_starts, logs.deleted_topics)]
+        view = cluster.knowledge.duties(()).view
+        return [found.first_offset for found in cluster.archive.find_unneeded(view.log_start, view.is_gone)]
 
     assert unneeded() == []
     cluster.knowledge.cluster_seen(SEEN)
@@ -134,7 +133,7 @@ def test_objects_of_a_topic_that_is_gone_are_not_needed() -> None:
     cluster = Cluster()
     cluster.commit(0, 3)
     gone = ClusterView(gone_before=frozenset({ORDERS.topic_id}))
-    assert ORDERS.topic_id not in cluster.knowledge.duties(()).logs.deleted_topics
+    assert not cluster.knowledge.duties(()).view.is_gone(ORDERS.topic_id)
     cluster.knowledge.cluster_seen(Observation(gone, frozenset({1})))
-    logs = cluster.knowledge.duties(()).logs
-    assert len(cluster.archive.find_unneeded(logs.log_starts, logs.deleted_topics)) == 1
+    view = cluster.knowledge.duties(()).view
+    assert len(cluster.archive.find_unneeded(view.log_start, view.is_gone)) == 1

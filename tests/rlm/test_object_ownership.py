@@ -1,43 +1,54 @@
 """Whose objects an agent cares for, and who takes over from a broker that is gone."""
 
-from rlm.lifecycle.object_ownership import NodeRegistration, ObjectOwnership, StoreRegistrations
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.store.store import RemoteWalMetadataStore
+from rlm.lifecycle.object_ownership import ObjectOwnership
 
 HOUR_MS = 3_600_000
 
 
-class Known(StoreRegistrations):
-    def __init__(self, *registrations: NodeRegistration) -> None:
+class Known(RemoteWalMetadataStore):
+    def __init__(self, *registrations: RemoteWalNodeRegistration) -> None:
+        super().__init__()
         self.by_broker = {registration.broker_id: registration for registration in registrations}
         self.others: set[int] = set()
 
-    def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
+    def registration_of(self, broker_id: int) -> RemoteWalNodeRegistration | None:
         return self.by_broker.get(broker_id)
 
-    def broker_ids(self) -> set[int]:
+    def agents(self) -> set[int]:
         return set(self.by_broker) | self.others
 
-    def take(self, registrations: list[NodeRegistration]) -> None:
+    def take(self, registrations: list[RemoteWalNodeRegistration]) -> None:
         self.by_broker |= {registration.broker_id: registration for registration in registrations}
 
 
+def registered(broker_id: int, incarnation: int, caretaker: int, at_ms: int = 0) -> RemoteWalNodeRegistration:
+    return RemoteWalNodeRegistration(broker_id, incarnation, caretaker, at_ms)
+
+
 def three_brokers() -> Known:
-    return Known(*(NodeRegistration(broker_id, 100 + broker_id, broker_id) for broker_id in (1, 2, 3)))
+    return Known(*(registered(broker_id, 100 + broker_id, broker_id) for broker_id in (1, 2, 3)))
+
+
+def care_of(broker_id: int, incarnation: int, known: Known) -> ObjectOwnership:
+    return ObjectOwnership(broker_id, incarnation, known, known.agents, HOUR_MS)
 
 
 def test_every_agent_cares_for_its_own_brokers_objects_registered_or_not_yet() -> None:
-    assert ObjectOwnership(2, 102, Known(), HOUR_MS).brokers_in_care() == {2}
-    assert ObjectOwnership(2, 102, three_brokers(), HOUR_MS).brokers_in_care() == {2}
+    assert care_of(2, 102, Known()).brokers_in_care() == {2}
+    assert care_of(2, 102, three_brokers()).brokers_in_care() == {2}
 
 
 def test_the_lowest_living_broker_takes_over_after_the_time_and_only_once() -> None:
     known = three_brokers()
-    lowest, other = ObjectOwnership(1, 101, known, HOUR_MS), ObjectOwnership(2, 102, known, HOUR_MS)
+    lowest, other = care_of(1, 101, known), care_of(2, 102, known)
     for care in (lowest, other):
         assert care.registrations_due({1, 2}, 0) == []
         assert care.registrations_due({1, 2}, HOUR_MS - 1) == []
     assert other.registrations_due({1, 2}, HOUR_MS) == []
     due = lowest.registrations_due({1, 2}, HOUR_MS)
-    assert due == [NodeRegistration(3, 103, 1)]
+    assert due == [registered(3, 103, 1, HOUR_MS)]
     known.take(due)
     assert lowest.registrations_due({1, 2}, 2 * HOUR_MS) == []
     assert lowest.brokers_in_care() == {1, 3}
@@ -46,14 +57,14 @@ def test_the_lowest_living_broker_takes_over_after_the_time_and_only_once() -> N
 
 def test_a_broker_without_a_registered_agent_is_not_the_caretaker() -> None:
     known = three_brokers()
-    second = ObjectOwnership(2, 102, known, HOUR_MS)
+    second = care_of(2, 102, known)
     del known.by_broker[1]
     second.registrations_due({1, 2}, 0)
-    assert second.registrations_due({1, 2}, HOUR_MS) == [NodeRegistration(3, 103, 2)]
+    assert second.registrations_due({1, 2}, HOUR_MS) == [registered(3, 103, 2, HOUR_MS)]
 
 
 def test_a_broker_that_came_back_for_a_moment_is_given_the_whole_time_again() -> None:
-    care = ObjectOwnership(1, 101, three_brokers(), HOUR_MS)
+    care = care_of(1, 101, three_brokers())
     care.registrations_due({1, 2}, 0)
     care.registrations_due({1, 2, 3}, HOUR_MS - 1)
     assert care.registrations_due({1, 2}, HOUR_MS) == []
@@ -61,23 +72,23 @@ def test_a_broker_that_came_back_for_a_moment_is_given_the_whole_time_again() ->
 
 def test_a_caretaker_that_is_gone_itself_is_succeeded() -> None:
     known = three_brokers()
-    known.take([NodeRegistration(3, 103, 1)])
-    second = ObjectOwnership(2, 102, known, HOUR_MS)
+    known.take([registered(3, 103, 1)])
+    second = care_of(2, 102, known)
     second.registrations_due({2}, 0)
-    assert second.registrations_due({2}, HOUR_MS) == [NodeRegistration(1, 101, 2), NodeRegistration(3, 103, 2)]
+    assert second.registrations_due({2}, HOUR_MS) == [registered(1, 101, 2, HOUR_MS), registered(3, 103, 2, HOUR_MS)]
 
 
 def test_an_agent_that_ran_on_while_its_broker_was_away_takes_its_care_back() -> None:
     known = three_brokers()
-    third = ObjectOwnership(3, 103, known, HOUR_MS)
-    known.take([NodeRegistration(3, 103, 1)])
+    third = care_of(3, 103, known)
+    known.take([registered(3, 103, 1)])
     assert third.brokers_in_care() == frozenset()
     due = third.registrations_due({1, 2, 3}, 0)
-    assert due == [NodeRegistration(3, 103, 3)]
+    assert due == [registered(3, 103, 3)]
 
 
 def test_a_fenced_incarnation_knows_it_and_does_not_register_again() -> None:
     known = three_brokers()
-    old = ObjectOwnership(3, 90, known, HOUR_MS)
+    old = care_of(3, 90, known)
     assert old.is_fenced()
     assert old.registrations_due({1, 2, 3}, 0) == []

@@ -19,7 +19,7 @@ from rlm.lifecycle.expiration import (
     Responsibility,
     RLMWalExpirationTask,
 )
-from rlm.lifecycle.object_ownership import ObjectOwnership, StoreRegistrations, publish_registration
+from rlm.lifecycle.object_ownership import ObjectOwnership
 from rlm.lifecycle.orphans import Kind, MetadataBehindError, OrphanTask
 from rlm.lifecycle.release import NEVER, ClusterView, LongTermTier, TopicWatch
 from rlm.write_path.metrics import LifecycleMetrics
@@ -74,8 +74,9 @@ class LifeOfObjects:
         self._world, self._agent, self._loop = world, agent, world.loop
         clocks = Clocks(self._loop.time, agent.wall_ms)
         self._wall_ms = agent.wall_ms
-        registrations = StoreRegistrations(agent.store, lambda: frozenset(brokers))
-        self.care = ObjectOwnership(agent.broker_id, agent.incarnation, registrations, TAKEOVER_MS)
+        self.care = ObjectOwnership(
+            agent.broker_id, agent.incarnation, agent.store, lambda: frozenset(brokers), TAKEOVER_MS
+        )
         limits = ExpirationLimits(GRACE_MS, TTL_MS, retry_ms=200, retry_max_ms=2_000)
         self.planner = ExpirationPlanner(agent.store, tier, limits, world.random("deletion retries"))
         self.pools: list[SeededExecutor] = []
@@ -152,7 +153,7 @@ class LifeOfObjects:
         self.views = [known for at, known in enumerate(self.views) if self._counts(at, now_s)] + [(now_s, view)]
         for registration in self.care.registrations_due(living, now_ms):
             try:
-                publish_registration(self._agent.publication, registration, now_ms)
+                self._agent.publication.publish(registration)
             except PublicationBacklogFullError:
                 continue
             if registration.broker_id != self._agent.broker_id:

@@ -9,7 +9,6 @@ wrote the offset, and not declared dead.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
@@ -125,7 +124,7 @@ def open_storage(cluster: LocalCluster) -> RemoteWalStorageManager:
     path = cluster.layout.server_properties(broker_id)
     broker = load_broker_properties(path)
     settings = agent_settings(broker, path)
-    return load_storage(storage_spec(settings.storage, broker), StorageContext(cluster.layout.cluster_id, broker_id))
+    return load_storage(settings.store_spec(broker), StorageContext(cluster.layout.cluster_id, broker_id))
 
 
 def _wanted(cluster: LocalCluster, topic: str, number: int, appended_since_ms: int | None) -> OffsetRange:

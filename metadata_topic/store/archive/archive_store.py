@@ -20,7 +20,7 @@ Any thread may call any method; one lock guards all. `apply` belongs to the one 
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
@@ -357,10 +357,10 @@ class ArchiveStore:
     def find_unneeded(
         self,
         log_starts: Mapping[TopicIdPartition, int],
-        deleted_topics: Container[TopicId],
+        is_gone: Callable[[TopicId], bool],
         broker_id: int | None = None,
     ) -> list[ArchiveObjectId]:
-        """Return the committed objects that no log needs: their topic is deleted, or the log's start has passed them.
+        """Return the committed objects that no log needs: their topic is gone, or the log's start has passed them.
 
         Records that the leader's log lacks in spite of its start stay. An election may have abandoned them, but the
         leader may also have come back with an empty disk, or after a recovery that ended early. The metadata cannot
@@ -371,7 +371,7 @@ class ArchiveStore:
         return [
             object_id
             for object_id, _ in self.objects(FINISHED, broker_id)
-            if object_id.topic_id_partition.topic_id in deleted_topics
+            if is_gone(object_id.topic_id_partition.topic_id)
             or object_id.last_offset < log_starts.get(object_id.topic_id_partition, 0)
         ]
 

@@ -1,6 +1,7 @@
 """An S3 Inventory is read as `ObjectKeyFactory` reads keys."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,14 @@ from pyspark.sql import Row, SparkSession
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.format.object_keys import ObjectKeyFactory
+from plugin.loading import StorageSpec
 from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError
 from retention_job.settings import InventoryFile, StoreListing
 from retention_job.sources.inventory import S3Inventory, list_archive, list_store
 
 LOCAL = "plugin.local_directory.LocalWalStorageManager"
+NOWHERE = StorageSpec("plugin.s3.S3WalStorageManager", None, {"endpoint.url": "http://127.0.0.1:1"})
 KEYS = ObjectKeyFactory.of("team(1)/kafka", "cluster.1")
 SEGMENT = CombinedSegmentId(3, 0xABCDEF012345, 0xFFFFFFFFFFFF)
 ARCHIVED = ArchiveObjectId(
@@ -135,7 +138,7 @@ def test_an_inventory_that_is_not_there_is_one_clear_line(spark: SparkSession, t
 
 
 def test_a_store_that_cannot_be_used_is_one_clear_line(spark: SparkSession) -> None:
-    nowhere = StoreListing({"endpoint.url": "http://127.0.0.1:1"}, "cluster.1", "plugin.s3.S3WalStorageManager")
+    nowhere = StoreListing(NOWHERE, "cluster.1")
     with pytest.raises(SourceError, match="list store") as raised:
         list_store(spark, nowhere, {1})
     assert "\n" not in str(raised.value)
@@ -147,7 +150,7 @@ def test_the_archives_listing_tells_its_objects_and_no_others(spark: SparkSessio
         file.parent.mkdir(parents=True)
         file.write_bytes(b"x" * (number + 5))
     settings = {"directory": str(tmp_path), "prefix": "team(1)/kafka"}
-    [found] = list_archive(spark, StoreListing(settings, "cluster.1", LOCAL)).collect()
+    [found] = list_archive(spark, StoreListing(StorageSpec(LOCAL, None, settings), "cluster.1")).collect()
     assert (found.key, found.size_bytes) == (KEYS.archive_key_of(ARCHIVED), 5)
     assert (found.broker_id, found.incarnation, found.sequence) == ARCHIVED.writer_id
     assert (bytes(found.archive_topic_id), found.archive_partition) == ARCHIVED.topic_id_partition
@@ -155,7 +158,7 @@ def test_the_archives_listing_tells_its_objects_and_no_others(spark: SparkSessio
 
 
 def test_an_archive_that_cannot_be_used_is_one_clear_line(spark: SparkSession) -> None:
-    nowhere = StoreListing({"endpoint.url": "http://127.0.0.1:1"}, "cluster.1", "plugin.s3.S3WalStorageManager")
+    nowhere = StoreListing(NOWHERE, "cluster.1")
     with pytest.raises(SourceError, match="list archive") as raised:
         list_archive(spark, nowhere)
     assert "\n" not in str(raised.value)
@@ -168,10 +171,11 @@ def test_the_listing_tells_of_all_buckets_or_says_which_one_did_not_answer(spark
         file.parent.mkdir(parents=True)
         file.write_bytes(b"x" * (number + 5))
     buckets = {f"az{number}": str(tmp_path / f"az{number}") for number in range(2)}
-    listing = StoreListing({"prefix": "team(1)/kafka"}, "cluster.1", LOCAL, buckets=buckets)
+    listing = StoreListing(StorageSpec(LOCAL, None, {"prefix": "team(1)/kafka"}, buckets=buckets), "cluster.1")
     found = list_store(spark, listing, {3}).collect()
     assert {(row.broker_id, row.incarnation, row.sequence) for row in found} == set(segments)
     (tmp_path / "no-directory").write_bytes(b"")
-    away = StoreListing(listing.settings, "cluster.1", LOCAL, buckets={**buckets, "az9": f"{tmp_path}/no-directory"})
+    partly = {**buckets, "az9": f"{tmp_path}/no-directory"}
+    away = replace(listing, spec=replace(listing.spec, buckets=partly))
     with pytest.raises(SourceError, match="no-directory"):
         list_store(spark, away, {3})

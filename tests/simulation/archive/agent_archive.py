@@ -23,7 +23,6 @@ from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.lifecycle.cluster_observer import Observation
-from rlm.lifecycle.object_ownership import NodeRegistration
 from rlm.lifecycle.orphans import HealingLimits
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.assignment import Assignment
@@ -49,10 +48,9 @@ LIMITS = ArchivingLimits(
         prepared_ttl_ms=6_000,
         run_bytes=700,
     ),
-    CareLimits(GRACE_MS, publish_again_ms=15_000, orphan_age_ms=6_000),
+    CareLimits(GRACE_MS, publish_again_ms=15_000, orphan_age_ms=6_000, healing=HealingLimits(5.0, 10)),
     care_interval_s=4.0,
     orphans_interval_s=8.0,
-    healing=HealingLimits(5.0, 10),
 )
 
 
@@ -77,7 +75,7 @@ class ArchiveKnowledge:
         archive: ArchiveStore,
     ) -> None:
         self.archive = archive
-        own = NodeRegistration(broker_id, incarnation, broker_id)
+        own = CombinedSegmentId(broker_id, incarnation, 0)
         self.topics = ArchivedTopics(own, store, archive, SETTINGS, True, world.loop.time)
         self.tiers = Tiers([ArchiveTier(archive, self.topics.is_archived, self.topics.chain_of)])
 
