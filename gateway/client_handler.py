@@ -5,33 +5,22 @@ Only the client listeners in the settings are ever dialled, each for the zone th
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from gateway.broker_pipe import BrokerPipe, ConsumerContext, HoldingContext, SplicingContext
+from gateway.client_listeners import ClientAccess
 from gateway.client_protocol import ClientSide, decode_zone, encode_response
-from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
+from gateway.metrics import BROKER_SIDE, PassedBytes
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.peer_channel import PeerChannel, PlainFrames
-from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, connect_framed
+from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
 
 _LINKING: Final = PeerCapabilities.LINKED_FETCH | PeerCapabilities.PACKED
-
-
-@dataclass(frozen=True, slots=True)
-class ClientLimits:
-    """Limits of clients' connections, at the gateway and at the broker's agent."""
-
-    max_connections: int
-    max_connections_per_ip: int
-    """Limit for one client's address. Only the gateway counts it: the broker's agent sees the gateways' addresses."""
-    connect_timeout_s: float = HELLO_TIMEOUT_S
-    """Limit for each step of connecting: a TLS handshake, connecting to the agent, connecting to its broker."""
 
 
 class ClientHandler:
@@ -41,8 +30,7 @@ class ClientHandler:
         self,
         broker_id: int,
         listeners: Mapping[str, Address],
-        limits: ClientLimits,
-        metrics: GatewayMetrics,
+        access: ClientAccess,
         splicing: SplicingContext,
         consumers: ConsumerContext | None = None,
         holding: HoldingContext | None = None,
@@ -56,13 +44,12 @@ class ClientHandler:
         self._consumers = consumers
         self._broker_id = broker_id
         self._listeners = listeners
-        self._limits = limits
-        self._metrics = metrics
+        self._access = access
         self._held = 0
 
     async def serve(self, peer: FramedConnection, gateway: Hello, capabilities: PeerCapabilities) -> None:
         """Serve one client's connection, which its gateway relays. Raises PeerRefusedError, OSError."""
-        async with asyncio.timeout(self._limits.connect_timeout_s):
+        async with asyncio.timeout(self._access.connect_timeout_s):
             payload = await peer.read_frame()
         if payload is None:
             return
@@ -72,7 +59,7 @@ class ClientHandler:
             raise PeerRefusedError(
                 f"broker {gateway.broker_id}'s agent asks for clients of zone {zone}, not one of ours"
             )
-        if self._held >= self._limits.max_connections:
+        if self._held >= self._access.max_connections:
             self._refuse(peer, "too_many_connections", f"the agent of broker {self._broker_id} serves enough clients")
             log.warning("too_many_clients", zone=zone, gateway=gateway.broker_id, held=self._held)
             return
@@ -86,13 +73,14 @@ class ClientHandler:
         where, splicing = self._listeners[side.zone], self._splicing
         broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=splicing.responses_budget)
         try:
-            await connect_framed(where, broker, timeout_s=self._limits.connect_timeout_s)
+            await connect_framed(where, broker, timeout_s=self._access.connect_timeout_s)
         except OSError as error:
             told = str(error) or type(error).__name__
             self._refuse(peer, "broker_unreachable", f"broker {self._broker_id} does not answer at {where}: {told}")
             raise
         labels = (BROKER_SIDE, side.zone, str(self._broker_id))
-        count = self._metrics.bytes
+        metrics = self._access.metrics
+        count = metrics.bytes
         try:
             peer.write_frame(encode_response())
             passed = PassedBytes(peer, count.labels(*labels, "to_broker").inc, count.labels(*labels, "to_client").inc)
@@ -105,11 +93,11 @@ class ClientHandler:
                 if self._consumers is not None and side.capabilities & _LINKING:
                     links = self._consumers, side
             pipe = BrokerPipe(near, broker, passed.update, splicing=routed, links=links, holding=self._holding)
-            with self._metrics.connections.labels(*labels).track_inprogress():
+            with metrics.connections.labels(*labels).track_inprogress():
                 await pipe.run()
         finally:
             broker.close()
 
     def _refuse(self, peer: FramedConnection, reason: str, told: str) -> None:
-        self._metrics.refused.labels(BROKER_SIDE, reason).inc()
+        self._access.metrics.refused.labels(BROKER_SIDE, reason).inc()
         peer.write_frame(encode_response(told))

@@ -4,13 +4,13 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from gateway.client_handler import ClientLimits
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics
-from replication.wire.peer_connection import Listener
+from replication.wire.peer_connection import HELLO_TIMEOUT_S, Listener
 from replication.wire.peer_listener import ConnectionShare, ConnectionShares, CountedListeners
 
 log = structlog.get_logger(__name__)
@@ -26,27 +26,34 @@ class ClientRefusedError(Exception):
     """The client's handshake failed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClientAccess:
+    """Limits, TLS and metrics of clients' connections, at the gateway and at the broker's agent."""
+
+    max_connections: int
+    max_connections_per_ip: int
+    """Limit for one client's address. Only the gateway counts it: the broker's agent sees the gateways' addresses."""
+    metrics: GatewayMetrics
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    """Called once, at the start."""
+    connect_timeout_s: float = HELLO_TIMEOUT_S
+    """Limit for each step of connecting: a TLS handshake, connecting to the agent, connecting to its broker."""
+
+
 class ClientListeners(CountedListeners):
     """Listens for clients at numbered addresses, from `start` until `stop`."""
 
-    def __init__(
-        self,
-        serve: ServeClient,
-        tls: Callable[[], ssl.SSLContext | None],
-        limits: ClientLimits,
-        metrics: GatewayMetrics,
-    ) -> None:
-        """`tls` returns the TLS context; it is called once, at the start."""
-        self._shares = ConnectionShares(limits.max_connections, limits.max_connections_per_ip)
+    def __init__(self, serve: ServeClient, access: ClientAccess) -> None:
+        self._shares = ConnectionShares(access.max_connections, access.max_connections_per_ip)
         super().__init__(
             self._serve_counted,
             lambda _number: self._shares,
-            lambda reason: metrics.refused.labels(GATEWAY_SIDE, reason).inc(),
+            lambda reason: access.metrics.refused.labels(GATEWAY_SIDE, reason).inc(),
         )
         self._serve_client = serve
-        self._make_tls = tls
+        self._make_tls = access.tls
         self._tls: ssl.SSLContext | None = None
-        self._timeout_s = limits.connect_timeout_s
+        self._timeout_s = access.connect_timeout_s
         self._full_until_s = 0.0
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:

@@ -14,7 +14,7 @@ import asyncio
 import socket
 import ssl
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +23,9 @@ from typing import Final, cast
 import structlog
 
 from gateway.broker_pipe import BrokerPipe, HoldingContext
-from gateway.client_handler import ClientLimits
-from gateway.client_listeners import ClientListeners
+from gateway.client_listeners import ClientAccess, ClientListeners
 from gateway.client_zone import ZoneRules
-from gateway.metrics import BOOTSTRAP_SIDE, OWN_SIDE, GatewayMetrics
+from gateway.metrics import BOOTSTRAP_SIDE, OWN_SIDE
 from plugin.clients.dialling import connect
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
@@ -46,10 +45,8 @@ _FLUSH_S: Final = 10.0
 class ClientPort(ClientListeners):
     """Listens for clients of one broker at one address, from `open` until `stop`."""
 
-    def __init__(
-        self, client_tls: Callable[[], ssl.SSLContext | None], limits: ClientLimits, metrics: GatewayMetrics
-    ) -> None:
-        super().__init__(self._connect, client_tls, limits, metrics)
+    def __init__(self, access: ClientAccess) -> None:
+        super().__init__(self._connect, access)
         self._unreached = News()
 
     async def open(self, listener: Listener) -> None:
@@ -115,14 +112,8 @@ class PassingPort(ClientPort):
     broker.
     """
 
-    def __init__(
-        self,
-        broker: Address,
-        client_tls: Callable[[], ssl.SSLContext | None],
-        limits: ClientLimits,
-        metrics: GatewayMetrics,
-    ) -> None:
-        super().__init__(client_tls, limits, metrics)
+    def __init__(self, broker: Address, access: ClientAccess) -> None:
+        super().__init__(access)
         self._broker = broker
 
     async def _connect(self, _number: int, accepted: socket.socket, _address: str) -> None:
@@ -159,9 +150,7 @@ class FramePort(ClientPort):
         broker_id: int,
         listeners: Mapping[str, BrokerListener],
         budgets: tuple[MemoryBudget, MemoryBudget],
-        client_tls: Callable[[], ssl.SSLContext | None],
-        limits: ClientLimits,
-        metrics: GatewayMetrics,
+        access: ClientAccess,
         *,
         rules: ZoneRules | None = None,
         holding: HoldingContext | None = None,
@@ -170,10 +159,10 @@ class FramePort(ClientPort):
 
         `budgets` are for requests and for answers. Without `holding`, answers pass at once.
         """
-        super().__init__(client_tls, limits, metrics)
+        super().__init__(access)
         self._broker_id, self._by_zone, self._rules, self._holding = broker_id, listeners, rules, holding
         self._requests_budget, self._responses_budget = budgets
-        self._connections = partial(metrics.connections.labels, OWN_SIDE if rules is None else BOOTSTRAP_SIDE)
+        self._connections = partial(access.metrics.connections.labels, OWN_SIDE if rules is None else BOOTSTRAP_SIDE)
 
     async def _choose(self, client: FramedConnection, address: str) -> BrokerListener | None:
         """Return where to lead a client; None if that needs a request which did not come in time, or it left."""

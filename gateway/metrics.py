@@ -19,29 +19,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from gateway.durable.durable_logs import DurableLogs, Verdict
 from gateway.durable.pipelined_acks import AckRoute
 from gateway.serve.serving import ServeOutcome
+from metadata_topic.records.usage_record import ClientZoneUsage, RouterUsage
 from replication.wire.framed_connection import FramedConnection
-
-
-@dataclass(slots=True)
-class ZoneTraffic:
-    """Bytes of one zone's clients, as `metadata_topic.records.usage_record.ClientZoneUsage` has them."""
-
-    sent_bytes: int = 0
-    sent_crossed_bytes: int = 0
-    given_bytes: int = 0
-    given_crossed_bytes: int = 0
-    untold_bytes: int = 0
-    near_bytes: int = 0
-
-
-@dataclass(slots=True)
-class RouterTraffic:
-    """Answered requests for objects that gateways wrote for producers, and the bytes that they moved."""
-
-    put: int = 0
-    get: int = 0
-    put_bytes: int = 0
-    get_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -50,11 +29,11 @@ class ClientTraffic:
 
     zone: str = ""
     """The zone of the clients that connect to this agent."""
-    by_zone: defaultdict[str, ZoneTraffic] = field(default_factory=lambda: defaultdict(ZoneTraffic))
-    router: RouterTraffic = field(default_factory=RouterTraffic)
+    by_zone: defaultdict[str, ClientZoneUsage] = field(default_factory=lambda: defaultdict(ClientZoneUsage))
+    router: RouterUsage = field(default_factory=RouterUsage)
 
     @property
-    def own(self) -> ZoneTraffic:
+    def own(self) -> ClientZoneUsage:
         """The traffic of the clients that connect to this agent."""
         return self.by_zone[self.zone]
 
@@ -177,7 +156,7 @@ class ProduceMetrics:
 
     def __init__(self, registry: CollectorRegistry, traffic: ClientTraffic | None = None) -> None:
         counter = partial(Counter, registry=registry)
-        self.router: RouterTraffic = (traffic or ClientTraffic()).router
+        self.router: RouterUsage = (traffic or ClientTraffic()).router
         self.requests = counter(
             "remote_wal_gateway_produce_requests",
             "Clients' frames that went to a broker's agent, by the way they went",

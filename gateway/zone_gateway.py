@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.client_handler import ClientLimits
-from gateway.client_listeners import ClientListeners
+from gateway.client_listeners import ClientAccess, ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_response, encode_zone
 from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext, ServingParts
-from gateway.metrics import GATEWAY_SIDE, ClientCount, GatewayMetrics, PassedBytes
+from gateway.metrics import GATEWAY_SIDE, ClientCount, PassedBytes
 from gateway.serve.fetch_frames import with_zone
 from kafka_log.crc32c import Buffer
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
@@ -39,7 +38,7 @@ _PROBE_S = 2.0
 class GatewayContext:
     """What all connections of a zone gateway share."""
 
-    zone: str
+    access: ClientAccess
     hello: Hello
     """With CLIENTS only."""
     peers: Mapping[int, Address]
@@ -47,22 +46,23 @@ class GatewayContext:
     connection.
     """
     peer_tls: Callable[[], ssl.SSLContext | None]
-    client_tls: Callable[[], ssl.SSLContext | None]
-    """Called once, at the start."""
-    limits: ClientLimits
-    metrics: GatewayMetrics
     routing: RoutingContext
     serving: ServingParts | None = None
     """None: brokers answer all of consumers' Fetch requests. Needs `routing` with links."""
     names_rack: bool = False
     """Whether consumers without a rack get the zone's, so that brokers send them to a replica in it."""
 
+    @property
+    def zone(self) -> str:
+        """The zone of the clients."""
+        return self.access.metrics.traffic.zone
+
 
 class ZoneGateway(ClientListeners):
     """Listens for clients of its zone, at one port for each broker of another zone, from `start` until `stop`."""
 
     def __init__(self, context: GatewayContext) -> None:
-        super().__init__(self._connect, context.client_tls, context.limits, context.metrics)
+        super().__init__(self._connect, context.access)
         self._context = context
         self._reads: defaultdict[int, CircuitBreaker] = defaultdict(lambda: CircuitBreaker(BreakerLimits()))
         """The state of reads of RouterChannel objects, by the broker whose agent reads."""
@@ -128,7 +128,7 @@ class ZoneGateway(ClientListeners):
             self._not_reached(broker_id, "peer_unreachable", str(error) or type(error).__name__)
 
     async def _relay(self, broker_id: int, accepted: socket.socket, address: str) -> None:
-        zone, metrics, routing = self._context.zone, self._context.metrics, self._context.routing
+        zone, metrics, routing = self._context.zone, self._context.access.metrics, self._context.routing
         count = ClientCount(metrics, zone, broker_id)
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget.share_of(holder_at(address)))
         whole = PassedBytes(client, count.sent, count.count_given)
@@ -162,7 +162,7 @@ class ZoneGateway(ClientListeners):
         Raises PeerRefusedError, MalformedFrameError, OSError, ssl.SSLError.
         """
         context = self._context
-        timeout_s = context.limits.connect_timeout_s
+        timeout_s = context.access.connect_timeout_s
         try:
             address = context.peers.get(broker_id)
             if address is None:

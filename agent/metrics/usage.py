@@ -9,7 +9,7 @@ includes it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import astuple
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,9 +21,7 @@ from metadata_topic.records.errors import MetadataRecordTooLargeError, Publicati
 from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.usage_record import (
     ClientUsage,
-    ClientZoneUsage,
     FollowerUsage,
-    RouterUsage,
     StoreUsage,
     TopicUsage,
     UsageRecord,
@@ -133,5 +131,5 @@ class UsageReport:
         )  # fmt: skip
 
     def _client_usage(self, clients: "ClientTraffic") -> ClientUsage:
-        zones = tuple(ClientZoneUsage(zone, *astuple(moved)) for zone, moved in clients.by_zone.items())
-        return ClientUsage(clients.zone, self._prices, RouterUsage(*astuple(clients.router)), zones)
+        zones = tuple(replace(moved, zone=zone) for zone, moved in clients.by_zone.items())
+        return ClientUsage(clients.zone, self._prices, replace(clients.router), zones)

@@ -23,9 +23,10 @@ from agent.settings.memory_shares import (
     SERVED_BYTES,
 )
 from agent.wiring.peering import gateway_tls
-from agent.wiring.standby import client_limits, client_tls, local_address, own_zone_address
+from agent.wiring.standby import client_access, local_address, own_zone_address
 from gateway.broker_pipe import ConsumerContext, HoldingContext, RouterReads, SplicingContext, tell_outcomes
 from gateway.client_handler import ClientHandler
+from gateway.client_listeners import ClientAccess
 from gateway.client_port import BrokerListener, ClientPort, FramePort
 from gateway.client_zone import ZoneRules
 from gateway.consume.consumer_links import ReadCosts
@@ -126,9 +127,9 @@ class ClientGateway:
         self.adoptable = splicing.adoptable
         """The records that the write path need not upload; None if it uploads all."""
         consumers = self._make_consumers(leader, splicing.responses_budget)
-        limits, tls = client_limits(self.settings), gateway_tls(configuration.settings.tls, self.settings)
-        listeners, broker_id = _zone_listeners(configuration), configuration.broker.node_id
-        clients = ClientHandler(broker_id, listeners, limits, metrics, splicing, consumers, self._holding)
+        self._access = access = client_access(self.settings, metrics)
+        tls, listeners = gateway_tls(configuration.settings.tls, self.settings), _zone_listeners(configuration)
+        clients = ClientHandler(configuration.broker.node_id, listeners, access, splicing, consumers, self._holding)
         self.handlers: dict[PeerCapabilities, PeerHandler] = {PeerCapabilities.CLIENTS: clients}
         """Who serves other agents' connections, by what they are for."""
         self._runs: list[Callable[[], Coroutine[None, None, None]]] = []
@@ -140,13 +141,10 @@ class ClientGateway:
         self._serving = self._make_serving(leader, consumers)
         self.clients = ZoneGateway(
             GatewayContext(
-                self.traffic.zone,
+                access,
                 replace(follower.hello, capabilities=self.capabilities),
                 peers,
                 tls.client_context if tls else lambda: None,
-                client_tls(self.settings),
-                limits,
-                metrics,
                 self._routing,
                 self._serving,
                 self.settings.fetch_rack_enable,
@@ -217,23 +215,16 @@ class ClientGateway:
         return HoldingContext(logs, metrics, *passing, MemoryBudget(HELD_ANSWERS_BYTES), replication)
 
     def _make_ports(self) -> dict[str, tuple[ClientPort, Address]]:
-        configuration, settings, metrics = self._configuration, self.settings, self._metrics
+        configuration, settings = self._configuration, self.settings
         broker, ports = configuration.broker, dict[str, tuple[ClientPort, Address]]()
         if settings.bootstrap_listener:
             shared = Address(settings.listen_host, settings.port_base - 1)
-            ports["bootstrap"] = _bootstrap_port(configuration, metrics), shared
+            ports["bootstrap"] = _bootstrap_port(configuration, self._access), shared
         if (holding := self._holding) is not None:
             zone, where = self.traffic.zone, local_address(broker, settings.durable_listener)
             budgets = holding.requests_budget, holding.responses_budget
-            port = FramePort(
-                broker.node_id,
-                {zone: BrokerListener(zone, where)},
-                budgets,
-                client_tls(settings),
-                client_limits(settings),
-                metrics,
-                holding=holding,
-            )
+            listeners = {zone: BrokerListener(zone, where)}
+            port = FramePort(broker.node_id, listeners, budgets, self._access, holding=holding)
             ports["own-zone"] = port, own_zone_address(settings)
         return ports
 
@@ -355,7 +346,7 @@ def _zone_listeners(configuration: Configuration) -> dict[str, Address]:
     return {zone: local_address(configuration.broker, name) for zone, name in names.items()}
 
 
-def _bootstrap_port(configuration: Configuration, metrics: GatewayMetrics) -> FramePort:
+def _bootstrap_port(configuration: Configuration, access: ClientAccess) -> FramePort:
     broker, settings = configuration.broker, configuration.settings.gateway
     listeners = {zone: BrokerListener(zone, address) for zone, address in _zone_listeners(configuration).items()}
     own, name = broker.rack or "", settings.bootstrap_listener
@@ -367,5 +358,4 @@ def _bootstrap_port(configuration: Configuration, metrics: GatewayMetrics) -> Fr
     listeners[own] = BrokerListener(own, local_address(broker, name), tls)  # it speaks the same protocol as clients
     rules = ZoneRules(own, frozenset(listeners), settings.bootstrap_zones)
     budgets = MemoryBudget(BOOTSTRAP_BYTES), MemoryBudget(BOOTSTRAP_BYTES)
-    tls_of_clients, limits = client_tls(settings), client_limits(settings)
-    return FramePort(broker.node_id, listeners, budgets, tls_of_clients, limits, metrics, rules=rules)
+    return FramePort(broker.node_id, listeners, budgets, access, rules=rules)

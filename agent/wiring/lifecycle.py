@@ -46,7 +46,7 @@ from rlm.lifecycle.expiration import (
 )
 from rlm.lifecycle.failover import FailoverPlanner, FailoverTask
 from rlm.lifecycle.object_ownership import Caretaking, ObjectOwnership
-from rlm.lifecycle.orphans import ORPHANS_S, OrphanRounds, OrphanTask, pause_s
+from rlm.lifecycle.orphans import ORPHANS_S, OrphanTask, pause_s
 from rlm.lifecycle.release import TOPIC_GONE_MS, LongTermTier, TopicWatch
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.runtime import Runtime
@@ -121,7 +121,7 @@ class Lifecycle:
         self._failover = FailoverTask(failover, store, publisher, wall_ms, self._metrics, threads, leaders)
         read, doubt, is_deleted = self._metadata.read_to_end, self._metadata.doubt, planner.is_being_deleted
         orphans = OrphanTask(storage, store, read, ttl_ms, wall_ms, is_deleted, is_under_way, topic_doubt=doubt)
-        self._orphans = OrphanRounds(orphans, publisher, brokers, self._metrics.orphan_search, threads)
+        self._search_orphans = partial(orphans.run_round, publisher, brokers, self._metrics.orphan_search, threads)
         self._metrics.host_clock_ahead.set_function(lambda: lease.host_is_ahead_ms / 1000)
         self._metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
 
@@ -160,7 +160,7 @@ class Lifecycle:
     async def _look_for_orphans(self) -> None:
         await self._caretaking.cluster_seen.wait()
         while True:
-            searched = await self._orphans.run_once()
+            searched = await self._search_orphans()
             if searched:
                 self._succeeded("orphans")
             await asyncio.sleep(pause_s(searched, ORPHANS_S))

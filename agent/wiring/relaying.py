@@ -269,12 +269,12 @@ def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "PassingPort 
     """
     if not is_forwarded(broker, posing_address(settings, broker.node_id).port):
         return None
-    from gateway.client_handler import ClientLimits
+    from gateway.client_listeners import ClientAccess
     from gateway.client_port import PassingPort
     from gateway.metrics import GatewayMetrics
 
-    limits = ClientLimits(_OWN_CONNECTIONS, _OWN_CONNECTIONS)
-    return PassingPort(broker_listener(broker), lambda: None, limits, GatewayMetrics(CollectorRegistry()))
+    access = ClientAccess(_OWN_CONNECTIONS, _OWN_CONNECTIONS, GatewayMetrics(CollectorRegistry()))
+    return PassingPort(broker_listener(broker), access)
 
 
 def _dialling(

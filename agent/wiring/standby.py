@@ -1,7 +1,6 @@
 """Builds the standby from the settings, and what it has in common with the gateway."""
 
-import ssl
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from agent.configuration import Configuration
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.setting_types import AgentSettingsError
-from gateway.client_handler import ClientLimits
+from gateway.client_listeners import ClientAccess
 from gateway.client_port import PassingPort
 from gateway.metrics import GatewayMetrics
 from gateway.standby import stand_by
@@ -35,8 +34,7 @@ async def stand_by_for(configuration: Configuration, file: Path) -> None:
         return read_settings(client, _READ_S, memory=SettingsMemory(directory)).is_any_durable
 
     broker = local_address(configuration.broker, settings.durable_listener)
-    metrics = GatewayMetrics(CollectorRegistry())
-    port = PassingPort(broker, client_tls(settings), client_limits(settings), metrics)
+    port = PassingPort(broker, client_access(settings, GatewayMetrics(CollectorRegistry())))
     await stand_by(own_zone_address(settings), port, is_any_durable)
 
 
@@ -45,19 +43,16 @@ def own_zone_address(settings: GatewaySettings) -> Address:
     return Address(settings.listen_host, settings.durable_port, is_shared=True)
 
 
-def client_limits(settings: GatewaySettings) -> ClientLimits:
-    return ClientLimits(settings.max_connections, -(-settings.max_connections // 2))
-
-
 def local_address(broker: BrokerProperties, listener: str) -> Address:
     """Return the address at which this agent dials a listener of its broker."""
     where = broker.listeners[listener]
     return Address(where.host or "127.0.0.1", where.port)
 
 
-def client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:
-    """Return a function that makes the TLS context for clients; it returns None without TLS."""
-    certificate, key, authority = settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_ca_file
+def client_access(settings: GatewaySettings, metrics: GatewayMetrics) -> ClientAccess:
+    """Return how clients may connect. Their TLS context is made when ports open."""
+    limit, certificate, key = settings.max_connections, settings.ssl_certificate_file, settings.ssl_key_file
+    access = ClientAccess(limit, -(-limit // 2), metrics)
     if certificate is None or key is None:
-        return lambda: None
-    return partial(listening_context, certificate, key, authority)
+        return access
+    return replace(access, tls=partial(listening_context, certificate, key, settings.ssl_ca_file))

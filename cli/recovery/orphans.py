@@ -11,6 +11,7 @@ from cli.recovery.recovery_sources import BrokersCluster, open_metadata, open_st
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
+    from plugin.segment_metadata import CombinedSegmentId
     from rlm.lifecycle.orphans import Comparison
 
 
@@ -73,7 +74,7 @@ def orphans(
     raise typer.Exit(code)
 
 
-def _as_json(broker_id: int, found: "Comparison", healed: int) -> dict[str, object]:
+def _as_json(broker_id: int, found: "Comparison[CombinedSegmentId]", healed: int) -> dict[str, object]:
     return {
         "broker_id": broker_id,
         "objects": found.objects,
@@ -86,7 +87,7 @@ def _as_json(broker_id: int, found: "Comparison", healed: int) -> dict[str, obje
         "healed": healed,
         "disagreements": [
             {
-                "segment": str(item.combined_segment_id),
+                "segment": str(item.object_id),
                 "kind": item.kind.value,
                 "size_bytes": item.size_bytes,
                 "age_ms": item.age_ms,
@@ -97,9 +98,9 @@ def _as_json(broker_id: int, found: "Comparison", healed: int) -> dict[str, obje
     }
 
 
-def _print(broker_id: int, found: "Comparison", healed: int) -> None:
+def _print(broker_id: int, found: "Comparison[CombinedSegmentId]", healed: int) -> None:
     rows = [
-        (item.combined_segment_id, item.kind.value, f"{item.size_bytes:,}", f"{item.age_ms // 1000:,} s")
+        (item.object_id, item.kind.value, f"{item.size_bytes:,}", f"{item.age_ms // 1000:,} s")
         for item in found.disagreements
     ]
     title = f"Disagreements about the objects of broker {broker_id}"

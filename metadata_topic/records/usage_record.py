@@ -3,7 +3,7 @@
 Counters are cumulative over one incarnation of the agent, so a record that is read twice, or that went missing, changes
 no sum: what happened between two records is their difference. The key is `rwm:usage:`, broker id (4), incarnation (8)
 and sequence (8), big endian; agents do not read them. The value is the format version, the record type, and the record
-in JSON: tuples as arrays, topics' ids as hexadecimal digits.
+in JSON: named tuples as arrays, topics' ids as hexadecimal digits.
 """
 
 import struct
@@ -59,8 +59,10 @@ class TopicUsage(NamedTuple):
     """Those that were sent inline, before they were packed."""
 
 
-class RouterUsage(NamedTuple):
-    """Answered requests for objects that gateways wrote for producers, and the bytes that they moved."""
+@dataclass(slots=True)
+class RouterUsage:
+    """Answered requests for objects that gateways wrote for producers, and the bytes that they moved. Agents count in
+    it."""
 
     put: _Count = 0
     """PUTs of the gateways."""
@@ -70,13 +72,14 @@ class RouterUsage(NamedTuple):
     get_bytes: _Count = 0
 
 
-class ClientZoneUsage(NamedTuple):
+@dataclass(slots=True)
+class ClientZoneUsage:
     """Bytes that one zone's clients exchanged with brokers of other zones.
 
-    The first four are counted at the gateway, `near_bytes` beside the brokers, `untold_bytes` at both sides.
+    Agents count in it: the first four at the gateway, `near_bytes` beside the brokers, `untold_bytes` at both sides.
     """
 
-    zone: str
+    zone: str = ""
     sent_bytes: _Count = 0
     """Bytes sent by clients, which would cross zones without the gateway."""
     sent_crossed_bytes: _Count = 0

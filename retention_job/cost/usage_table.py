@@ -17,7 +17,7 @@ reads are shared out by the bytes that were linked to each.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -131,7 +131,7 @@ def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
         yield row(GATEWAY, clients.zone, -1)
         yield row(ROUTER, clients.prices, -1, router.put, router.get, 0, 0, 0, router.put_bytes, router.get_bytes)
         for zone in clients.zones:
-            yield row(CLIENTS, zone.zone, -1, *zone[1:])
+            yield row(CLIENTS, zone.zone, -1, *astuple(zone)[1:])
 
 
 def latest(counted: "DataFrame") -> "DataFrame":

@@ -32,13 +32,15 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.store_loop import ask, ask_each
 from rlm.archive.archive_plan import PREPARED_TTL_MS
 from rlm.archive.archive_task import ArchiveSources
-from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError, skipped_because
+from rlm.lifecycle.orphans import Comparison, Disagreement, HealingLimits, Kind, MetadataBehindError, skipped_because
 from rlm.lifecycle.release import ClusterView
 from rlm.write_path.metrics import ArchiveMetrics
 
 log = structlog.get_logger(__name__)
 
 
+_KINDS = {None: Kind.UNKNOWN, DELETED: Kind.DELETED}
+"""What an object is of which the metadata has this state; nothing for others."""
 _HEALING = HealingLimits(min_objects=10)
 """Stricter than for combined segments, as archive objects are large and few (guessed)."""
 
@@ -65,27 +67,6 @@ class CareDuties:
     metadata topic was read beyond that registration."""
     view: ClusterView
     """For a partition whose log's start it lacks, every object is needed, unless Kafka says that its topic is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Orphans:
-    """Archive objects without metadata, and metadata without an object."""
-
-    objects: tuple[ArchiveObjectId, ...]
-    """Old stored objects without any metadata."""
-    metadata: tuple[ArchiveObjectId, ...]
-    """Committed objects that are not stored."""
-    of_unknown_writers: tuple[ArchiveObjectId, ...] = ()
-    """Old stored objects without metadata whose writer's incarnation is unknown as well: they are never healed."""
-    stored: int = 0
-    """How many objects the listing has of the brokers in care."""
-
-    def doubt(self, topic_doubt: str, limits: HealingLimits) -> str:
-        """Return why the orphans must not be healed; empty if healing is safe."""
-        going, there = len(self.objects) + len(self.metadata), self.stored + len(self.metadata)
-        if topic_doubt or limits.allows(going, there):
-            return topic_doubt
-        return f"{going} of {there} archive objects are more than {limits.max_percent:g} %"
 
 
 class ArchiveCare:
@@ -126,67 +107,64 @@ class ArchiveCare:
             return False
         try:
             found = self.find_orphans(now_ms, cared_for)
-            doubt = found.doubt(self._sources.topic_doubt(), self._limits.healing)
-            if found.objects or found.metadata or found.of_unknown_writers:
-                log.warning("archive_disagrees", objects=len(found.objects), metadata=len(found.metadata))
-            if doubt or found.of_unknown_writers:
+            if waiting := len(found.waiting):
                 log.error(
                     "archive_orphans_not_healed",
-                    objects=len(found.objects) + len(found.of_unknown_writers),
-                    metadata=len(found.metadata),
-                    reason=doubt or "their writers' registrations are not known either",
+                    waiting=waiting,
+                    objects=found.objects,
+                    reason=found.waits_because,
                     hint="remote-wal metadata rebuild",
                 )
-            if not doubt:
-                self.heal(found, now_ms, cared_for)
+            self.heal(found, now_ms, cared_for)
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
             self._metrics.orphan_rounds_skipped.labels(skipped_because(error)).inc()
             log.warning("archive_orphans_not_searched", error=str(error))
             return False
         return True
 
-    def find_orphans(self, now_ms: int, cared_for: Mapping[int, int]) -> Orphans:
+    def find_orphans(self, now_ms: int, cared_for: Mapping[int, int]) -> Comparison[ArchiveObjectId]:
         """Compare the listing with the metadata; change nothing. Raises RemoteStorageError, MetadataBehindError.
 
         `now_ms` is taken before the call; later commits are ignored. `cared_for` maps a broker id to the registered
         incarnation.
         """
-        committed = [
-            object_id
-            for object_id, since_ms in self._archive.objects(FINISHED)
-            if since_ms <= now_ms - self._limits.orphan_age_ms and object_id.writer_id.broker_id in cared_for
-        ]
+        since_ms = {
+            object_id: committed_ms
+            for object_id, committed_ms in self._archive.objects(FINISHED)
+            if object_id.writer_id.broker_id in cared_for
+        }
         stored = [item for item in ask_each(self._storage.list()) if item.object_id.writer_id.broker_id in cared_for]
         if not self._sources.read_to_end():
             raise MetadataBehindError("the metadata topic was not read to where it ended after the archive's listing")
-        there = {item.object_id for item in stored}
-        without = [
-            item.object_id
+        state_of, limit_ms = self._archive.state_of, self._limits.orphan_age_ms
+        found = [
+            Disagreement(item.object_id, kind, item.size_bytes, age_ms, self._writer_is_known(item.object_id))
             for item in stored
-            if item.last_modified_ms <= now_ms - self._limits.orphan_age_ms
-            and self._archive.state_of(item.object_id) in (None, DELETED)
+            if (age_ms := now_ms - item.last_modified_ms) >= limit_ms
+            and (kind := _KINDS.get(state_of(item.object_id))) is not None
         ]
-        still = (FINISHED,)
-        lost = [named for named in committed if named not in there and self._archive.state_of(named) in still]
-        known = sorted(named for named in without if self._writer_is_known(named))
-        others = sorted(set(without).difference(known))
-        return Orphans(tuple(known), tuple(lost), tuple(others), len(stored))
+        for there in stored:
+            since_ms.pop(there.object_id, None)
+        found += [
+            Disagreement(object_id, Kind.LOST, 0, age_ms)
+            for object_id, committed_ms in since_ms.items()
+            if (age_ms := now_ms - committed_ms) >= limit_ms and state_of(object_id) is FINISHED
+        ]
+        comparison = Comparison(len(stored), 0, tuple(found))
+        return comparison.doubted(self._sources.topic_doubt(), self._limits.healing)
 
     def _writer_is_known(self, object_id: ArchiveObjectId) -> bool:
         writer = object_id.writer_id
-        return self._archive.state_of(object_id) is DELETED or self._sources.wal.knows_incarnation(
-            writer.broker_id, writer.incarnation
-        )
+        return self._sources.wal.knows_incarnation(writer.broker_id, writer.incarnation)
 
-    def heal(self, orphans: Orphans, now_ms: int, cared_for: Mapping[int, int]) -> None:
-        """Start the deletion of both kinds of orphans. Raises PublicationBacklogFullError, RemoteStorageError."""
-        for object_id in (*orphans.objects, *orphans.metadata):
-            incarnation = cared_for[object_id.writer_id.broker_id]
-            if self._archive.state_of(object_id) is DELETED:
-                ask(self._storage.delete(object_id))  # known as deleted: a write that came after its deletion
+    def heal(self, found: Comparison[ArchiveObjectId], now_ms: int, cared_for: Mapping[int, int]) -> None:
+        """Start the deletion of what heals by itself. Raises PublicationBacklogFullError, RemoteStorageError."""
+        for one in found.heals_by_itself:
+            if one.kind is Kind.DELETED:
+                ask(self._storage.delete(one.object_id))  # a write that came after its deletion
                 continue
-            self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETING, now_ms))
-            log.warning("archive_orphan", object=str(object_id), stored=object_id in orphans.objects)
+            self._mark(now_ms, [one.object_id], cared_for[one.object_id.writer_id.broker_id])
+            log.warning("archive_orphan", object=str(one.object_id), kind=one.kind)
 
     def _mark(self, now_ms: int, doomed: Iterable[ArchiveObjectId], incarnation: int) -> None:
         for object_id in doomed:

@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import structlog
 
@@ -45,6 +45,7 @@ from metadata_topic.records.records import PublishableRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import WHOLE_STORE, RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -81,11 +82,14 @@ def skipped_because(error: Exception) -> str:
     return "store" if isinstance(error, RemoteStorageError) else "metadata_unpublished"
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """One segment about which object storage and metadata disagree."""
+Id = TypeVar("Id", CombinedSegmentId, ArchiveObjectId)
 
-    combined_segment_id: CombinedSegmentId
+
+@dataclass(frozen=True, slots=True)
+class Disagreement(Generic[Id]):
+    """One object about which object storage and metadata disagree: a segment, or one of the archive."""
+
+    object_id: Id
     kind: Kind
     size_bytes: int
     age_ms: int
@@ -127,13 +131,13 @@ def pause_s(searched: bool, interval_s: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Generic[Id]):
     """The result of comparing object storage and metadata for one broker's objects."""
 
     objects: int
     young: int
     """Objects without metadata that may still be under way."""
-    disagreements: tuple[Disagreement, ...] = field(default=())
+    disagreements: tuple[Disagreement[Id], ...] = field(default=())
     not_looked_for: int = 0
     """Finished segments about which nothing is said, because their bucket did not answer or is not known here."""
     unanswered: frozenset[str] = frozenset()
@@ -142,12 +146,12 @@ class Comparison:
     """Why nothing is healed without confirmation; empty if there is no reason."""
 
     @property
-    def heals_by_itself(self) -> tuple[Disagreement, ...]:
+    def heals_by_itself(self) -> tuple[Disagreement[Id], ...]:
         """The disagreements that may be healed without confirmation."""
         return () if self.doubt else tuple(found for found in self.disagreements if found.heals_by_itself)
 
     @property
-    def waiting(self) -> tuple[Disagreement, ...]:
+    def waiting(self) -> tuple[Disagreement[Id], ...]:
         """The disagreements that wait for an operator's confirmation."""
         healing = set(self.heals_by_itself)
         return tuple(found for found in self.disagreements if found not in healing)
@@ -158,13 +162,18 @@ class Comparison:
         size_bytes = sum(max(found.size_bytes, 0) for found in self.disagreements)
         return f"{len(self.disagreements)}-objects-{size_bytes}-bytes"
 
-    def doubted(self, topic_doubt: str, limits: HealingLimits) -> "Comparison":
+    def doubted(self, topic_doubt: str, limits: HealingLimits) -> "Comparison[Id]":
         """Return the comparison with the reason against healing: `topic_doubt`, or else the share."""
         there = self.objects + self.count(Kind.LOST)
         if topic_doubt or limits.allows(len(self.disagreements), there):
             return replace(self, doubt=topic_doubt)
         share = f"{len(self.disagreements)} of {there} objects are more than {limits.max_percent:g} %"
         return replace(self, doubt=f"{share}, so it seems to be the metadata, or the listing, that lost them")
+
+    @property
+    def waits_because(self) -> str:
+        """Why some wait for an operator's confirmation."""
+        return self.doubt or "their writers' registrations are not known either"
 
     def count(self, kind: Kind) -> int:
         """Count the disagreements of this kind."""
@@ -210,13 +219,13 @@ class OrphanSearch:
         self,
         now_ms: int,
         place_of: Callable[[bytes], str | None] = lambda _named: WHOLE_STORE,
-    ) -> Comparison:
+    ) -> Comparison[CombinedSegmentId]:
         """Return the disagreements; the metadata must have been read to its end after the listing.
 
         `place_of` returns the part of the object store that has an object, as the storage manager names it.
         """
         young = 0
-        found: list[Disagreement] = []
+        found: list[Disagreement[CombinedSegmentId]] = []
         for segment_id, stored in self._doubtful.items():
             kind = self._kind(segment_id)
             if kind is None:
@@ -253,13 +262,13 @@ class OrphanSearch:
         return Kind.FENCED if self._store.is_fenced(segment_id) else Kind.UNKNOWN
 
 
-def records_that_heal(found: Disagreement, now_ms: int) -> list[RemoteWalCombinedLogSegmentMetadata]:
+def records_that_heal(found: Disagreement[CombinedSegmentId], now_ms: int) -> list[RemoteWalCombinedLogSegmentMetadata]:
     """Return the records to publish; none for an object whose deletion is in the metadata: it is simply deleted
     again."""
 
     def record(state: RemoteLogSegmentState) -> RemoteWalCombinedLogSegmentMetadata:
         return RemoteWalCombinedLogSegmentMetadata(
-            found.combined_segment_id, (), state, now_ms, found.size_bytes, found.custom_metadata
+            found.object_id, (), state, now_ms, found.size_bytes, found.custom_metadata
         )
 
     if found.kind is Kind.LOST:
@@ -293,7 +302,7 @@ class OrphanTask:
     topic_doubt: Callable[[], str] = str
     """The reason not to draw conclusions from what the metadata topic lacks; empty if there is none."""
 
-    def compare(self, broker_ids: Collection[int]) -> dict[int, Comparison]:
+    def compare(self, broker_ids: Collection[int]) -> dict[int, Comparison[CombinedSegmentId]]:
         """Compare object storage and metadata, by broker. Raises RemoteStorageError, and MetadataBehindError if the
         topic was not read to its end."""
         searches = {}
@@ -308,7 +317,7 @@ class OrphanTask:
             raise MetadataBehindError("the metadata topic was not read to where it ended after the listing")
         return {broker_id: self._confirmed(search) for broker_id, search in searches.items()}
 
-    def _confirmed(self, search: OrphanSearch) -> Comparison:
+    def _confirmed(self, search: OrphanSearch) -> Comparison[CombinedSegmentId]:
         comparison = search.judged(self.wall_ms(), self.storage.place_of)
         confirmed = tuple(
             item for item in comparison.disagreements if item.kind is not Kind.LOST or self._is_lost(item)
@@ -316,8 +325,11 @@ class OrphanTask:
         return replace(comparison, disagreements=confirmed).doubted(self.topic_doubt(), self.limits)
 
     def heal(
-        self, comparison: Comparison, publisher: MetadataPublisher[PublishableRecord], confirmed: str | None = None
-    ) -> list[Disagreement]:
+        self,
+        comparison: Comparison[CombinedSegmentId],
+        publisher: MetadataPublisher[PublishableRecord],
+        confirmed: str | None = None,
+    ) -> list[Disagreement[CombinedSegmentId]]:
         """Heal what needs no confirmation, or everything if its amount was `confirmed`. Returns what was healed.
 
         Raises RemoteStorageError and PublicationBacklogFullError; what was healed until then stays healed.
@@ -328,67 +340,56 @@ class OrphanTask:
                 "orphans_wait_for_confirmation",
                 waiting=waiting,
                 objects=comparison.objects,
-                reason=comparison.doubt or "their writers' registrations are not known either",
+                reason=comparison.waits_because,
                 hint=f"remote-wal metadata rebuild; or, to delete them: orphans --heal --confirm {comparison.amount}",
             )
         for found in healing:
             for record in records_that_heal(found, self.wall_ms()):
                 publisher.publish(record)
             if found.kind is Kind.DELETED:
-                ask(self.storage.delete_log_segment_data(found.combined_segment_id, found.custom_metadata))
+                ask(self.storage.delete_log_segment_data(found.object_id, found.custom_metadata))
             tell = log.error if found.kind is Kind.LOST else log.warning
-            tell("orphan_healed", segment=str(found.combined_segment_id), kind=found.kind, size=found.size_bytes)
+            tell("orphan_healed", segment=str(found.object_id), kind=found.kind, size=found.size_bytes)
         return list(healing)
 
-    def _is_lost(self, found: Disagreement) -> bool:
-        if self.is_being_deleted(found.combined_segment_id):
+    async def run_round(
+        self,
+        publisher: MetadataPublisher[Publishable],
+        brokers_in_care: Callable[[], Collection[int]],
+        metrics: OrphanMetrics,
+        threads: Executor,
+    ) -> bool:
+        """Search once among the objects in care, and heal. Returns False if that failed and should be repeated soon."""
+        loop, brokers = asyncio.get_running_loop(), brokers_in_care()
+        try:
+            comparisons = await loop.run_in_executor(threads, self.compare, brokers)
+            still = brokers_in_care()  # a listing takes time, so the care may have changed
+            for comparison in (comparisons[broker_id] for broker_id in comparisons if broker_id in still):
+                if comparison.disagreements:
+                    await loop.run_in_executor(threads, self.heal, comparison, publisher)
+        except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
+            metrics.rounds_skipped.labels(skipped_because(error)).inc()
+            log.warning("orphans_not_searched", error=str(error))
+            return False
+        _show(comparisons.values(), metrics)
+        return bool(brokers)
+
+    def _is_lost(self, found: Disagreement[CombinedSegmentId]) -> bool:
+        if self.is_being_deleted(found.object_id):
             return False
         try:
-            ask(self.storage.fetch_log_segment(found.combined_segment_id, 0, 1, found.custom_metadata))
+            ask(self.storage.fetch_log_segment(found.object_id, 0, 1, found.custom_metadata))
         except RemoteResourceNotFoundError:
             return True
         return False
 
 
-class OrphanRounds:
-    """Searches for orphans among the objects that this agent owns, and heals them with `OrphanTask`."""
-
-    def __init__(
-        self,
-        task: OrphanTask,
-        publisher: MetadataPublisher[Publishable],
-        brokers: Callable[[], Collection[int]],
-        metrics: OrphanMetrics,
-        threads: Executor,
-    ) -> None:
-        self._task = task
-        self._publisher = publisher
-        self._brokers = brokers
-        self._metrics = metrics
-        self._threads = threads
-
-    async def run_once(self) -> bool:
-        """Search once. Returns False if the search failed and should be repeated soon."""
-        loop, brokers = asyncio.get_running_loop(), self._brokers()
-        try:
-            comparisons = await loop.run_in_executor(self._threads, self._task.compare, brokers)
-            still = self._brokers()  # a listing takes time, so the care may have changed
-            for comparison in (comparisons[broker_id] for broker_id in comparisons if broker_id in still):
-                if comparison.disagreements:
-                    await loop.run_in_executor(self._threads, self._task.heal, comparison, self._publisher)
-        except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
-            self._metrics.rounds_skipped.labels(skipped_because(error)).inc()
-            log.warning("orphans_not_searched", error=str(error))
-            return False
-        self._tell(comparisons.values())
-        return bool(brokers)
-
-    def _tell(self, comparisons: Collection[Comparison]) -> None:
-        for kind in Kind:
-            count = sum(comparison.count(kind) for comparison in comparisons)
-            waiting = sum(found.kind is kind for comparison in comparisons for found in comparison.waiting)
-            self._metrics.waiting.labels(kind.value).set(waiting)
-            self._metrics.found.labels(kind.value).set(count)
-            if kind is Kind.LOST and count:
-                self._metrics.lost_segments.inc(count)
-                log.error("segments_lost", segments=count, reason="metadata knows them, the store does not have them")
+def _show(comparisons: Collection[Comparison[CombinedSegmentId]], metrics: OrphanMetrics) -> None:
+    for kind in Kind:
+        count = sum(comparison.count(kind) for comparison in comparisons)
+        waiting = sum(found.kind is kind for comparison in comparisons for found in comparison.waiting)
+        metrics.waiting.labels(kind.value).set(waiting)
+        metrics.found.labels(kind.value).set(count)
+        if kind is Kind.LOST and count:
+            metrics.lost_segments.inc(count)
+            log.error("segments_lost", segments=count, reason="metadata knows them, the store does not have them")

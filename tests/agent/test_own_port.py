@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.wiring.peering import is_forwarded
 from gateway import client_port
-from gateway.client_handler import ClientLimits
+from gateway.client_listeners import ClientAccess
 from gateway.client_port import PassingPort
 from gateway.metrics import GatewayMetrics
 from kafka_log.broker_files.server_properties import parse_broker_properties
@@ -29,7 +29,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def forwarding(broker: Address) -> AsyncIterator[Address]:
-    port = PassingPort(broker, lambda: None, ClientLimits(10, 10), GatewayMetrics(CollectorRegistry()))
+    port = PassingPort(broker, ClientAccess(10, 10, GatewayMetrics(CollectorRegistry())))
     await port.open(Address("127.0.0.1", 0))
     try:
         yield port.address

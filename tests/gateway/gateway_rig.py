@@ -9,12 +9,13 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import ConsumerContext, HoldingContext, RouterReads, SplicingContext
-from gateway.client_handler import ClientHandler, ClientLimits
+from gateway.client_handler import ClientHandler
+from gateway.client_listeners import ClientAccess
 from gateway.gateway_pipe import RoutingContext, ServingParts
 from gateway.metrics import ClientTraffic, GatewayMetrics, ProduceMetrics
 from gateway.produce.route_core import RouteLimits
@@ -74,7 +75,8 @@ class GatewayRig:
     has_handler: bool = True
     zones: tuple[str, ...] = ("az2",)
     """Those that broker 1 has listeners for."""
-    limits: ClientLimits = field(default_factory=lambda: ClientLimits(100, 100))
+    limits: tuple[int, int] = (100, 100)
+    """Of clients' connections: of all, and of one address."""
     peer_tls: Callable[[], ssl.SSLContext] | None = None
     door_tls: Callable[[], ssl.SSLContext] | None = None
     client_tls: Callable[[], ssl.SSLContext] | None = None
@@ -104,8 +106,7 @@ class GatewayRig:
         handler = ClientHandler(
             1,
             dict.fromkeys(self.zones, self.listener),
-            self.limits,
-            GatewayMetrics(self.broker_registry),
+            ClientAccess(*self.limits, GatewayMetrics(self.broker_registry)),
             self.splicing,
             self.consumers,
             self.holding,
@@ -124,13 +125,15 @@ class GatewayRig:
         await self.agent.start(LOOPBACK, self.door_tls() if self.door_tls else None)
         self.gateway = ZoneGateway(
             GatewayContext(
-                "az2",
+                ClientAccess(
+                    *self.limits,
+                    GatewayMetrics(self.gateway_registry, self.traffic),
+                    self.client_tls or (lambda: None),
+                    connect_timeout_s=2.0,
+                ),
                 self.asked,
                 {1: self.agent.addresses[0]},
                 self.peer_tls or (lambda: None),
-                self.client_tls or (lambda: None),
-                replace(self.limits, connect_timeout_s=2.0),
-                GatewayMetrics(self.gateway_registry, self.traffic),
                 self.routing,
                 self.serving,
                 self.names_rack,

@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from prometheus_client import CollectorRegistry
 
-from gateway.client_handler import ClientLimits
+from gateway.client_listeners import ClientAccess
 from gateway.client_port import BrokerListener, FramePort
 from gateway.client_zone import ZoneRules
 from gateway.metrics import GatewayMetrics
@@ -74,13 +74,12 @@ class Rig:
         self.greeted: list[str] = []
 
     @asynccontextmanager
-    async def started(self, limits: ClientLimits | None = None) -> AsyncIterator[FramePort]:
+    async def started(self, timeout_s: float = PATIENCE_S) -> AsyncIterator[FramePort]:
         servers = {zone: await asyncio.start_server(self._listener(zone), "127.0.0.1", 0) for zone in RULES.zones}
         at = {zone: Address(*one.sockets[0].getsockname()[:2]) for zone, one in servers.items()}
         where = {zone: BrokerListener(zone, one) for zone, one in at.items()}
-        limits = limits or ClientLimits(10, 10, PATIENCE_S)
-        metrics = GatewayMetrics(self.registry)
-        self.servers, self.port = servers, FramePort(1, where, BUDGETS, lambda: None, limits, metrics, rules=RULES)
+        access = ClientAccess(10, 10, GatewayMetrics(self.registry), connect_timeout_s=timeout_s)
+        self.servers, self.port = servers, FramePort(1, where, BUDGETS, access, rules=RULES)
         await self.port.open(Address("127.0.0.1", 0))
         try:
             yield self.port
@@ -133,7 +132,7 @@ async def test_a_client_reaches_the_listener_for_its_zone_and_frames_pass_as_the
 
 async def test_who_says_nothing_is_not_waited_for() -> None:
     rig = Rig()
-    async with rig.started(ClientLimits(10, 10, connect_timeout_s=0.05)) as port, asyncio.timeout(PATIENCE_S):
+    async with rig.started(timeout_s=0.05) as port, asyncio.timeout(PATIENCE_S):
         reader, writer = await connect(port)
         writer.write(b"\0\0\0")
         assert await reader.read() == b""

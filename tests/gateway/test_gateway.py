@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.client_handler import ClientLimits
 from gateway.client_listeners import FULL_S
 from gateway.client_protocol import decode_response, decode_zone, encode_response
-from gateway.metrics import ZoneTraffic
 from local_cluster.security.authority import Authority
+from metadata_topic.records.usage_record import ClientZoneUsage
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import listening_context
 from replication.wire.peer_protocol import CAPABILITIES, NO_BROKER_SERVED, Hello, PeerCapabilities
@@ -47,7 +46,7 @@ async def test_frames_pass_as_they_are_in_both_directions(authority: Authority, 
         size = len(MEGABYTES)
         for direction in ("to_broker", "to_client"):
             await rig.until(lambda to=direction: rig.gateway_bytes(to) == rig.broker_bytes(to) == size)  # type: ignore[misc]
-        assert rig.traffic.own == ZoneTraffic(size, size, size, size, untold_bytes=size)
+        assert rig.traffic.own == ClientZoneUsage("", size, size, size, size, untold_bytes=size)
         assert rig.connections("gateway") == rig.connections("broker") == 1
         writer.close()
         await rig.until(lambda: rig.connections("gateway") == rig.connections("broker") == 0)
@@ -129,7 +128,7 @@ async def test_a_broker_or_an_agent_that_is_away_closes_clients_and_is_told_of()
 
 
 async def test_a_broker_that_is_reached_again_is_not_told_of_any_more() -> None:
-    async with started(GatewayRig(limits=ClientLimits(2, 2))) as rig:
+    async with started(GatewayRig(limits=(2, 2))) as rig:
         rig.gateway.unreached[1] = "it was away"
         reader, writer = await rig.connect()
         writer.write(SHORT)
@@ -138,7 +137,7 @@ async def test_a_broker_that_is_reached_again_is_not_told_of_any_more() -> None:
 
 
 async def test_more_connections_than_the_limit_are_closed_at_once() -> None:
-    async with started(GatewayRig(limits=ClientLimits(2, 2))) as rig:
+    async with started(GatewayRig(limits=(2, 2))) as rig:
         streams = [await rig.connect() for _ in range(2)]
         await rig.until(lambda: rig.connections("gateway") == 2)
         reader, _writer = await rig.connect()
@@ -223,7 +222,7 @@ async def test_a_broker_that_is_not_reached_is_told_to_neighbours_until_it_is_wh
 
 
 async def test_a_gateway_without_room_for_another_client_tells_its_neighbours_for_a_while() -> None:
-    async with started(GatewayRig(limits=ClientLimits(2, 2))) as rig:
+    async with started(GatewayRig(limits=(2, 2))) as rig:
         _, first = await rig.connect()
         await rig.until(lambda: rig.connections("gateway") == 1)
         assert rig.gateway.unserved() == ()

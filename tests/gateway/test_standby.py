@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway import standby
-from gateway.client_handler import ClientLimits
+from gateway.client_listeners import ClientAccess
 from gateway.client_port import PassingPort
 from gateway.metrics import GatewayMetrics
 from gateway.standby import listeners_at, stand_by
@@ -65,8 +65,8 @@ class Host:
             writer.close()
 
         async with await asyncio.start_server(greet, "127.0.0.1", 0) as broker:
-            where, metrics = Address(*broker.sockets[0].getsockname()[:2]), GatewayMetrics(CollectorRegistry())
-            port = PassingPort(where, lambda: None, ClientLimits(10, 10), metrics)
+            where = Address(*broker.sockets[0].getsockname()[:2])
+            port = PassingPort(where, ClientAccess(10, 10, GatewayMetrics(CollectorRegistry())))
             task = asyncio.create_task(stand_by(self.where, port, self.tell))
             try:
                 yield

@@ -13,7 +13,7 @@ from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from rlm.archive.archive_care import CareDuties
-from rlm.lifecycle.orphans import MetadataBehindError
+from rlm.lifecycle.orphans import Kind, MetadataBehindError
 from rlm.lifecycle.release import ClusterView
 from tests.kafka_log.batches import batch
 from tests.kafka_log.forgery import forged
@@ -265,15 +265,19 @@ async def test_orphans_of_both_kinds_are_found_and_healed() -> None:
     outside.archive_storage.objects = {unknown: b"x"}
     outside.archive_storage.now_ms = outside.wall_ms()
     outside.wal.apply(RemoteWalNodeRegistration(1, 5, 1, 0))
-    assert agent.care.find_orphans(outside.wall_ms(), {1: 5}).objects == ()  # too young
+    found = agent.care.find_orphans(outside.wall_ms(), {1: 5})
+    assert [one.kind for one in found.disagreements] == [Kind.LOST]  # the other is too young
     outside.now_s += TTL_MS / 1000
     orphans = agent.care.find_orphans(outside.wall_ms(), {1: 5})
-    assert (orphans.objects, orphans.metadata) == ((unknown,), (lost,))
+    assert [(one.object_id, one.kind) for one in orphans.heals_by_itself] == [
+        (unknown, Kind.UNKNOWN),
+        (lost, Kind.LOST),
+    ]
     agent.topic_is_read = False
     with pytest.raises(MetadataBehindError):
         agent.care.find_orphans(outside.wall_ms(), {1: 5})
     agent.topic_is_read = True
-    assert agent.care.find_orphans(outside.wall_ms(), {2: 5}) == type(orphans)((), ())
+    assert agent.care.find_orphans(outside.wall_ms(), {2: 5}).disagreements == ()
     agent.care.heal(orphans, outside.wall_ms(), {1: 5})
     agent.read_topic()
     agent.take_care()

@@ -204,7 +204,7 @@ async def test_a_segment_that_somebody_else_deleted_is_told_and_forgotten() -> N
     [found] = agent.orphans.compare([BROKER])[BROKER].disagreements
     assert found.kind is Kind.LOST
     agent.heal()
-    assert agent.store.state_of(found.combined_segment_id) is DELETED
+    assert agent.store.state_of(found.object_id) is DELETED
     assert agent.store.entries_covering(PARTITION, 0) == []
     agent.close()
     assert_nothing_is_left(world)

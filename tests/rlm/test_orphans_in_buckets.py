@@ -7,7 +7,7 @@ from metadata_topic.records.records import PublishableRecord, RemoteWalNodeRegis
 from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
-from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from plugin.store_loop import ask, ask_each
 from rlm.lifecycle.orphans import Comparison, Kind, OrphanTask
 from tests.plugin.two_zones import ZONES, bucket, two_zones
@@ -46,7 +46,7 @@ class Stored:
     ) -> RemoteWalStorageManager:
         return two_zones(self.directory, own, CLUSTER, away, listed)
 
-    def compare(self, storage: RemoteWalStorageManager) -> Comparison:
+    def compare(self, storage: RemoteWalStorageManager) -> Comparison[CombinedSegmentId]:
         return OrphanTask(storage, self.store, lambda: True, 0, lambda: LATE_MS).compare([1])[1]
 
     def heal(self, storage: RemoteWalStorageManager) -> "Published":
@@ -68,7 +68,7 @@ def test_a_segment_in_a_bucket_that_is_away_is_not_lost_and_one_that_is_gone_els
     ask(everywhere.delete_log_segment_data(stored.uploads[0].combined_segment_id, stored.uploads[0].custom_metadata))
     storage = stored.opened(away=["az2"])
     found = stored.compare(storage)
-    assert [(one.combined_segment_id, one.kind) for one in found.disagreements] == [
+    assert [(one.object_id, one.kind) for one in found.disagreements] == [
         (stored.uploads[0].combined_segment_id, Kind.LOST)
     ]
     assert (found.not_looked_for, found.unanswered) == (1, frozenset({bucket(tmp_path, "az2")}))

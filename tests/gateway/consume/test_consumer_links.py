@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from gateway.client_protocol import ClientSide
 from gateway.consume.consumer_links import Asked, ConsumerLinks, ReadCosts
-from gateway.metrics import ClientTraffic, ConsumeMetrics, ZoneTraffic
+from gateway.metrics import ClientTraffic, ConsumeMetrics
 from kafka_log.record_batch import scan_batches
+from metadata_topic.records.usage_record import ClientZoneUsage
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.response_links import ToFollower
@@ -85,7 +86,7 @@ def test_records_that_the_consumers_zone_has_a_replica_of_are_told_apart(
         client.rig.led.expected = False
         client.asked()
         client.answered()
-        assert client.traffic.by_zone["az3"] == ZoneTraffic(near_bytes=near, untold_bytes=untold)
+        assert client.traffic.by_zone["az3"] == ClientZoneUsage(near_bytes=near, untold_bytes=untold)
 
 
 def test_of_what_is_not_understood_nobody_knows_whether_the_zone_has_a_replica() -> None:

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import HoldingContext
-from gateway.client_handler import ClientLimits
+from gateway.client_listeners import ClientAccess
 from gateway.client_port import BrokerListener, FramePort
 from gateway.metrics import DurableMetrics, GatewayMetrics
 from replication.wire.memory_budget import MemoryBudget
@@ -18,7 +18,6 @@ from replication.wire.peer_connection import Address
 from tests.gateway.durable.test_held_responses import NO_ERROR, TOPIC, Rig
 from tests.gateway.produce.produce_frames import produce, records
 
-LIMITS = ClientLimits(10, 10)
 PATIENCE_S = 60
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -47,10 +46,10 @@ class Connected:
     async def running(self) -> AsyncIterator[tuple[Stream, Stream]]:
         server = await asyncio.start_server(lambda *stream: self.broker.put_nowait(stream), "127.0.0.1", 0)
         where = Address(*server.sockets[0].getsockname()[:2])
-        metrics = GatewayMetrics(CollectorRegistry())
+        access = ClientAccess(10, 10, GatewayMetrics(CollectorRegistry()))
         by_zone = {"az1": BrokerListener("az1", where)}
         budgets = self.holding.requests_budget, self.holding.responses_budget
-        port = FramePort(1, by_zone, budgets, lambda: None, LIMITS, metrics, holding=self.holding)
+        port = FramePort(1, by_zone, budgets, access, holding=self.holding)
         await port.open(Address("127.0.0.1", 0))
         self.address = port.address
         client, broker = await self.connect()

@@ -3,7 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
@@ -330,7 +330,7 @@ def _add_clients(history: CostHistory, clients: dict[tuple[str, int], defaultdic
         old_zones = {one.zone: one for one in old_usage.zones} if old_usage else {}
         for one in moved_here.zones:
             old = old_zones.get(one.zone, ClientZoneUsage(one.zone))
-            for name, amount in one._asdict().items():
+            for name, amount in asdict(one).items():
                 if name != "zone":
                     clients[one.zone, day][name] += amount - getattr(old, name)
     for (_, day), moved in clients.items():
