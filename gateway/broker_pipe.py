@@ -63,7 +63,7 @@ class RouterReads:
     """Reads objects that gateways wrote for producers; while reads fail, they are retried only from time to time."""
 
     store: BlobStorage
-    breaker: CircuitBreaker
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
 
     async def read(self, wanted: Read, timeout_s: float) -> bytes | None:
         """Read a range; None if that failed, or is not tried now."""

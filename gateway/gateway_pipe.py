@@ -45,7 +45,7 @@ from gateway.produce.route_decider import RouteDecider
 from gateway.produce.route_request import decode_number, decode_outcome, encode_number, encode_route_request
 from gateway.router_uploads import Holder, RouterUploads
 from gateway.serve.fetch_frames import api_key_of
-from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, ServeOutcome, ServePermission, Wait
+from gateway.serve.serving import FetchServing, Relay, Serve, ServeOutcome, ServePermission, Wait
 from gateway.serve.tails import Tails
 from kafka_log.crc32c import Buffer
 from plugin.hot_path.deadline import DeadlineTimer
@@ -55,21 +55,11 @@ from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.fetch_frame import FETCH_API_KEY
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.packed_message import TopicRecords
 from replication.wire.peer_channel import PeerChannel, PlainFrames
 from replication.wire.peer_protocol import MESSAGES, MessageKind, PeerCapabilities
 from replication.wire.request_order import MAX_UNANSWERED, RequestOrder
-
-
-@dataclass(frozen=True, slots=True)
-class LinkReading:
-    """What a gateway needs to hydrate links in consumers' responses."""
-
-    context: FollowerContext
-    defects: Callable[[int], LinkDefects]
-    """The link defects on the way to the agent beside this broker, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +73,8 @@ class RoutingContext:
     requests_budget: MemoryBudget = field(default_factory=MemoryBudget)
     """Limits clients' frames, kept ones included."""
     responses_budget: MemoryBudget = field(default_factory=MemoryBudget)
-    links: LinkReading | None = None
-    """Within `responses_budget`. If set, LINKED_FETCH may be agreed."""
+    links: FollowerContext | None = None
+    """Hydrates links in consumers' responses, within `responses_budget`. If set, LINKED_FETCH may be agreed."""
     channel: Callable[[FramedConnection, int], PeerChannel] = lambda connection, _broker_id: PeerChannel(connection)
     """Makes the channel to the agent beside this broker, after the hellos."""
 
@@ -98,12 +88,6 @@ class ServingParts:
     metrics: ServeMetrics
     authorisation_s: float
 
-    def client(self, broker_id: int, client: FramedConnection) -> "ServedClient":
-        """Return a new `ServedClient` for a client of this broker."""
-        tail = self.tails.of(broker_id)
-        context = ServeContext(tail, self.serve_permission, self.authorisation_s, lambda: secrets.randbits(31) or 1)
-        return ServedClient(FetchServing(context), client, tail.changed, self.metrics)
-
 
 class ServedClient:
     """Serves the Fetch requests of one client's connection, as `FetchServing` decides.
@@ -112,18 +96,12 @@ class ServedClient:
     answered, and nothing behind it is read until it is answered or relayed.
     """
 
-    def __init__(
-        self,
-        serving: FetchServing,
-        client: FramedConnection,
-        changed: Callable[[float], Awaitable[None]],
-        metrics: ServeMetrics,
-    ) -> None:
-        """`changed` waits until the broker's agent has reported something, or until a time."""
-        self._serving = serving
-        self._client = client
-        self._changed = changed
-        self._metrics = metrics
+    def __init__(self, parts: ServingParts, broker_id: int, client: FramedConnection) -> None:
+        """`client` is one of this broker."""
+        self._tail, self._client, self._metrics = parts.tails.of(broker_id), client, parts.metrics
+        self._serving = FetchServing(
+            self._tail, parts.serve_permission, parts.authorisation_s, lambda: secrets.randbits(31) or 1
+        )
 
     async def came(
         self, frame: Buffer, all_answered: Callable[[], Awaitable[None]]
@@ -142,7 +120,7 @@ class ServedClient:
         await all_answered()
         came_s = loop.time()
         while isinstance(step := self._serving.decide(turn, came_s, loop.time()), Wait):
-            await self._changed(step.until_s)
+            await self._tail.changed(step.until_s)
         if isinstance(step, Serve):
             self._metrics.answered(ServeOutcome.SERVED)
             self._client.write_frame(*step.buffers)
@@ -217,8 +195,7 @@ class GatewayPipe:
         if agent.capabilities & MESSAGES:
             self._channel = context.channel(agent.connection, agent.broker_id)
         if links is not None and PeerCapabilities.LINKED_FETCH in agent.capabilities:
-            defects = links.defects(agent.broker_id)
-            self._responses = HydratedResponses(links.context, self._channel, self, defects, self, is_announced=False)
+            self._responses = HydratedResponses(links, self._channel, self, agent.broker_id, self, is_announced=False)
         adopts = PeerCapabilities.ADOPTED_RECORDS in agent.capabilities
         routes = PeerCapabilities.ROUTED_PRODUCE in agent.capabilities
         self._core = RouteCore(context.limits, self._is_linked if routes else None, adopts=adopts)

@@ -183,26 +183,23 @@ class ProduceMetrics:
 class ServeMetrics:
     """Metrics of Fetch requests to which the gateway responds, or may not."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, held_bytes: Callable[[], int] = int) -> None:
+        """`held_bytes` returns how many record bytes are held."""
         self._fetches = Counter(
             "remote_wal_gateway_fetch_serve",
             "Fetch requests of consumers, by how they were answered: by the gateway (served), or by the broker and why",
             ["way"],
             registry=registry,
         )
-        self._held = Gauge(
+        Gauge(
             "remote_wal_gateway_fetch_serve_held_bytes",
             "Record bytes that the gateway holds to answer consumers",
             registry=registry,
-        )
+        ).set_function(held_bytes)
 
     def answered(self, way: ServeOutcome) -> None:
         """Count one Fetch request by its `ServeOutcome`."""
         self._fetches.labels(way.value).inc()
-
-    def set_held(self, held_bytes: Callable[[], int]) -> None:
-        """Set the function that returns how many record bytes are held."""
-        self._held.set_function(held_bytes)
 
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -16,11 +16,11 @@ import structlog
 
 from gateway.client_listeners import ClientAccess, ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_response, encode_zone
-from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext, ServingParts
+from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext, ServedClient, ServingParts
 from gateway.metrics import GATEWAY_SIDE, ClientCount, PassedBytes
 from gateway.serve.fetch_frames import with_zone
 from kafka_log.crc32c import Buffer
-from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
@@ -52,19 +52,14 @@ class GatewayContext:
     names_rack: bool = False
     """Whether consumers without a rack get the zone's, so that brokers send them to a replica in it."""
 
-    @property
-    def zone(self) -> str:
-        """The zone of the clients."""
-        return self.access.metrics.traffic.zone
-
 
 class ZoneGateway(ClientListeners):
     """Listens for clients of its zone, at one port for each broker of another zone, from `start` until `stop`."""
 
     def __init__(self, context: GatewayContext) -> None:
         super().__init__(self._connect, context.access)
-        self._context = context
-        self._reads: defaultdict[int, CircuitBreaker] = defaultdict(lambda: CircuitBreaker(BreakerLimits()))
+        self._context, self._zone = context, context.access.metrics.traffic.zone
+        self._reads: defaultdict[int, CircuitBreaker] = defaultdict(CircuitBreaker)
         """The state of reads of RouterChannel objects, by the broker whose agent reads."""
         self.unreached: dict[int, str] = {}
         """Brokers that the last client did not reach, and why."""
@@ -128,7 +123,7 @@ class ZoneGateway(ClientListeners):
             self._not_reached(broker_id, "peer_unreachable", str(error) or type(error).__name__)
 
     async def _relay(self, broker_id: int, accepted: socket.socket, address: str) -> None:
-        zone, metrics, routing = self._context.zone, self._context.access.metrics, self._context.routing
+        zone, metrics, routing = self._zone, self._context.access.metrics, self._context.routing
         count = ClientCount(metrics, zone, broker_id)
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget.share_of(holder_at(address)))
         whole = PassedBytes(client, count.sent, count.count_given)
@@ -147,14 +142,14 @@ class ZoneGateway(ClientListeners):
             with metrics.connections.labels(GATEWAY_SIDE, zone, str(broker_id)).track_inprogress():
                 side = AgentSide(broker_id, agent, capabilities, self._reads[broker_id])
                 parts = self._context.serving if PeerCapabilities.LINKED_FETCH in capabilities else None
-                served = parts.client(broker_id, client) if parts is not None else None
+                served = ServedClient(parts, broker_id, client) if parts is not None else None
                 await GatewayPipe(routing, client, side, passed, self._edited, served).run()
         finally:
             client.close()
             agent.close()
 
     def _edited(self, frame: Buffer) -> Buffer:
-        return with_zone(frame, self._context.zone) if self._context.names_rack else frame
+        return with_zone(frame, self._zone) if self._context.names_rack else frame
 
     async def _reach(self, broker_id: int, peer: FramedConnection) -> PeerCapabilities:
         """Connect `peer` to the broker's agent, which has reached the broker. Returns what both agents have in common.
@@ -171,7 +166,7 @@ class ZoneGateway(ClientListeners):
             capabilities = await exchange_hellos(peer, context.hello, broker_id)
             if PeerCapabilities.CLIENTS not in capabilities:
                 raise PeerRefusedError("its agent serves no clients: its remote.wal.gateway.enable is off")
-            peer.write_frame(encode_zone(context.zone))
+            peer.write_frame(encode_zone(self._zone))
             async with asyncio.timeout(2 * timeout_s):  # finding that its broker is away takes up to half of this
                 answer = await peer.read_frame()
             if answer is None:

@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from agent.settings.setting_types import Seconds, Section, keyed
+from agent.settings.setting_types import Seconds, Section, keyed, milliseconds
+from metadata_topic.settings.wal_retention import WalRetention
 
 
 class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
@@ -26,3 +27,8 @@ class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
         description="Age at which an object goes that was never finished or has no metadata. Far above "
         "total.timeout.ms and any difference of clocks.",
     )
+
+    @property
+    def wal_retention(self) -> WalRetention:
+        """How long this agent keeps combined segments."""
+        return WalRetention(milliseconds(self.retention_s))

@@ -7,7 +7,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -22,8 +22,8 @@ from agent.settings.memory_shares import (
     HELD_FRAMES_BYTES,
     SERVED_BYTES,
 )
-from agent.wiring.peering import gateway_tls
-from agent.wiring.standby import client_access, local_address, own_zone_address
+from agent.wiring.peering import broker_listener, gateway_tls
+from agent.wiring.standby import client_access, own_zone_address
 from gateway.broker_pipe import ConsumerContext, HoldingContext, RouterReads, SplicingContext, tell_outcomes
 from gateway.client_handler import ClientHandler
 from gateway.client_listeners import ClientAccess
@@ -32,7 +32,7 @@ from gateway.client_zone import ZoneRules
 from gateway.consume.consumer_links import ReadCosts
 from gateway.durable.durable_logs import DurableLogs
 from gateway.durable.pipelined_acks import ReplicationLimits
-from gateway.gateway_pipe import LinkReading, RoutingContext, ServingParts
+from gateway.gateway_pipe import RoutingContext, ServingParts
 from gateway.metrics import (
     ClientCount,
     ClientTraffic,
@@ -63,11 +63,10 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.wall_clock import Clocks, wall_ms
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext, PeerHandler
-from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
-from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.peer_connection import Address, connect_framed
+from replication.wire.peer_connection import Address, KnownPeers, connect_framed
 from replication.wire.peer_protocol import PeerCapabilities
 from rlm.lifecycle.unpublished_segments import UnpublishedSegments
 from rlm.write_path.commit.cadence import CommitLimits
@@ -102,16 +101,13 @@ class ClientGateway:
         leader: LeaderContext,
         follower: FollowerContext,
         store: BlobStorage,
-        peers: Mapping[int, Address],
+        peers: KnownPeers,
         proxies: ZoneProxies,
         ask_anew: Callable[[], object],
     ) -> None:
-        """`peers` are the other brokers' agents, at least those that clients reach here; some may be added later.
-
-        `leader` and `follower` are the contexts of replication; `store` returns the object store, None until it is
-        loaded. `ask_anew` makes the agent ask Kafka again for topics and leaders.
-        """
-        self._configuration = configuration
+        """`leader` and `follower` are the contexts of replication, `peers` the other agents, some of which may be found
+        later. `ask_anew` makes the agent ask Kafka again for topics and leaders."""
+        self._configuration, self._store = configuration, store
         self.settings, self.peers, self.proxies = configuration.settings.gateway, peers, proxies
         self.traffic = ClientTraffic(configuration.broker.rack or "")
         """The traffic of both sides."""
@@ -122,8 +118,8 @@ class ClientGateway:
         self._holding = self._make_holding(leader, ask_anew)
         self.durable = self._holding.logs if self._holding is not None else None
         """The logs whose answers are held; None if none are."""
-        self._routing = self._make_routing(follower, store, produced)
-        splicing = self._make_splicing(leader, store, produced)
+        self._routing = self._make_routing(follower, produced)
+        splicing = self._make_splicing(leader, produced)
         self.adoptable = splicing.adoptable
         """The records that the write path need not upload; None if it uploads all."""
         consumers = self._make_consumers(leader, splicing.responses_budget)
@@ -161,38 +157,35 @@ class ClientGateway:
             return None
         permission = ClusterServePermission(_asker(self._configuration), leader.clock)
         self._runs.append(permission.run)
-        tails, told = _tails(links, self.peers, self._metrics), ServeMetrics(leader.metrics.registry)
-        told.set_held(tails.held_bytes)
+        tails = _tails(links, self.peers, self._metrics)
+        told = ServeMetrics(leader.metrics.registry, tails.held_bytes)
         dial, idle_timeout_s = _dialler(self._configuration, leader), leader.limits.idle_timeout_s
         self.handlers[PeerCapabilities.VISIBLE] = TailHandler(consumers, leader.zones, dial, idle_timeout_s)
         return ServingParts(tails, permission, told, _AUTHORISED_S)
 
-    def _make_routing(self, follower: FollowerContext, store: BlobStorage, metrics: ProduceMetrics) -> RoutingContext:
+    def _make_routing(self, follower: FollowerContext, metrics: ProduceMetrics) -> RoutingContext:
         """Stage times are replication's, so consumers get separate ones that are not shown."""
-        configuration, hello, prices = self._configuration, follower.hello, self._configuration.prices
-        costs = RouteCosts.of(prices, prices.of_section(configuration.settings.storage.price_section))
-        policy, breaker = LinkPolicy(configuration.settings.gateway.produce_policy), CircuitBreaker(BreakerLimits())
-        decider = RouteDecider(policy, costs, _GATHERED_S, breaker, follower.is_paused)
+        hello, costs = follower.hello, RouteCosts.of(self._configuration.prices, self._configuration.store_prices)
+        policy = LinkPolicy(self.settings.produce_policy)
+        decider = RouteDecider(policy, costs, _GATHERED_S, CircuitBreaker(), follower.is_paused)
         limits = CommitLimits(_GATHERED_S, _LEFT_INLINE_S, _UPLOAD_BYTES, _UPLOADS, _RETRY_S, _RETRY_MAX_S)
         channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, _WAIT_MAX_S)
-        uploads = RouterUploads(channel, store, Clocks(follower.clock, wall_ms), metrics, WantedObjects())
+        uploads = RouterUploads(channel, self._store, Clocks(follower.clock, wall_ms), metrics, WantedObjects())
         requests, answers = MemoryBudget(CLIENT_FRAMES_BYTES), MemoryBudget(CLIENT_FRAMES_BYTES)
         links = None
         if PeerCapabilities.LINKED_FETCH in self.capabilities:
-            defects = cache(lambda one: LinkDefects(follower.metrics, follower.clock, leader=one))
-            links = LinkReading(replace(follower, stage_times=StageTimes(CollectorRegistry()), budget=answers), defects)
+            links = replace(follower, stage_times=StageTimes(CollectorRegistry()), budget=answers, link_defects={})
         return RoutingContext(
             RouteLimits(_WAIT_MAX_S), uploads, decider, metrics, requests, answers, links, follower.channel
         )
 
-    def _make_splicing(self, leader: LeaderContext, store: BlobStorage, metrics: ProduceMetrics) -> SplicingContext:
-        adopts = self._configuration.settings.gateway.produce_enable
+    def _make_splicing(self, leader: LeaderContext, metrics: ProduceMetrics) -> SplicingContext:
         return SplicingContext(
             SpliceLimits(_WAIT_MAX_S, DEFAULT_MAX_FRAME_BYTES),
-            RouterReads(store, CircuitBreaker(BreakerLimits())),
+            RouterReads(self._store),
             metrics,
             MemoryBudget(CLIENT_FRAMES_BYTES),
-            AdoptableRecords(AdoptionLimits(CLIENT_FRAMES_BYTES)) if adopts else None,
+            AdoptableRecords(AdoptionLimits(CLIENT_FRAMES_BYTES)) if self.settings.produce_enable else None,
             leader.channel,
         )
 
@@ -221,7 +214,7 @@ class ClientGateway:
             shared = Address(settings.listen_host, settings.port_base - 1)
             ports["bootstrap"] = _bootstrap_port(configuration, self._access), shared
         if (holding := self._holding) is not None:
-            zone, where = self.traffic.zone, local_address(broker, settings.durable_listener)
+            zone, where = self.traffic.zone, broker_listener(broker, settings.durable_listener)
             budgets = holding.requests_budget, holding.responses_budget
             listeners = {zone: BrokerListener(zone, where)}
             port = FramePort(broker.node_id, listeners, budgets, self._access, holding=holding)
@@ -296,16 +289,15 @@ def _capabilities(configuration: Configuration, follower: FollowerContext) -> Pe
     return found
 
 
-def _tails(links: LinkReading, peers: Mapping[int, Address], metrics: GatewayMetrics) -> Tails:
-    hello = links.context.hello
-    visible = PeerCapabilities.VISIBLE | hello.capabilities & (_OF_LINKS | PeerCapabilities.PACKED)
-    reading = replace(links.context, hello=replace(hello, capabilities=visible))
+def _tails(links: FollowerContext, peers: Mapping[int, Address], metrics: GatewayMetrics) -> Tails:
+    visible = PeerCapabilities.VISIBLE | links.hello.capabilities & (_OF_LINKS | PeerCapabilities.PACKED)
+    reading = replace(links, hello=replace(links.hello, capabilities=visible))
 
     def crossed(broker_id: int) -> tuple[Callable[[int], object], Callable[[int], object]]:
         count = ClientCount(metrics, metrics.traffic.zone, broker_id)
         return count.given_crossed, count.sent_crossed
 
-    return Tails(TailContext(reading, peers, links.defects, crossed, SERVED_BYTES))
+    return Tails(TailContext(reading, peers, crossed, SERVED_BYTES))
 
 
 def _dialler(configuration: Configuration, leader: LeaderContext) -> Callable[[FramedConnection], Awaitable[None]]:
@@ -343,7 +335,7 @@ def _asker(configuration: Configuration) -> Callable[[Collection[TopicId]], Serv
 
 def _zone_listeners(configuration: Configuration) -> dict[str, Address]:
     names = configuration.settings.gateway.zone_listeners
-    return {zone: local_address(configuration.broker, name) for zone, name in names.items()}
+    return {zone: broker_listener(configuration.broker, name) for zone, name in names.items()}
 
 
 def _bootstrap_port(configuration: Configuration, access: ClientAccess) -> FramePort:
@@ -355,7 +347,7 @@ def _bootstrap_port(configuration: Configuration, access: ClientAccess) -> Frame
         tls = ssl.create_default_context()  # to an address of this host that the broker's certificate may not name
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE
-    listeners[own] = BrokerListener(own, local_address(broker, name), tls)  # it speaks the same protocol as clients
+    listeners[own] = BrokerListener(own, broker_listener(broker, name), tls)  # it speaks the same protocol as clients
     rules = ZoneRules(own, frozenset(listeners), settings.bootstrap_zones)
     budgets = MemoryBudget(BOOTSTRAP_BYTES), MemoryBudget(BOOTSTRAP_BYTES)
     return FramePort(broker.node_id, listeners, budgets, access, rules=rules)

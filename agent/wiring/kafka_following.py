@@ -21,7 +21,6 @@ from agent.leadership import LeadershipReader, LeadershipWatch, LocalReplicas, T
 from agent.lease_watch import LeasesInTopic, LeaseWatch, make_lease
 from agent.metrics.loop_times import Loop
 from agent.settings.agent_settings import AgentSettings
-from agent.settings.lifecycle_settings import LifecycleSettings
 from agent.settings.setting_types import milliseconds
 from agent.settings_keeping import SettingsKeeping
 from agent.wiring.agent_resources import AgentResources
@@ -33,7 +32,6 @@ from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from metadata_topic.settings.topic_settings import AgentRegistration
-from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.topic import MetadataTopicSettings
@@ -118,7 +116,7 @@ class KafkaFollowing:
         )
         self.leadership = LeadershipWatch(
             lambda: self.topic_settings.table,
-            TopicDefaults(milliseconds(settings.link.latency_bound_s), wal_retention(settings.lifecycle)),
+            TopicDefaults(milliseconds(settings.link.latency_bound_s), settings.lifecycle.wal_retention),
             self.replicas,
             around.relaying.zones,
             lambda: self.incarnation.fenced_because is not None or self.lease.lost_because is not None,
@@ -240,7 +238,7 @@ def _registration(
     settings: AgentSettings, identity: AgentIdentity, log_directories: Sequence[LogDirectory]
 ) -> AgentRegistration:
     """Return the registration by which other agents and `describe` find this agent. Blocks."""
-    retention, bypass = wal_retention(settings.lifecycle), settings.bypass.brokers.get(identity.broker_id)
+    retention, bypass = settings.lifecycle.wal_retention, settings.bypass.brokers.get(identity.broker_id)
     return AgentRegistration(
         identity.broker_id,
         identity.incarnation,
@@ -263,8 +261,3 @@ def _write_settings(client: KafkaClientConfig, records: Mapping[bytes, bytes | N
     """Write records of the settings topic. Blocks. Raises KafkaClusterError."""
     with closing(SettingsWriter(client)) as writer:
         writer.write(records)
-
-
-def wal_retention(settings: LifecycleSettings) -> WalRetention:
-    """Return how long this agent keeps combined segments."""
-    return WalRetention(milliseconds(settings.retention_s))

@@ -17,7 +17,7 @@ from agent.settings.memory_shares import ARCHIVE_OBJECT_MAX_BYTES
 from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import ArchiveSettings
 from agent.wiring.agent_resources import AgentResources
-from agent.wiring.kafka_following import KafkaFollowing, wal_retention
+from agent.wiring.kafka_following import KafkaFollowing
 from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.declared_gaps import DeclaredGap
@@ -107,17 +107,14 @@ class Lifecycle:
             storage, publisher, planner, responsibility, around.clocks, self._metrics
         )
         observer = partial(ClusterObserver, around.configuration.client, identity.broker_id, TopicWatch(TOPIC_GONE_MS))
-        retention = wal_retention(settings)
         self._cluster = ClusterWatch(
-            observer, self._wanted, kafka.topic_settings, retention, self._observed, wall_ms, threads
+            observer, self._wanted, kafka.topic_settings, settings.wal_retention, self._observed, wall_ms, threads
         )
         loop = asyncio.get_running_loop()
-
-        def tell_loss(loss: DeclaredGap) -> None:
-            loop.call_soon_threadsafe(declare_loss, loss)
-
         leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
-        failover = FailoverPlanner(identity.broker_id, store, tell_loss)
+        failover = FailoverPlanner(
+            identity.broker_id, store, lambda loss: loop.call_soon_threadsafe(declare_loss, loss)
+        )
         self._failover = FailoverTask(failover, store, publisher, wall_ms, self._metrics, threads, leaders)
         read, doubt, is_deleted = self._metadata.read_to_end, self._metadata.doubt, planner.is_being_deleted
         orphans = OrphanTask(storage, store, read, ttl_ms, wall_ms, is_deleted, is_under_way, topic_doubt=doubt)

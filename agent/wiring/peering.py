@@ -51,9 +51,9 @@ def is_forwarded(broker: BrokerProperties, port: int) -> bool:
     )
 
 
-def broker_listener(broker: BrokerProperties) -> Address:
-    """Return the local broker's own inter-broker listener."""
-    listener = broker.listeners[broker.inter_broker_listener_name]
+def broker_listener(broker: BrokerProperties, name: str | None = None) -> Address:
+    """Return the address at which this agent dials a listener of its broker: the inter-broker one, or another."""
+    listener = broker.listeners[name or broker.inter_broker_listener_name]
     return Address(listener.host or "127.0.0.1", listener.port)
 
 

@@ -104,17 +104,10 @@ class Relaying:
         tls_plan = None if settings.is_shadow else broker_tls_plan(broker, settings.broker_tls)
         broker_tls = BrokerTls(tls_plan) if tls_plan is not None else None
 
-        dialling = _dialling(configuration, hello, metrics, clock)
-        self.neighbours = Neighbours(dialling, peers, zones.is_own) if configuration.shares_reads else None
-        """None if each agent reads for itself."""
-        self.hydration = HydrationCache(
-            self.storage, cache_bytes(settings), self.stage_times, metrics, clock, archive, neighbours=self.neighbours
-        )
-        self.catch_up_reads = CatchUpReads(self.hydration, catch_up_read_limits(settings), metrics, clock)
-        following = self._following(dialling, broker_tls)
+        following = self._following(hello, peers, broker_tls, archive, clock)
         self.follower = FollowerProxy(following, peers, bypass(broker, settings, configuration.client, clock))
         peers_changed = asyncio.Event()
-        self.peer_watch = PeerWatch(dialling, peers, peers_changed.set)
+        self.peer_watch = PeerWatch(following, peers, peers_changed.set)
         listen_at = partial(posing_address, settings.peers)
         remembered = SettingsMemory(settings.process.state_directory).table(is_read=False).agents
         self.found_peers = FoundPeers(broker.node_id, peers, self.follower, listen_at, remembered, peers_changed)
@@ -129,21 +122,37 @@ class Relaying:
         metrics.held.connections.labels("peer").set_function(lambda: self.leader.connections)
         metrics.held.connections.labels("replica").set_function(lambda: self.follower.connections)
 
-    def _following(self, dialling: DiallingContext, broker_tls: BrokerTls | None) -> FollowerContext:
-        broker, access = self._configuration.broker, self._configuration.settings.process
+    def _following(
+        self,
+        hello: Hello,
+        peers: KnownPeers,
+        broker_tls: BrokerTls | None,
+        archive: Callable[[], ArchiveReads | None],
+        clock: Callable[[], float],
+    ) -> FollowerContext:
+        """Build what reads objects, and what the connections to leaders' agents share."""
+        broker, settings, metrics = self._configuration.broker, self._configuration.settings, self.metrics
+        limits = FollowerLimits(
+            settings.link.hydration_timeout_s, max_request_bytes(broker), wants_digests=settings.link.takes_digests
+        )
+        tls, budget = peer_tls(settings.tls), _frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics)
+        dialling = hello, limits, metrics, tls.client_context if tls else lambda: None, clock, budget
+        self.neighbours: Neighbours | None = None
+        """None if each agent reads for itself."""
+        if self._configuration.shares_reads:
+            self.neighbours = Neighbours(DiallingContext(*dialling), peers, self.zones.is_own)
+        self.hydration = HydrationCache(
+            self.storage, cache_bytes(settings), self.stage_times, metrics, clock, archive, neighbours=self.neighbours
+        )
+        self.catch_up_reads = CatchUpReads(self.hydration, catch_up_read_limits(settings), metrics, clock)
         return FollowerContext(
-            dialling.hello,
-            dialling.limits,
-            dialling.metrics,
-            dialling.tls,
-            dialling.clock,
-            dialling.budget,
+            *dialling,
             self.hydration,
             self.stage_times,
             self.catch_up_reads,
-            broker_requests(broker, access),
+            broker_requests(broker, settings.process),
             broker_tls=broker_tls.server_context if broker_tls is not None else lambda: None,
-            broker_uid=access.replica_user,
+            broker_uid=settings.process.replica_user,
             is_paused=self.pauses.is_paused,
             packing=self.packing,
             is_own_zone=self.zones.is_own,
@@ -275,19 +284,6 @@ def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "PassingPort 
 
     access = ClientAccess(_OWN_CONNECTIONS, _OWN_CONNECTIONS, GatewayMetrics(CollectorRegistry()))
     return PassingPort(broker_listener(broker), access)
-
-
-def _dialling(
-    configuration: Configuration, hello: Hello, metrics: ReplicationMetrics, clock: Callable[[], float]
-) -> DiallingContext:
-    settings, tls = configuration.settings, peer_tls(configuration.settings.tls)
-    limits = FollowerLimits(
-        settings.link.hydration_timeout_s,
-        max_request_bytes(configuration.broker),
-        wants_digests=settings.link.takes_digests,
-    )
-    budget = _frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics)
-    return DiallingContext(hello, limits, metrics, tls.client_context if tls else lambda: None, clock, budget)
 
 
 def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> MemoryBudget:

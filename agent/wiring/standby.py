@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry
 from agent.configuration import Configuration
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.setting_types import AgentSettingsError
+from agent.wiring.peering import broker_listener
 from gateway.client_listeners import ClientAccess
 from gateway.client_port import PassingPort
 from gateway.metrics import GatewayMetrics
 from gateway.standby import stand_by
-from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_topic import read_settings
 from replication.wire.peer_connection import Address, listening_context
@@ -33,7 +33,7 @@ async def stand_by_for(configuration: Configuration, file: Path) -> None:
     def is_any_durable() -> bool:
         return read_settings(client, _READ_S, memory=SettingsMemory(directory)).is_any_durable
 
-    broker = local_address(configuration.broker, settings.durable_listener)
+    broker = broker_listener(configuration.broker, settings.durable_listener)
     port = PassingPort(broker, client_access(settings, GatewayMetrics(CollectorRegistry())))
     await stand_by(own_zone_address(settings), port, is_any_durable)
 
@@ -41,12 +41,6 @@ async def stand_by_for(configuration: Configuration, file: Path) -> None:
 def own_zone_address(settings: GatewaySettings) -> Address:
     """Return the own-zone listener's address, at which the standby may listen as well."""
     return Address(settings.listen_host, settings.durable_port, is_shared=True)
-
-
-def local_address(broker: BrokerProperties, listener: str) -> Address:
-    """Return the address at which this agent dials a listener of its broker."""
-    where = broker.listeners[listener]
-    return Address(where.host or "127.0.0.1", where.port)
 
 
 def client_access(settings: GatewaySettings, metrics: GatewayMetrics) -> ClientAccess:

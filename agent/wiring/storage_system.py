@@ -32,7 +32,6 @@ from agent.wiring.relaying import Relaying
 from agent.wiring.write_path import WritePath
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_table import CLUSTER, SettingsTable
-from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import StoreFile
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.publication_watch import PublicationWatch
@@ -55,13 +54,9 @@ STORAGE, STORAGE_LOADING, PUBLICATION = "storage", "object storage", "metadata p
 
 def open_metadata(around: AgentResources) -> FollowedMetadata:
     """Open the stores of what the agent knows from the metadata topic. Blocks."""
-    identity, storage = around.identity, around.relaying.storage
-    file = StoreFile(around.settings.process.state_directory, identity.cluster_id)
-    keeper = SnapshotKeeper(
-        storage.blobs, identity.cluster_id, identity.broker_id, identity.incarnation, spool_directory=file.directory
-    )
-    client, wall_ms = around.configuration.client, around.clocks.wall_ms
-    return FollowedMetadata(file, client, identity.rack, keeper, storage, wall_ms)
+    file = StoreFile(around.settings.process.state_directory, around.identity.cluster_id)
+    client, rack, storage = around.configuration.client, around.identity.rack, around.relaying.storage
+    return FollowedMetadata(file, client, rack, around.writer_id, storage, around.clocks.wall_ms)
 
 
 class StorageRun:

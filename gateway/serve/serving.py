@@ -12,7 +12,7 @@ gateway could. Source: Kafka's FetchSession and FetchManager.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
@@ -203,17 +203,6 @@ class ReadLog:
 
 
 @dataclass(frozen=True, slots=True)
-class ServeContext:
-    """What all connections to one broker share."""
-
-    logs: FollowedLogs
-    serve_permission: ServePermission
-    authorisation_s: float
-    next_id: Callable[[], int]
-    """Random positive numbers of 31 bits."""
-
-
-@dataclass(frozen=True, slots=True)
 class Relay:
     """A decision: send this frame to the broker."""
 
@@ -241,13 +230,17 @@ class Wait:
 class FetchServing:
     """Decides about the Fetch requests of one client's connection to one broker. All times are monotonic seconds."""
 
-    context: ServeContext
+    logs: FollowedLogs
+    serve_permission: ServePermission
+    authorisation_s: float
+    next_id: InitVar[Callable[[], int]]
+    """Random positive numbers of 31 bits."""
     _sessions: FetchSessions = field(init=False)
     _allowed_s: dict[TopicIdPartition, float] = field(init=False, default_factory=dict)
     """When the last question was sent that the broker answered without an error."""
 
-    def __post_init__(self) -> None:
-        self._sessions = FetchSessions(self.context.next_id)
+    def __post_init__(self, next_id: Callable[[], int]) -> None:
+        self._sessions = FetchSessions(next_id)
 
     def asked(self, frame: Buffer) -> Turn | None:
         """Take a client's request. Returns None if it must go to the broker unchanged."""
@@ -272,13 +265,13 @@ class FetchServing:
 
     def _logs(self, turn: Turn, now_s: float) -> list[VisibleLog] | ServeOutcome:
         """Return the logs of all partitions, or why one of them cannot be served."""
-        request, serve_permission = turn.request, self.context.serve_permission
+        request, serve_permission = turn.request, self.serve_permission
         if not turn.partitions or request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             return ServeOutcome.OTHER
         allowed_s = [self._allowed_s.get(one.log) for one in turn.partitions]
         if None in allowed_s:
             return ServeOutcome.FIRST
-        if min(one for one in allowed_s if one is not None) + self.context.authorisation_s <= now_s:
+        if min(one for one in allowed_s if one is not None) + self.authorisation_s <= now_s:
             return ServeOutcome.RENEWAL
         topics = {one.log.topic_id for one in turn.partitions}
         are_kept_whole = [serve_permission.is_kept_whole(topic_id, now_s) for topic_id in topics]
@@ -288,7 +281,7 @@ class FetchServing:
             return ServeOutcome.COMPACTED
         logs: list[VisibleLog] = []
         for wanted in turn.partitions:
-            log = self.context.logs.get(wanted.log, now_s)
+            log = self.logs.get(wanted.log, now_s)
             if log is None:
                 return ServeOutcome.NOT_FOLLOWED
             if (reason := _why_not(wanted, log, request, now_s)) is not None:
@@ -359,7 +352,7 @@ class FetchServing:
         end_offset = told.last_stable_offset
         size = batches[-1].end if batches else 0
         read = ReadLog(next_offset, end_offset, next_offset - asked.offset, size)
-        self.context.logs.propose(told.log, asked.leader_epoch, read, now_s)
+        self.logs.propose(told.log, asked.leader_epoch, read, now_s)
 
 
 def _why_not(wanted: WantedPartition, log: VisibleLog, request: FetchRequest, now_s: float) -> ServeOutcome | None:

@@ -23,7 +23,6 @@ from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import Address, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities, PeerRefusedError
@@ -45,8 +44,6 @@ class TailContext:
     reading: FollowerContext
     """Its hello asks for VISIBLE."""
     peers: Mapping[int, Address]
-    defects: Callable[[int], LinkDefects]
-    """The link defects on the way to the agent beside this broker, by its id."""
     crossed: Callable[[int], tuple[Callable[[int], object], Callable[[int], object]]]
     """Counters of bytes from and to the agent beside this broker."""
     max_bytes: int
@@ -157,7 +154,7 @@ class BrokerTail:
                 reading,
                 reading.channel(agent, self._broker_id),
                 self,
-                context.defects(self._broker_id),
+                self._broker_id,
                 self,
                 is_announced=False,
             )

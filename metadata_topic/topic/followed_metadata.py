@@ -10,6 +10,7 @@ from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.snapshots.store_snapshots import StoreSnapshots, TopicMemory
 from metadata_topic.store.store import RemoteWalMetadataStore, StoreFile
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from plugin.segment_metadata import CombinedSegmentId
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 
 _READ_TO_END_TIMEOUT_S = 60.0
@@ -23,17 +24,18 @@ class FollowedMetadata:
         file: StoreFile,
         client: KafkaClientConfig,
         rack: str | None,
-        keeper: SnapshotKeeper,
+        writer: CombinedSegmentId,
         storage: GuardedStorageManager,
         wall_ms: Callable[[], int],
     ) -> None:
         """Load the file's content. Blocks: for seconds if it has many objects.
 
-        Snapshots are in `storage`, by `keeper`.
+        Snapshots are in `storage`; `writer` has the broker and the incarnation that write them.
         """
         self.store, self.archive = RemoteWalMetadataStore(file), ArchiveStore()
         keep_archive(self.store, self.archive)
-        memory = TopicMemory(file.directory)
+        memory, names = TopicMemory(file.directory), (file.cluster_id, writer.broker_id, writer.incarnation)
+        keeper = SnapshotKeeper(storage.blobs, *names, spool_directory=file.directory)
         self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, wall_ms, memory)
         self.consumer = RemoteWalMetadataConsumer(
             client, self.store, rack=rack, load_snapshot=self._snapshots.load, archive=self.archive

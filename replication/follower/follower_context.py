@@ -8,6 +8,7 @@ from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.hydration import HydrationCache
 from replication.wire.broker_requests import BrokerRequests
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
+from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.packing import Packing
@@ -73,6 +74,12 @@ class FollowerContext(DiallingContext):
     """Whether bytes to this broker do not cross zones."""
     broker_uid: int | None = None
     """The local broker's user, if nobody else may connect in its place."""
+    link_defects: dict[int, LinkDefects] = field(default_factory=dict)
+    """Those on the way to each other agent so far, by its broker's id."""
+
+    def defects(self, broker_id: int) -> LinkDefects:
+        """Return the link defects on the way to this broker's agent, on whatever connection."""
+        return self.link_defects.setdefault(broker_id, LinkDefects(self.metrics, self.clock, leader=broker_id))
 
     def channel(self, leader: FramedConnection, broker_id: int) -> PeerChannel:
         """Return the channel on a connection to this broker's agent, after the hellos."""

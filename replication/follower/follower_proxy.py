@@ -22,7 +22,6 @@ from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
 from replication.wire.idle_fetch import IDLE_MESSAGE_BYTES, MAX_IDLE_BYTES, WHOLE_EACH, IdleRequest, response_frame
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.link_defects import LinkDefects
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import KnownPeers, Listener, connect_framed, exchange_hellos
@@ -53,7 +52,6 @@ class FollowerProxy(CountedListeners):
         """`peers` are the other agents' addresses, and `bypass` the routes past dead agents; both may grow later."""
         self._context = context
         self._peers = peers
-        self._defects: dict[int, LinkDefects] = {}
         to_one = context.limits.max_connections_to_one
         # All connections come from this host, so each leader has a limit.
         super().__init__(self._take, lambda _leader: ConnectionShares(to_one, to_one), context.metrics.fault)
@@ -68,11 +66,6 @@ class FollowerProxy(CountedListeners):
         for broker_id, listener in listeners.items():
             await self.listen(broker_id, listener)
         self.keep_bypasses()
-
-    async def listen(self, broker_id: int, listener: Listener) -> None:
-        """Listen for one more broker. Raises OSError naming the address."""
-        self._defects.setdefault(broker_id, LinkDefects(self._context.metrics, self._context.clock, leader=broker_id))
-        await super().listen(broker_id, listener)
 
     def keep_bypasses(self) -> None:
         """Update the bypasses to the leaders listened for, and to the routes known now."""
@@ -140,7 +133,7 @@ class FollowerProxy(CountedListeners):
             self._context.metrics.fault("peer_unreachable")
             log.warning("peer_unreachable", leader=broker_id, error=str(error) or type(error).__name__)
         except Exception as error:  # the defect ends this connection only
-            self._defects[broker_id].record("connection", error)
+            self._context.defects(broker_id).record("connection", error)
         finally:
             broker.close()
 
@@ -182,7 +175,7 @@ class FollowerProxy(CountedListeners):
         return leader
 
     def _relay(self, broker_id: int, broker: FramedConnection, leader: FramedConnection) -> Awaitable[None]:
-        return _FollowerRelay(self._context, broker_id, broker, leader, self._defects[broker_id]).run()
+        return _FollowerRelay(self._context, broker_id, broker, leader).run()
 
     def _unconnected(self) -> FramedConnection:
         limits = self._context.limits
@@ -199,20 +192,15 @@ class _FollowerRelay:
     """One connection of the broker, and the matching connection to the leader's agent."""
 
     def __init__(
-        self,
-        context: FollowerContext,
-        leader_id: int,
-        broker: FramedConnection,
-        leader: FramedConnection,
-        defects: LinkDefects,
+        self, context: FollowerContext, leader_id: int, broker: FramedConnection, leader: FramedConnection
     ) -> None:
         self._asked = 0
         """Requests of the broker so far; each has one answer, except Produce with acks=0."""
         self._context = context
-        self._defects = defects
+        self._defects = context.defects(leader_id)
         self._broker = broker
         self._leader = leader
-        self._responses = HydratedResponses(context, context.channel(leader, leader_id), broker, defects, self)
+        self._responses = HydratedResponses(context, context.channel(leader, leader_id), broker, leader_id, self)
         self._peer_bytes = PeerByteCount(context.metrics, "follower", leader)
         self._idle, self._idle_in_a_row = IdleRequest(), 0
         broker.on_lone_frame, leader.on_lone_frame = self._idle_request, self._idle_response

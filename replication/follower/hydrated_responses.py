@@ -295,19 +295,19 @@ class HydratedResponses:
         context: FollowerContext,
         channel: PeerChannel,
         to: FrameSink,
-        defects: LinkDefects,
+        leader_id: int,
         taker: ResponseTaker,
         *,
         is_announced: bool = True,
     ) -> None:
-        """Responses come by `channel` and go `to` the requester.
+        """Responses of this leader's agent come by `channel` and go `to` the requester.
 
         `is_announced`: objects are announced on this connection, so an announced range probes a store that failed;
         otherwise the next response probes it.
         """
         self._context = context
         self._to = to
-        self._defects = defects
+        self._defects = defects = context.defects(leader_id)
         self._taker = taker
         self.channel = channel
         self._links = LinksWanted(context, defects, channel, is_announced=is_announced)

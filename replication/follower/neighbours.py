@@ -18,7 +18,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.follower_context import DiallingContext, FollowerContext
 from replication.follower.hydration import HydrationError
 from replication.follower.range_cache import CachedRange
-from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import FramedConnection, reserve, run_until_one_ends, until_idle
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkHoldOff
@@ -81,7 +81,7 @@ GIVEN = "given"
 class _Neighbour:
     def __init__(self, connect: Connect) -> None:
         self.questions = NumberedQuestions(connect, _read)
-        self.breaker = CircuitBreaker(BreakerLimits())
+        self.breaker = CircuitBreaker()
         self.rest = LinkHoldOff()
 
 

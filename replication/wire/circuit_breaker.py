@@ -12,10 +12,13 @@ class BreakerLimits:
     open_max_s: float = 30.0
 
 
+_LIMITS = BreakerLimits()
+
+
 class CircuitBreaker:
     """Closed while calls succeed; open after some failures in a row; then one probe at a time until one succeeds."""
 
-    def __init__(self, limits: BreakerLimits) -> None:
+    def __init__(self, limits: BreakerLimits = _LIMITS) -> None:
         self._limits = limits
         self._failures = 0
         self._open_until_s: float | None = None

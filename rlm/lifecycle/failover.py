@@ -64,7 +64,7 @@ class FailoverPlanner:
         self,
         broker_id: int,
         store: RemoteWalMetadataStore,
-        declare_loss: Callable[[DeclaredGap], None] = lambda _loss: None,
+        declare_loss: Callable[[DeclaredGap], object] = lambda _loss: None,
     ) -> None:
         """`declare_loss` is called with records that the log lost without an election, repeatedly until the store
         knows the loss."""

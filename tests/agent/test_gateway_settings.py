@@ -6,7 +6,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -26,7 +25,7 @@ from gateway.planning.planned_ports import BrokerSite
 from gateway.zone_proxies import ZoneProxies, ranked
 from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from local_cluster.layout import free_port_block
-from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, KnownPeers
+from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
 from replication.wire.peer_protocol import PeerCapabilities
 
 FILE = Path("/etc/kafka/server.properties")
@@ -180,7 +179,7 @@ async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_want
     async with built(**keys) as gateway, AsyncExitStack() as stack:
         await gateway.start(ListeningSockets([]))
         assert set(gateway.clients.addresses) == {2, 3}
-        known = cast(KnownPeers, gateway.peers)
+        known = gateway.peers
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         known.learned({5: Address(*silent.getsockname()[:2]), 70_000: Address("10.0.0.6", 19090)})
         assert gateway.clients.unserved() == ()

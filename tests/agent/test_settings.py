@@ -13,7 +13,6 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.configuration_doc import configuration_document
 from agent.settings.setting_types import AgentSettingsError, parse_address, parse_peers
 from agent.settings_file import agent_settings
-from agent.wiring.kafka_following import wal_retention
 from agent.wiring.relaying import catch_up_read_limits
 from agent.wiring.write_path import log_manager_limits
 from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
@@ -143,9 +142,9 @@ def test_times_are_milliseconds_in_the_file_and_seconds_inside() -> None:
 
 
 def test_how_long_the_wal_keeps_objects_is_told_as_kafka_tells_it() -> None:
-    assert wal_retention(parsed().lifecycle) == WalRetention(3_600_000)
+    assert parsed().lifecycle.wal_retention == WalRetention(3_600_000)
     as_local = parsed(remote_wal_retention_ms="-2")
-    assert wal_retention(as_local.lifecycle) == WalRetention(AS_LOCAL)
+    assert as_local.lifecycle.wal_retention == WalRetention(AS_LOCAL)
     assert "remote.wal.retention.ms" in refused(remote_wal_retention_ms="-3")
 
 

@@ -18,11 +18,9 @@ from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import ConsumerContext
 from gateway.consume.consumer_links import ReadCosts
-from gateway.gateway_pipe import LinkReading
 from gateway.metrics import ConsumeMetrics
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
-from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import PackingMetrics
 from replication.wire.packing import Packing
@@ -111,14 +109,11 @@ async def consumers_of(
             agents.catch_up_reads,
             packing=agents.packing,
         )
-        defects = LinkDefects(agents.follower_metrics, lambda: agents.now_s)
         gateway = GatewayRig(
             serve=lambda reader, writer: serve_logs(agents, reader, writer),
             granted=granted,
             asked=hello,
-            routing=replace(
-                routed.routing, links=LinkReading(follower, lambda _broker_id: defects), channel=follower.channel
-            ),
+            routing=replace(routed.routing, links=follower, channel=follower.channel),
             splicing=replace(routed.splicing, channel=leader.channel),
             consumers=ConsumerContext(leader, ConsumeMetrics(registry), ReadCosts(1, 0.025)),
         )

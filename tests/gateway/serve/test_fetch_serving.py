@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.serve.fetch_frames import decode_request, encode_sessionless
 from gateway.serve.log_tail import HeldRecords, LogTail
-from gateway.serve.serving import FetchServing, Relay, Serve, ServeContext, ServeOutcome, Wait
+from gateway.serve.serving import FetchServing, Relay, Serve, ServeOutcome, Wait
 from kafka_log.topic_partition import TopicId
 from replication.wire.kafka_frame import MalformedFrameError
 from tests.gateway.serve.model_broker import ModelBroker, ModelConsumer
@@ -36,10 +36,12 @@ class Rig:
     def __init__(self, partitions: int = 1, max_bytes: int = 1 << 20, held: HeldRecords | None = None) -> None:
         self.broker, self.clear, self.now_s = ModelBroker(partitions), Clear(), 100.0
         self.tail = LogTail(held or HeldRecords(max_bytes))
-        ids: Iterator[int] = itertools.count(1)
-        self.context = ServeContext(self.tail, self.clear, AUTHORISED_S, lambda: next(ids))
+        self._ids: Iterator[int] = itertools.count(1)
         self.partitions = partitions
         self.ways: list[ServeOutcome] = []
+
+    def serving(self) -> FetchServing:
+        return FetchServing(self.tail, self.clear, AUTHORISED_S, lambda: next(self._ids))
 
     def consumer(self, version: int = 17, *, is_committed: bool = True, max_bytes: int = 1 << 20) -> "Connected":
         return Connected(self, ModelConsumer(self.partitions, version, is_committed=is_committed, max_bytes=max_bytes))
@@ -51,7 +53,7 @@ class Rig:
 
 class Connected:
     def __init__(self, rig: Rig, consumer: ModelConsumer) -> None:
-        self.rig, self.consumer, self.serving = rig, consumer, FetchServing(rig.context)
+        self.rig, self.consumer, self.serving = rig, consumer, rig.serving()
 
     def fetch(self, *, waits: bool = False, **limits: Any) -> Any:
         """The answer; when there is nothing yet, None if `waits`, else what comes when the time is over."""

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.broker_pipe import ConsumerContext
 from gateway.consume.consumer_links import ReadCosts
-from gateway.gateway_pipe import LinkReading, ServingParts
+from gateway.gateway_pipe import ServingParts
 from gateway.metrics import ConsumeMetrics, ServeMetrics
 from gateway.serve.tail_handler import TailHandler
 from gateway.serve.tails import TailContext, Tails
@@ -24,7 +24,6 @@ from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
 from replication.leader.zones import Zones
 from replication.wire.framed_connection import FramedConnection
-from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from rlm.write_path.commit.link_policy import LinkMode
@@ -104,12 +103,10 @@ async def zone(granted: PeerCapabilities = VISIBLE) -> AsyncIterator[Zone]:
             hello, agents.follower_limits, agents.follower_metrics, lambda: None, lambda: agents.now_s,
             agents.follower_budget, agents.hydration, untold, agents.catch_up_reads,
         )  # fmt: skip
-        defects = LinkDefects(agents.follower_metrics, lambda: agents.now_s)
         peers: dict[int, Address] = {}
         context = TailContext(
             replace(reading, hello=replace(hello, capabilities=VISIBLE)),
             peers,
-            lambda _broker: defects,
             lambda _broker: (lambda _size: None, lambda _size: None),
             1 << 20,
         )
@@ -122,7 +119,7 @@ async def zone(granted: PeerCapabilities = VISIBLE) -> AsyncIterator[Zone]:
             serve=broker.serve,
             granted=CAPABILITIES | BOTH | granted,
             asked=hello,
-            routing=replace(routed.routing, links=LinkReading(reading, lambda _broker: defects)),
+            routing=replace(routed.routing, links=reading),
             splicing=routed.splicing,
             consumers=consumers,
             serving=ServingParts(tails, Clear(), ServeMetrics(registry), 60.0),

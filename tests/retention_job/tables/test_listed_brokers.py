@@ -49,8 +49,8 @@ def test_objects_of_a_broker_that_only_records_tell_of_are_not_missing(spark: Sp
         place.write_bytes(bytes(900))
     spec = HistorySpec(segments=0, now_ms=NOW_MS, brokers=1, partitions_per_broker=1)
     cluster = replace(cluster_of(spec, Planted(log_starts={}), Offsets({}, {0: 0})), brokers=frozenset())
-    spec = StorageSpec("plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path / "store")})
-    listing = StoreListing(spec, CLUSTER_ID)
+    store = StorageSpec("plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path / "store")})
+    listing = StoreListing(store, CLUSTER_ID)
     for run_id, known in (("first", log), ("second", log)):  # the second has no new record, and knows the first's
         sources = Sources(KafkaSource("nowhere:1"), str(tmp_path / "state"), listing, is_incremental=True)
         history = load(spark, sources, NOW_MS, run_id, RecordedKafka({METADATA_TOPIC: {0: known}}, cluster))
