@@ -42,12 +42,12 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
 
     try:
         broker, settings = read_settings_file(broker_config)
-        refused = _refused(broker, settings)
+        advice = [f"{found}; change: {change}" for _, found, change in judge_file(broker, settings)]
+        refused = _refused(broker, settings, advice)
     except (AgentSettingsError, BrokerPropertiesError) as error:
         fail(error, ExitCode.FINDINGS, json=json)
-    advice = [f"{found}; change: {change}" for _, found, change in judge_file(broker, settings)]
     if refused is not None:
-        fail("; ".join([refused, *advice]), ExitCode.FINDINGS, json=json)
+        fail("\n".join(filter(None, [refused, *advice])), ExitCode.FINDINGS, json=json)
     told = shown_configuration(broker, settings)
     code = ExitCode.FINDINGS if advice else ExitCode.GOOD
     if json:
@@ -63,8 +63,11 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
     raise typer.Exit(code)
 
 
-def _refused(broker: "BrokerProperties", settings: "AgentSettings") -> str | None:
-    """Return why an agent could not use a file that the settings name. Raises AgentSettingsError."""
+def _refused(broker: "BrokerProperties", settings: "AgentSettings", advice: list[str]) -> str | None:
+    """Return why an agent could not use a file that the settings name; empty: the advice names the file.
+
+    Raises AgentSettingsError.
+    """
     from agent.configuration import Configuration
     from kafka_cluster.errors import ClientPropertyError
     from plugin.prices import PriceError
@@ -74,7 +77,8 @@ def _refused(broker: "BrokerProperties", settings: "AgentSettings") -> str | Non
     except ClientPropertyError as error:
         return f"remote.wal.agent.client.config: {error}"
     except (OSError, PriceError) as error:
-        return str(error)  # the advice has the key of a file that is not there
+        named = getattr(error, "filename", None)
+        return "" if named is not None and any(str(named) in one for one in advice) else str(error)
     return None
 
 
@@ -89,7 +93,7 @@ def init(
     from kafka_log.broker_files.server_properties import load_broker_properties
 
     broker = load_broker_properties(broker_config)
-    proposed = _STORE | _SHADOW if shadow else _proposed(broker, broker_config.parent)
+    proposed = _STORE | _SHADOW if shadow else _proposed(broker, broker_config.absolute().parent)
     for key, value in (proposed | _bootstrap_servers(broker)).items():
         if key not in broker.raw:
             typer.echo(f"{key}={value}")

@@ -3,8 +3,7 @@
 ./run release [--out dist] [--key KEY.pem]
 
 Wheel and host.lock are what a host or the image installs; the .deb holds both, built for this host's distribution and
-Python. SHA256SUMS names every file; with a key (Ed25519, PEM) SHA256SUMS.sig signs it:
-openssl pkeyutl -verify -pubin -inkey KEY.pub -rawin -in SHA256SUMS -sigfile SHA256SUMS.sig
+Python. SHA256SUMS names every file; with a key (Ed25519, PEM) SHA256SUMS.sig signs it.
 """
 
 import argparse

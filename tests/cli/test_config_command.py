@@ -158,6 +158,16 @@ def test_what_the_file_alone_tells_is_found(file: Path, changes: dict[str, str |
     assert told in shown
 
 
+def test_files_that_are_not_there_are_told_once_and_in_a_line_each(file: Path) -> None:
+    missing = {f"remote.wal.agent.{key}": f"/none/{key}" for key in ("client.config", "http.token.file")}
+    lines = BROKER_WITHOUT_LISTENERS | WAL | STORE | missing
+    file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    told = run("check", "--broker-config", file)[2].removeprefix("remote-wal: ").splitlines()
+    assert {line.partition(" is not there; change: ")[0] for line in told} == {
+        f"{key}: {value}" for key, value in missing.items()
+    }
+
+
 @pytest.mark.parametrize(
     "wrong", ["ssl.truststore.location=/a.jks", "ssl.engine.factory.class=a.B", "a=\\u00", "sasl.jaas.config=${a:b}"]
 )
