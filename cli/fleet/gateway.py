@@ -226,6 +226,9 @@ def _print_front(sites: Sites, rules: Rules, listener: str, *, as_json: bool) ->
     ]
     if not any(rounds[0][1].values()):
         rounds = [("clients come by agents", rounds[1][1])]
+    if not any(rounds[-1][1].values()):
+        typer.echo("# all clients come by agents already: nothing to change\n")
+        rounds = []
     for title, lines in rounds:
         typer.echo(f"# {title}. Replace these lines, then restart agent and broker, one host at a time\n")
         for broker_id, keys in lines.items():

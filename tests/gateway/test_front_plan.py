@@ -158,3 +158,12 @@ def test_each_round_is_headed_by_its_number(monkeypatch: pytest.MonkeyPatch) -> 
     )
     heads = [line.split(":")[0] for line in printed.output.splitlines() if "round" in line]
     assert heads == ["# first round", "# second round"]
+
+
+def test_where_clients_come_by_agents_already_nothing_is_to_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, told = plans_of(keys_of(1))[1], [DescribedBroker(1, "az1", "kafka-1.example.com", 9092)]
+    moved = broker_of({**keys_of(1), **plan.first, **plan.then})
+    monkeypatch.setattr(gateway, "_asked", lambda _sites: (told, {1: moved}))
+    printed = CliRunner().invoke(build_app(), ["gateway", "plan", "--front", "--bootstrap-server", "kafka-1:9092"])
+    assert printed.output.startswith("# all clients come by agents already: nothing to change\n")
+    assert "Replace" not in printed.output
