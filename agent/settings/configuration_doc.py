@@ -12,11 +12,13 @@ from pydantic.fields import FieldInfo
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.setting_types import parse_user
+from metadata_topic.settings.setting_keys import FIELDS
 from metadata_topic.settings.topic_settings import (
     ARCHIVE_KEY,
     DURABLE_KEY,
     ENABLE_KEY,
     LATENCY_BOUND_KEY,
+    PACK_KEY,
     POLICY_KEY,
     UPLOAD_WAIT_KEY,
     WAL_RETENTION_KEY,
@@ -130,50 +132,46 @@ def _model_rows(model: type[BaseModel], without: Iterable[str] = ()) -> Iterator
 
 def _topic_rows() -> Iterator[Row]:
     defaults = TopicSettings()
-    meanings = (
-        (ENABLE_KEY, "bool", _text(defaults.enable), "Whether the topic replicates through object storage."),
-        (
-            POLICY_KEY,
+    meanings = {
+        ENABLE_KEY: ("bool", _text(defaults.enable), "Whether the topic replicates through object storage."),
+        POLICY_KEY: (
             ", ".join(LinkPolicy),
             defaults.link_policy.value,
             "When followers get links. `cost`: where they are cheaper than the bytes, unless they hold records back at "
             "producers; `always`: for every byte, whatever it costs. See operations.md.",
         ),
-        (
-            LATENCY_BOUND_KEY,
+        LATENCY_BOUND_KEY: (
             "int",
             "",
             "For the policy cost: by how much links may hold records back at producers; upload and read must keep it, "
             "too. Default: the agent's own key of the same name, for producers alone.",
         ),
-        (
-            UPLOAD_WAIT_KEY,
+        UPLOAD_WAIT_KEY: (
             "int, 1 or more",
             "",
             "For the policy cost: how long records may wait for more to share an object; at most the agent's own key.",
         ),
-        (
-            ARCHIVE_KEY,
+        ARCHIVE_KEY: (
             "bool",
             _text(defaults.archive),
             "Whether the topic's records are merged into archive objects, by agents that have the archive on.",
         ),
-        (
-            WAL_RETENTION_KEY,
+        WAL_RETENTION_KEY: (
             "int, -2 or more",
             "",
             "How long its records are kept in combined segments. Default: the agent's own key; with one or two "
             "replicas -2, as long as the log.",
         ),
-        (
-            DURABLE_KEY,
+        DURABLE_KEY: (
             "bool",
             _text(defaults.durable),
             "Whether producers are answered only once their records are stored, by agents that hold answers "
             "(remote.wal.gateway.durable.listener).",
         ),
-    )
-    for key, kind, default, meaning in meanings:
+        PACK_KEY: ("bool", _text(defaults.pack), "Whether its records may be packed on their way to other zones."),
+    }
+    for key in FIELDS:
+        kind, default, meaning = meanings[key]
         yield f"`{key}`", kind, _code(default), meaning
 
 
