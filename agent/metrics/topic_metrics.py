@@ -1,9 +1,9 @@
 """Metrics by topic, for the largest topics only, because each costs the monitoring several series."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -28,6 +28,8 @@ class TopicState:
     inline_bytes: int = 0
     unsaved_bytes: int = 0
     """Inline bytes that links could have saved."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Inline bytes by `InlineReason`."""
     pack_ratio: float = 1.0
     """How many inline bytes cross zones as one."""
 
@@ -51,6 +53,7 @@ def by_topic(
             state.linked_bytes += moved.linked_bytes
             state.inline_bytes += moved.inline_bytes
             state.unsaved_bytes += moved.unsaved_bytes
+            state.reasons.update(moved.reasons.copy())
     return dict(sorted(states.items(), key=lambda item: (-item[1].moved_bytes, -item[1].lag_bytes, item[0])))
 
 
@@ -85,8 +88,8 @@ class TopicCollector(Collector):
         )
         moved = CounterMetricFamily(
             "remote_wal_topic_record_bytes",
-            "Record bytes of a topic given to followers, linked or inline; the largest topics alone",
-            labels=["topic", "path"],
+            "Record bytes of a topic given to followers, linked or inline and why; the largest topics alone",
+            labels=["topic", "path", "reason"],
         )
         unsaved = CounterMetricFamily(
             "remote_wal_topic_unsaved_bytes",
@@ -103,8 +106,9 @@ class TopicCollector(Collector):
         for topic, state in list(by_topic(self._status(), dict(self._traffic())).items())[: self._most]:
             lag.add_metric([topic], state.lag_bytes)
             oldest.add_metric([topic], state.oldest_ms / 1000)
-            moved.add_metric([topic, "linked"], state.linked_bytes)
-            moved.add_metric([topic, "inline"], state.inline_bytes)
+            moved.add_metric([topic, "linked", ""], state.linked_bytes)
+            for reason, size in state.reasons.items():
+                moved.add_metric([topic, "inline", reason], size)
             unsaved.add_metric([topic], state.unsaved_bytes)
             if topic in held_back_s:
                 seconds = held_back_s[topic]

@@ -105,6 +105,7 @@ class Shadow:
     def _inline(self, partition: TopicIdPartition, size: int, reason: InlineReason) -> None:
         followers, moved = self._followers.get(partition, frozenset()), self.traffic.by_partition[partition]
         moved.inline_bytes += size * len(followers)
+        moved.reasons[reason.value] += size * len(followers)
         if reason not in RIGHTLY_INLINE:
             moved.unsaved_bytes += size * len(followers)
         for one in followers:

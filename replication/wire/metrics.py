@@ -69,6 +69,8 @@ class PartitionTraffic:
     """Inline bytes that did not cross, because they were packed. Known a moment later than the inline ones."""
     crossed_bytes: int = 0
     """See `note_crossed`."""
+    reasons: Counter_[str] = field(default_factory=Counter_, compare=False)
+    """Inline bytes by `InlineReason`."""
 
     def note_crossed(self) -> int:
         """Return the inline bytes as they crossed zones (packed), never less than before: a counter must not shrink."""
@@ -349,6 +351,7 @@ class ReplicationMetrics:
             if reason not in RIGHTLY_INLINE:
                 self.traffic.by_partition[partition].unsaved_bytes += size
             self.traffic.by_partition[partition].inline_bytes += size
+            self.traffic.by_partition[partition].reasons[reason.value] += size
             self.traffic.by_topic[partition.topic_id, follower_id].inline_bytes += size
         self.record_bytes.labels("inline").inc(size)
 

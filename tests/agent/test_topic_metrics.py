@@ -1,6 +1,7 @@
 """What metrics tell by topic."""
 
 import math
+from collections import Counter
 
 from agent.metrics.topic_metrics import TopicCollector
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -17,7 +18,9 @@ def test_the_largest_topics_are_told_each_with_all_its_partitions() -> None:
         key = TopicIdPartition(TopicId(bytes([number]) * 16), partition)
         status[key] = PartitionStatus(topic, partition, 9, 8, lag, 1000 * lag, 0)
         if linked:
-            traffic[key] = PartitionTraffic(linked, inline, inline // 2)
+            traffic[key] = PartitionTraffic(
+                linked, inline, inline // 2, reasons=+Counter(look=inline // 4, load=inline - inline // 4)
+            )
     held_back: dict[str, float | None] = {"large": 0.02, "small": None, "idle": 1.0}
     told = [
         (one.name, *one.labels.values(), "unknown" if math.isnan(one.value) else one.value)
@@ -29,10 +32,11 @@ def test_the_largest_topics_are_told_each_with_all_its_partitions() -> None:
         ("remote_wal_topic_lag_bytes", "small", 7),
         ("remote_wal_topic_oldest_unstored_seconds", "large", 100),
         ("remote_wal_topic_oldest_unstored_seconds", "small", 7),
-        ("remote_wal_topic_record_bytes_total", "large", "linked", 900),
-        ("remote_wal_topic_record_bytes_total", "large", "inline", 20),
-        ("remote_wal_topic_record_bytes_total", "small", "linked", 1),
-        ("remote_wal_topic_record_bytes_total", "small", "inline", 1),
+        ("remote_wal_topic_record_bytes_total", "large", "linked", "", 900),
+        ("remote_wal_topic_record_bytes_total", "large", "inline", "look", 5),
+        ("remote_wal_topic_record_bytes_total", "large", "inline", "load", 15),
+        ("remote_wal_topic_record_bytes_total", "small", "linked", "", 1),
+        ("remote_wal_topic_record_bytes_total", "small", "inline", "load", 1),
         ("remote_wal_topic_unsaved_bytes_total", "large", 10),
         ("remote_wal_topic_unsaved_bytes_total", "small", 0),
         ("remote_wal_topic_link_held_back_seconds", "large", 0.02),
