@@ -9,15 +9,12 @@ from local_cluster.processes import ProcessStartError, ends_what_it_started
 from perf.cost.sweep import cost
 from perf.counts.command import counts
 from perf.defaults import defaults
-from perf.gateway.command import gateway
 from perf.ladder.command import ladder
-from perf.pack import pack
-from perf.size import size
 from perf.spark import spark
 from tests.soak.command import soak
 
 app = command_group(__doc__)
-for command in (ladder, cost, counts, defaults, gateway, pack, size, spark, soak):
+for command in (ladder, cost, counts, defaults, spark, soak):
     app.command()(command)
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measures what the default policy links on real brokers: fleets of producers first, compared with inline and `always`.
 
-Each load runs on three topics of one cluster, one after the other, so that a change of the machine's speed affects all.
-Linked shares, requests and dollars leave the first seconds of each run out.
+Each load runs on some topics of one cluster, one after the other, so that a change of the machine's speed affects all.
+`plain` is inline without packing. Linked shares, requests, dollars and CPU leave the first seconds of each run out.
 """
 
 import json as json_format
@@ -22,8 +22,10 @@ from cli.tables import show, table
 from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
-from metadata_topic.settings.topic_settings import LinkPolicy
-from perf.clusters import LARGE_SEGMENTS, LatencyMs, Store, object_store, started_cluster
+from local_cluster.cluster_admin import LINKED
+from local_cluster.object_store.store_spec import OwnStore
+from metadata_topic.settings.topic_settings import TopicSettings
+from perf.clusters import LatencyMs, object_store, started_cluster
 from perf.ladder.turns import NOT_KEPT_UP, Entrant, Rung
 from perf.loads import RECORD_BYTES, Figures, Run, beside, fleet, kafka
 from plugin.prices import BYTES_PER_GB, EXPRESS, STANDARD, PriceTable
@@ -34,9 +36,10 @@ _FOLLOWERS: Final = 2
 _BEGIN_S: Final = 10.0
 _DRAINED_S: Final = 60
 _LIFE_S: Final = 3600.0
-_INLINE: Final = "inline"
-_POLICIES: Final = {_INLINE: None, "always": LinkPolicy.ALWAYS, "default": LinkPolicy.COST}
-"""By name, the policies of the topics that are compared."""
+_PACKED: Final = "remote_wal_packed_bytes_total"
+_COMPARED: Final = {"inline": None, "always": LINKED, "default": TopicSettings(enable=True)}
+_TOPICS: Final = {**_COMPARED, "plain": TopicSettings(pack=False)}
+"""The settings of the topics."""
 
 
 def java(mb_per_s: float, acks: str, producers: int = 1, **config: str) -> Run:
@@ -103,6 +106,8 @@ class Defaults:
             "linked": grown.topics_linked_share,
             "linked by topic": grown.linked_share_by_topic,
             "crossed": grown.zone_bytes / max(grown.stock_bytes, 1.0),
+            "packed": grown.of(_PACKED, form="after") / max(grown.of(_PACKED, form="before"), 1.0),
+            "CPU ms per MB": 1e9 * grown.cpu_s / max(produced, 1.0),
             "$ per GB": sum(amounts.usd(tariff).values()) / max(produced, 1.0) * BYTES_PER_GB,
             "inline": {
                 why: size for why, size in grown.sum_by("remote_wal_inline_bytes_total", "reason").items() if size
@@ -115,24 +120,29 @@ class Defaults:
 
 def defaults(
     load: Annotated[list[str] | None, typer.Option(help="Only loads that have this in their name.")] = None,
-    topic: Annotated[list[str] | None, typer.Option(help="Only these: inline, always, default.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(_TOPICS)}; all but the last by default.")
+    ] = None,
     seconds: Annotated[float, typer.Option(min=2, help="For each load on each topic.")] = 120.0,
     latency_ms: LatencyMs = 5,
-    store: Store = Store.DIRECTORY,
+    store: OwnStore = OwnStore.LOCAL,
     front: Annotated[bool, typer.Option("--front", help="Clients come by agents, which hold the answers.")] = False,
     busy: Annotated[bool, typer.Option("--busy", help="Beside a busy loop, which takes a core.")] = False,
     json: Json = False,
 ) -> None:
     """Run fleets and single producers against topics that are inline, always linked and by the default policy."""
     loads = {name: run for name, run in LOADS.items() if load is None or any(part in name for part in load)}
-    rungs = [Rung(name, store, policy) for name, policy in _POLICIES.items() if topic is None or name in topic]
+    rungs = [Rung(name, store, settings) for name, settings in _TOPICS.items() if name in (topic or _COMPARED)]
     # Each store at the prices that its agents calculate with.
-    measured, tariff = list[Defaults](), Tariff.of(PriceTable.load(), STANDARD if store is Store.NATIVE else EXPRESS)
+    measured, tariff = (
+        list[Defaults](),
+        Tariff.of(PriceTable.load(), STANDARD if store is OwnStore.S3_NATIVE else EXPRESS),
+    )
     with (
         _busy_loop() if busy else nullcontext(),
         tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
         object_store(store, latency_ms) as spec,
-        started_cluster(Path(directory) / "agents", AgentsMode(spec, front=front), overrides=LARGE_SEGMENTS) as cluster,
+        started_cluster(Path(directory) / "agents", AgentsMode(spec, front=front)) as cluster,
     ):
         entrants = [Entrant(one, cluster) for one in rungs]
         for one in entrants:
@@ -195,10 +205,22 @@ def _print(measured: Sequence[Defaults], tariff: Tariff) -> None:
                 one.load,
                 one.topic,
                 *("-" if row[name] is None else f"{row[name]:.1f}" for name in ("MB/s", "p50 ms", "p99 ms")),
-                *(f"{row[name]:.1%}" for name in ("linked", "crossed")),
+                *(f"{row[name]:.1%}" for name in ("linked", "crossed", "packed")),
+                f"{row['CPU ms per MB']:.1f}",
                 f"{row['$ per GB']:.4f}",
                 one.not_kept_up_with or " ".join(f"{times} {found}" for found, times in row["looks"].items() if times),
             )
         )
-    columns = ("load", "topic", ">MB/s", ">p50 ms", ">p99 ms", ">linked", ">crossed", ">$ per GB", "looks")
+    columns = (
+        "load",
+        "topic",
+        ">MB/s",
+        ">p50 ms",
+        ">p99 ms",
+        ">linked",
+        ">crossed",
+        ">CPU ms/MB",
+        ">$ per GB",
+        "looks",
+    )
     show(table(*columns, rows=rows, title="Loads inline, always linked and by the default policy"))

@@ -1,24 +1,23 @@
-"""The loads that Kafka's own producer and librdkafka put on a topic, and what their clients saw.
+"""The loads that Kafka's own tools and librdkafka put on a topic, and what their clients saw.
 
 A broker answers one Produce request of a connection at a time, so with acks=all each small one waits for a round of
 replication by itself. Kafka's own tool cannot show that: the Java client has at most five requests in flight.
 librdkafka with its defaults sends what a few milliseconds collect, and up to a million requests ahead.
 """
 
-import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import count, takewhile
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from kafka_cluster.flushing import flush
 from local_cluster.cluster_admin import CLIENT_CONFIG
 from local_cluster.kafka_tools import KafkaToolError, KafkaTools, ProducerPerformance
+from local_cluster.workload.json_events import json_event
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -59,79 +58,32 @@ def kafka(
         return {
             "MB/s": sum(run.records_per_s for run in runs) * RECORD_BYTES / 1e6,
             "p50 ms": max(run.p50_ms for run in runs),
-            "p95 ms": max(run.p95_ms for run in runs),
             "p99 ms": max(run.p99_ms for run in runs),
         }
 
     return run
 
 
-def librdkafka(records_per_s: int, config: Mapping[str, str | int], *, partitions: int, seconds: float = 1.0) -> Run:
-    """Return a load of one librdkafka producer at this rate, with acks=all."""
-
-    def run(tools: KafkaTools, topic: str, scale: float) -> Figures:
-        servers = tools.bootstrap_servers
-        taken_ms = librdkafka_latencies(servers, topic, records_per_s, seconds * scale, config, partitions)
-        return {"MB/s": records_per_s * RECORD_BYTES / 1e6, **quantiles(taken_ms)}
-
-    return run
-
-
-def librdkafka_latencies(
-    bootstrap_servers: str,
-    topic: str,
-    records_per_s: int,
-    seconds: float,
-    config: Mapping[str, str | int],
-    partitions: int,
-    flush_s: float = _FLUSH_S,
-    values: Sequence[bytes] = (bytes(RECORD_BYTES),),
-) -> list[float]:
-    """Return ms from send to acknowledgement, of all but the first records. Raises TimeoutError, KafkaToolError.
-
-    `values` are the records, in turn.
-    """
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG, **config})
-    records, taken_ms, refused = round(records_per_s * seconds), list[float](), list[object]()
-
-    def send(number: int) -> None:
-        sent_s, counts = time.perf_counter(), number >= records * _WARM_UP
-
-        def acknowledged(error: object, _message: object) -> None:
-            if error is not None:
-                refused.append(error)
-            elif counts:
-                taken_ms.append((time.perf_counter() - sent_s) * 1000)
-
-        producer.produce(topic, values[number % len(values)], partition=number % partitions, on_delivery=acknowledged)
-
-    with _polled(producer):
-        for number in paced(records, records_per_s):
-            send(number)
-    if left := flush(producer, flush_s):
-        producer.purge()  # otherwise they would continue during the next load
-        raise TimeoutError(f"{left} of {records} records were not acknowledged {flush_s:g} s after the last was sent")
-    if refused:
-        raise KafkaToolError(f"{len(refused)} records were not acknowledged: {refused[0]}")
-    return taken_ms
-
-
 def fleet(
-    producers: int, mb_per_s: float, config: Mapping[str, str | int], *, topics: int = 1, is_json: bool = False
+    producers: int,
+    mb_per_s: float,
+    config: Mapping[str, str | int],
+    *,
+    topics: int = 1,
+    is_json: bool = False,
+    seconds: float = 1.0,
 ) -> Run:
-    """Return a load of librdkafka producers at this rate together, in turns, for as many seconds as the load is large.
+    """Return a load of librdkafka producers at this rate together, in turns, for this many seconds times its scale.
 
-    0 MB/s: as fast as they can. With `topics`, each writes to so many topics in turns: the given one, and others with
-    suffixes. Records are random bytes, which nothing can pack, or JSON.
+    With `topics`, each writes to so many topics in turns: the given one, and others with suffixes. Records are random
+    bytes, which nothing can pack, or JSON.
     """
-    values = [_record(number, is_json=is_json) for number in range(1000)]
+    values = [record(number, is_json=is_json) for number in range(1000)]
 
     def run(tools: KafkaTools, topic: str, scale: float) -> Figures:
         names = [topic, *(f"{topic}-{number}" for number in range(2, topics + 1))]
         return _Fleet(tools.bootstrap_servers, producers, config, names, values).run(
-            mb_per_s * 1e6 / RECORD_BYTES, scale
+            mb_per_s * 1e6 / RECORD_BYTES, seconds * scale
         )
 
     return run
@@ -165,22 +117,19 @@ class _Fleet:
         self._counts_from_s = 0.0
 
     def run(self, records_per_s: float, seconds: float) -> Figures:
-        """Write at this rate, 0: as fast as they can; the first part does not count. Raises KafkaToolError."""
-        begun_s = time.perf_counter()
-        self._counts_from_s = begun_s + _WARM_UP * seconds
+        """Write at this rate; the first part does not count. Raises KafkaToolError."""
+        self._counts_from_s = time.perf_counter() + _WARM_UP * seconds
         with _polled(*self._producers):
-            if records_per_s:
-                for number in paced(round(records_per_s * seconds), records_per_s):
-                    self._send(number)
-            else:
-                for number in takewhile(lambda _: time.perf_counter() < begun_s + seconds, count()):
-                    self._send(number)
+            for number in paced(round(records_per_s * seconds), records_per_s):
+                self._send(number)
             acknowledged, ends_s = len(self._taken_ms), time.perf_counter()
             left = sum(flush(one, _FLUSH_S) for one in self._producers)
         if self._refused or left:
+            for one in self._producers:
+                one.purge()  # otherwise they would continue during the next load
             raise KafkaToolError(f"{len(self._refused)} records were refused, {left} not acknowledged")
         mb_per_s = acknowledged * RECORD_BYTES / 1e6 / (ends_s - self._counts_from_s)
-        return {"MB/s": mb_per_s, **quantiles(self._taken_ms)}
+        return {"MB/s": mb_per_s, **_quantiles(self._taken_ms)}
 
     def _send(self, number: int) -> None:
         producer = self._producers[number % len(self._producers)]
@@ -201,13 +150,12 @@ class _Fleet:
                 producer.poll(0.005)
 
 
-def _record(number: int, *, is_json: bool) -> bytes:
-    randomly = Random(number)  # noqa: S311 (to be the same each time)
+def record(number: int, *, is_json: bool) -> bytes:
+    """Return a record, which is the same each time: of random bytes, or of events in JSON."""
+    source = Random(number)  # noqa: S311 (to be the same each time)
     if not is_json:
-        return randomly.randbytes(RECORD_BYTES)
-    order = {"order": number, "customer": randomly.randint(1, 10**6), "state": "accepted", "currency": "EUR"}
-    lines = [{"article": randomly.randint(1, 10**5), "quantity": 1, "price": randomly.random()} for _ in range(20)]
-    return json.dumps({**order, "lines": lines}).encode()[:RECORD_BYTES]
+        return source.randbytes(RECORD_BYTES)
+    return b" ".join(json_event(source, number) for _ in range(3))[:RECORD_BYTES]
 
 
 @contextmanager
@@ -238,7 +186,7 @@ def paced(records: int, records_per_s: float) -> Iterator[int]:
         yield number
 
 
-def quantiles(taken_ms: list[float]) -> Figures:
-    """Return p50, p95 and p99 of these times in ms."""
+def _quantiles(taken_ms: list[float]) -> Figures:
+    """Return p50 and p99 of these times in ms."""
     cuts = statistics.quantiles(taken_ms, n=100, method="inclusive")
-    return {"p50 ms": cuts[49], "p95 ms": cuts[94], "p99 ms": cuts[98]}
+    return {"p50 ms": cuts[49], "p99 ms": cuts[98]}

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
-from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_admin import CLIENT_CONFIG, LINKED_AND_KEPT, set_topics
+from local_cluster.broker_config import AgentsMode
+from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
+from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.processes import descendants
 from local_cluster.zones import ZoneHosts
 from metadata_topic.records.topic_doubt import EpochEnds
 from metadata_topic.topic.topic import METADATA_TOPIC
-from perf.clusters import STORE_HOST, Rounds, Store, object_store
-from perf.pack import records_of
+from perf.clusters import STORE_HOST, Rounds, object_store, started_cluster
+from perf.loads import RECORD_BYTES, record
 from plugin.format.entry_columns import COLUMN_HEAD, HEAD
 from plugin.format.object_keys import ObjectKeyFactory
 from retention_job.settings import InventoryFile, KafkaSource, Sources
@@ -56,7 +56,7 @@ _PARTITIONS_AT: Final = 37 + HEAD.size + COLUMN_HEAD.size
 """Where a record has the lowest of its entries' partitions."""
 _SPARK_HOST: Final = 11
 _JVM_MEMORY: Final = "1g"
-_RECORD_BYTES: Final = 1_000
+_PAYLOADS: Final = 10_000
 _DIRECTORY: Final = Path(tempfile.gettempdir()) / "remote-wal-perf-spark"
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
@@ -239,31 +239,25 @@ def _read(form: str, options: Mapping[str, str]) -> dict[str, Any]:
 
 def _sources(mb: int, rounds: int) -> Iterator[dict[str, Any]]:
     """Read a topic of plain records and one of zstd by both sources in turns."""
-    from confluent_kafka import Producer
-
     hosts = ZoneHosts("198.18", (1, 2, 3, STORE_HOST, _SPARK_HOST))
     with ExitStack() as ends:
         directory = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="remote-wal-perf-")))
         ends.enter_context(hosts.make())
-        store = ends.enter_context(object_store(Store.NATIVE, 0, hosts))
-        settings = ClusterSettings(AgentsMode(store), hosts=hosts, heap_mb=384, full_compiler=True)
-        cluster = ends.enter_context(LocalCluster.create(directory / "cluster", settings=settings))
-        cluster.start(300.0)
-        config = cluster.layout.server_properties(1)
+        store = ends.enter_context(object_store(OwnStore.S3_NATIVE, 0, hosts))
+        agents = AgentsMode(store)
+        cluster = ends.enter_context(started_cluster(directory / "cluster", agents, hosts=hosts, heap_mb=384))
+        config, payload = cluster.layout.server_properties(1), directory / "payload"
+        payload.write_bytes(b"\n".join(record(number, is_json=True) for number in range(_PAYLOADS)))
         for codec in ("none", "zstd"):
             cluster.admin.create_topic(codec, partitions=4, replication_factor=3)
             set_topics(cluster.bootstrap_servers, [codec], LINKED_AND_KEPT)
             cluster.wait_until_ready()
-            own = {"bootstrap.servers": cluster.bootstrap_servers, "compression.type": codec, "linger.ms": 20}
-            producer = Producer({**CLIENT_CONFIG, **own})
-            records = records_of("json", _RECORD_BYTES)
-            for number in range(mb * 1_000_000 // _RECORD_BYTES):
-                producer.produce(codec, records[number % len(records)], partition=number % 4)
-                if number % 1000 == 0:
-                    producer.poll(0)
-                while len(producer) > 50_000:
-                    producer.poll(0.1)
-            producer.flush()
+            cluster.tools.produce(
+                codec,
+                records=mb * 1_000_000 // RECORD_BYTES,
+                config={"compression.type": codec, "linger.ms": "20"},
+                payload_file=payload,
+            )
             stored = {"brokerConfig": str(config), "fromObjects": "true", "subscribe": codec}
             at_brokers = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": codec}
             threading.Event().wait(5.0)  # what went inline is uploaded after it

@@ -8,7 +8,7 @@ from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
-from retention_job.cost.cost_model import Amounts, Tariff
+from retention_job.cost.cost_model import Amounts
 from rlm.write_path.assignment import Assignment
 
 FOLLOWER_IDS: Final = (2, 3)
@@ -19,26 +19,32 @@ _BUFFER_BYTES: Final = 32 * 1024 * 1024
 """buffer.memory; what comes beyond is not produced."""
 
 
+SHAPES: Final = {"steady": (0.0, 0.0), "0.1 s of 1 s": (0.1, 1.0), "2 s of 10 s": (2.0, 10.0)}
+"""The active time and the period of each shape; the rate is higher in the active time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load that producers put on one broker: rate, bursts, partitions, acks."""
+    """The load that producers put on one broker, and what its topic is set to."""
 
     bytes_per_s: float
     """The average over all time."""
-    burst_s: float = 0.0
-    """The active part of each period; 0: steady."""
-    period_s: float = 0.0
+    shape: str = "steady"
     acks_all: bool = False
     """Whether each producer waits for the followers before its next batch."""
     partitions: int = 12
     request_bytes: int = 0
     """The request size of one producer that sends requests without waiting, which the broker takes one by one, as with
     librdkafka. 0: there is none; `acks_all` must be set with it."""
+    is_kept: bool = False
+    """Whether something else wants the topic stored, too."""
+    object_life_s: float = 3600.0
 
     @property
     def peak_bytes_per_s(self) -> float:
         """The rate while records are produced."""
-        return self.bytes_per_s * (self.period_s / self.burst_s if self.burst_s else 1.0)
+        burst_s, period_s = SHAPES[self.shape]
+        return self.bytes_per_s * (period_s / burst_s if burst_s else 1.0)
 
     @property
     def batch_bytes(self) -> int:
@@ -61,23 +67,13 @@ class Load:
 
     def active_from(self, now_s: float) -> float:
         """Return the next time from `now_s` on at which the load is not paused."""
-        if not self.burst_s or now_s % self.period_s < self.burst_s:
-            return now_s
-        return (now_s // self.period_s + 1) * self.period_s
+        burst_s, period_s = SHAPES[self.shape]
+        return now_s if not burst_s or now_s % period_s < burst_s else (now_s // period_s + 1) * period_s
 
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """The link policy and retention of the load's partitions."""
-
-    policy: LinkPolicy = LinkPolicy.COST
-    is_kept: bool = False
-    object_life_s: float = 3600.0
-
-    def to(self, partition: TopicIdPartition) -> Assignment:
+    def assignment(self, partition: TopicIdPartition) -> Assignment:
         directory, followers = Path(f"load-{partition.partition}"), frozenset(FOLLOWER_IDS)
         return Assignment(
-            partition, "load", directory, self.policy, 250, False, followers, self.is_kept, self.object_life_s
+            partition, "load", directory, LinkPolicy.COST, 250, False, followers, self.is_kept, self.object_life_s
         )
 
 
@@ -115,8 +111,6 @@ class WaitingProducer:
         return due_s
 
 
-FOLLOWERS: Final = 2
-"""The followers of each partition, in other zones."""
 _ANNOUNCEMENT_BYTES: Final = 26
 _ANNOUNCED_RANGE_BYTES: Final = 8
 _LINK_BYTES: Final = 30
@@ -165,11 +159,3 @@ class Counts:
         """Count record bytes that a response has inline."""
         self.inline_bytes += size
         self.amounts.crossing_bytes += size
-
-    def usd(self, tariff: Tariff) -> float:
-        """Return the dollars for all counts, with storage for the objects' lives."""
-        return sum(self.amounts.usd(tariff).values())
-
-    def stock_usd(self, tariff: Tariff) -> float:
-        """Return the dollars that stock Kafka pays for the same bytes."""
-        return sum(Amounts(crossing_bytes=FOLLOWERS * self.produced_bytes).usd(tariff).values())

@@ -4,10 +4,10 @@ decisions.
 
 import json as json_format
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,37 +16,20 @@ from agent.wiring.write_path import log_manager_limits
 from cli.connection import Json
 from cli.log_lines import logs_from
 from cli.tables import show, table
-from perf.cost.load import Assigned, Counts, Load
+from perf.cost.load import FOLLOWER_IDS, SHAPES, Counts, Load
 from perf.cost.world import CostWorld
 from plugin.prices import BYTES_PER_GB, DEFAULT_PRICES_FILE, Prices
-from retention_job.cost.cost_model import Tariff
+from retention_job.cost.cost_model import Amounts, Tariff
 
 RATES: Final = (10e3, 30e3, 100e3, 300e3, 1e6, 2e6, 5e6, 10e6, 30e6, 50e6)
 """Bytes per second to one broker."""
-SHAPES: Final = {"steady": (0.0, 0.0), "0.1 s of 1 s": (0.1, 1.0), "2 s of 10 s": (2.0, 10.0)}
-"""The active time and the period of each shape; the rate is higher in the active time."""
-LIFE_S: Final = 3600.0
-"""The objects' life time: an hour."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One cell of the sweep: a load and a policy."""
-
-    rate: float
-    shape: str
-    acks_all: bool
-
-    @property
-    def load(self) -> Load:
-        return Load(self.rate, *SHAPES[self.shape], acks_all=self.acks_all)
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """One case's counts and their price."""
+    """One load's counts and their price."""
 
-    case: Case
+    load: Load
     counts: Counts
     usd_gb: float
     """Dollars per gigabyte produced."""
@@ -58,70 +41,55 @@ class Priced:
         return self.usd_gb / self.stock_usd_gb
 
     @property
+    def linked_share(self) -> float:
+        """The share of record bytes that followers got as links."""
+        return self.counts.linked_bytes / max(self.counts.linked_bytes + self.counts.inline_bytes, 1)
+
+    @property
     def linked_usd_gb(self) -> float:
         """The dollars per gigabyte without what looks took inline; `usd_gb` if nothing was linked."""
-        linked = self.numbers()["linked_share"]
+        linked = self.linked_share
         return (self.usd_gb - (1 - linked) * self.stock_usd_gb) / linked if linked else self.usd_gb
 
-    def numbers(self) -> dict[str, float]:
-        """Return the counts per second or per gigabyte."""
+    def row(self) -> dict[str, Any]:
+        """Return a row for JSON output: counts per second or per gigabyte."""
         counts, gb = self.counts, self.counts.produced_bytes / BYTES_PER_GB
         return {
+            "bytes_per_s": self.load.bytes_per_s,
+            "shape": self.load.shape,
+            "acks_all": self.load.acks_all,
             "produced_bytes_per_s": counts.produced_bytes / counts.seconds,
             "objects_per_s": counts.amounts.puts / counts.seconds,
             "puts_per_gb": counts.amounts.puts / gb,
             "gets_per_gb": counts.amounts.gets / gb,
-            "linked_share": counts.linked_bytes / max(counts.linked_bytes + counts.inline_bytes, 1),
+            "linked_share": self.linked_share,
             "usd_gb": self.usd_gb,
             "stock_usd_gb": self.stock_usd_gb,
             "ratio": self.ratio,
         }
 
-    def row(self) -> dict[str, float | str | bool]:
-        """Return a row for JSON output."""
-        case = self.case
-        return {"bytes_per_s": case.rate, "shape": case.shape, "acks_all": case.acks_all, **self.numbers()}
-
-
-def cases(rates: Iterable[float] = RATES) -> Iterator[Case]:
-    return (Case(rate, shape, acks) for acks in (False, True) for shape in SHAPES for rate in rates)
-
 
 def price(
-    case: Case,
-    seconds: float,
-    prices: Prices,
-    assigned: Assigned | None = None,
-    *,
-    is_noisy: bool = False,
-    after_s: float = 0.0,
-) -> Priced:
-    """Run one case for this (virtual) time and price the counts; see `count`."""
-    assigned = assigned or Assigned(object_life_s=LIFE_S)
-    counts = count(case.load, seconds, prices, assigned, is_noisy=is_noisy, after_s=after_s)
-    gb = counts.produced_bytes / BYTES_PER_GB
-    tariff = Tariff(prices.s3_express, prices.zone_crossing_gb, prices.express_cross_zone_read_gb)
-    return Priced(case, counts, counts.usd(tariff) / gb, counts.stock_usd(tariff) / gb)
-
-
-def count(
     load: Load,
     seconds: float,
     prices: Prices,
-    assigned: Assigned,
     *,
     is_off: bool = False,
     is_noisy: bool = False,
     after_s: float = 0.0,
-) -> Counts:
-    """Run one load and return its counts.
+) -> Priced:
+    """Run one load for this (virtual) time and price the counts.
 
     `is_off`: as in stock Kafka. `is_noisy`: PUTs and GETs have a heavy tail, and the machine stalls.
     What the first `after_s` bring is not counted.
     """
-    limits = log_manager_limits(AgentSettings())
-    world = CostWorld(load, limits, prices, assigned, is_off=is_off, is_noisy=is_noisy)
-    return world.run(seconds, after_s)
+    world = CostWorld(load, log_manager_limits(AgentSettings()), prices, is_off=is_off, is_noisy=is_noisy)
+    counts = world.run(seconds, after_s)
+    tariff = Tariff(prices.s3_express, prices.zone_crossing_gb, prices.express_cross_zone_read_gb)
+    stock = Amounts(crossing_bytes=len(FOLLOWER_IDS) * counts.produced_bytes)
+    gb = counts.produced_bytes / BYTES_PER_GB
+    usd_gb, stock_usd_gb = (sum(amounts.usd(tariff).values()) / gb for amounts in (counts.amounts, stock))
+    return Priced(load, counts, usd_gb, stock_usd_gb)
 
 
 def cost(
@@ -141,7 +109,12 @@ def cost(
     """
     prices = Prices.load(prices_file)
     with logs_from(logging.ERROR):  # the write path's log lines about modelled loads are of no interest
-        priced = [price(case, seconds, prices, is_noisy=noise) for case in cases(rate or RATES)]
+        priced = [
+            price(Load(one, shape, acks_all), seconds, prices, is_noisy=noise)
+            for acks_all in (False, True)
+            for shape in SHAPES
+            for one in rate or RATES
+        ]
     if json:
         typer.echo(json_format.dumps([one.row() for one in priced], indent=1))
     else:
@@ -153,18 +126,16 @@ def cost(
 def _print(priced: Sequence[Priced]) -> None:
     rows = [
         (
-            f"{one.case.rate / 1e6:g}",
-            one.case.shape,
-            "all" if one.case.acks_all else "1",
+            f"{row['bytes_per_s'] / 1e6:g}",
+            row["shape"],
+            "all" if row["acks_all"] else "1",
             f"{row['produced_bytes_per_s'] / 1e6:.3g}",
             f"{row['objects_per_s']:.1f}",
             f"{row['linked_share']:.0%}",
-            f"{one.usd_gb:.5f}",
-            f"{one.stock_usd_gb:.5f}",
-            f"{one.ratio:.3f}",
+            *(f"{row[name]:.5f}" for name in ("usd_gb", "stock_usd_gb")),
+            f"{row['ratio']:.3f}",
         )
-        for one in priced
-        for row in [one.numbers()]
+        for row in (one.row() for one in priced)
     ]
     columns = (">MB/s", "shape", "acks", ">came to", ">objects/s", ">linked", ">$ per GB", ">stock", ">ratio")
     worst = max(one.ratio for one in priced)

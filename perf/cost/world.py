@@ -21,7 +21,7 @@ import numpy as np
 from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
-from perf.cost.load import FOLLOWER_IDS, Assigned, Counts, Load, WaitingProducer
+from perf.cost.load import FOLLOWER_IDS, Counts, Load, WaitingProducer
 from plugin.prices import Prices
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.commit.cadence import Cadence
@@ -168,7 +168,7 @@ class CostLoop:
         items = tuple(upload.items)
         entries = tuple(item.metadata_entry() for item in items)
         size = sum(len(item.records) for item in items)
-        self._world.counts.put(size, len(items), self._world.object_life_s)
+        self._world.counts.put(size, len(items), self._world.load.object_life_s)
         segment_id = CombinedSegmentId(1, 1, next(self._sequences))
         stored = UploadedSegment(segment_id, items, entries, size, self._time.now_s)
         actions = self._core.upload_stored(upload, stored, self._time.now_s)
@@ -355,36 +355,29 @@ class CostWorld:
     """The simulation of one broker's agent for one load."""
 
     def __init__(
-        self,
-        load: Load,
-        limits: LogManagerLimits,
-        prices: Prices,
-        assigned: Assigned,
-        *,
-        is_off: bool = False,
-        is_noisy: bool = False,
+        self, load: Load, limits: LogManagerLimits, prices: Prices, *, is_off: bool = False, is_noisy: bool = False
     ) -> None:
         """`is_off`: nothing is linked. `is_noisy`: requests have a heavy tail, and the machine stalls now and then."""
         store = prices.s3_express
         price = Price(LinkCosts(prices, store).judge, UPLOAD_WAIT_S)
         self.decider = LinkDecider(price, Cadence(limits.commit), is_off=lambda: is_off)
         self.load, self.limits = load, limits
-        self.counts, self.object_life_s = Counts(), assigned.object_life_s
+        self.counts = Counts()
         self.time = Timeline(1000.0)
         self.core = WritePathCore(limits, self.decider)
         self.logs = [ProducedLog(number, load.batch_bytes) for number in range(load.partitions)]
         self._random, self._store_times, self._is_noisy = np.random.default_rng(17), np.random.default_rng(18), is_noisy
         self.loop = CostLoop(self)
         self.followers = CostFollowers(self)
-        self._lead(assigned)
+        self._lead()
         self._until_s = self.time.now_s
         self._producers = [WaitingProducer(load) for _ in range(load.producers)]
 
-    def _lead(self, assigned: Assigned) -> None:
+    def _lead(self) -> None:
         content = memoryview(
             bytes(2 * max(self.limits.read_bytes, self.limits.commit.upload_bytes) + self.load.batch_bytes)
         )
-        self.loop.do(self.core.assigned([assigned.to(log.partition) for log in self.logs]))
+        self.loop.do(self.core.assigned([self.load.assignment(log.partition) for log in self.logs]))
         while self.core.has_to_take_on:
             for assignment in self.core.to_take_on():
                 log = self.logs[assignment.topic_id_partition.partition]

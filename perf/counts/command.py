@@ -30,8 +30,9 @@ from local_cluster.agent_metrics import scrape_all
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG, LINKED, set_topics
+from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.polling import wait_until
-from perf.clusters import LatencyMs, Store, object_store, spread, started_cluster
+from perf.clusters import LatencyMs, object_store, spread, started_cluster
 from perf.counts.counted_agent import BEGIN, END, FILE_VARIABLE
 from perf.loads import paced
 
@@ -149,7 +150,7 @@ class Counted:
 
 
 def counts(
-    store: Annotated[list[Store] | None, typer.Option(help="Only these.")] = None,
+    store: Annotated[list[OwnStore] | None, typer.Option(help="Only these.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Of each load.")] = 10,
     latency_ms: LatencyMs = 5,
     as_json: Json = False,
@@ -166,9 +167,9 @@ def counts(
         tempfile.TemporaryDirectory(prefix="remote-wal-counts-") as directory,
     ):
         environment = {FILE_VARIABLE: str(Path(directory) / "{pid}.json"), **ALLOCATED_AT_KERNEL}
-        for kind in store or Store:
+        for kind in store or OwnStore:
             with object_store(kind, latency_ms) as spec:
-                mode = AgentsMode(spec, tls=kind is Store.NATIVE, program=_PROGRAM, environment=environment)
+                mode = AgentsMode(spec, tls=kind is OwnStore.S3_NATIVE, program=_PROGRAM, environment=environment)
                 with started_cluster(Path(directory) / kind, mode) as cluster:
                     found.append(_Counting(kind, cluster, Path(directory), line.update, seconds).run())
     if as_json:
@@ -185,7 +186,7 @@ class _Counting:
     """Runs the loads on one cluster, one after the other."""
 
     def __init__(
-        self, store: Store, cluster: LocalCluster, directory: Path, tell: Callable[[str], None], seconds: float
+        self, store: OwnStore, cluster: LocalCluster, directory: Path, tell: Callable[[str], None], seconds: float
     ) -> None:
         self._cluster = cluster
         self._directory = directory

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cli.tables import show, table
 from local_cluster.agent_metrics import Counters
-from perf.ladder.turns import STOCK, Comparison, Measured, Workload
+from perf.ladder.turns import CROSSED, STOCK, Comparison, Measured, Workload
 
 LINKED_MIN: Final = 0.99
 """The minimum share of the topic's bytes: below it, a rung that wants links for every byte is void."""
@@ -24,10 +24,12 @@ def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list
     for workload in workloads:
         runs = [run for run in measured if run.workload == workload.name]
         rungs = list(dict.fromkeys(run.rung for run in runs if run.rung.name != STOCK))
-        for figure, comparison in workload.compared.items():
+        for figure, comparison in {**workload.compared, CROSSED: Comparison.RATIO}.items():
             for rung in rungs:
                 own = [run for run in runs if run.rung == rung]
-                stock = [run for run in runs if run.rung.name == STOCK and run.rung.store == rung.store]
+                if figure == CROSSED and not any(CROSSED in run.figures for run in own):
+                    continue
+                stock = [run for run in runs if run.rung.name == STOCK and run.rung.pair == rung.pair]
                 rows.append(
                     {"workload": workload.name, "figure": figure, "rung": rung.name}
                     | _compared(figure, comparison, own, stock)
@@ -39,7 +41,9 @@ def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list
 def _compared(
     figure: str, comparison: Comparison, own: Sequence[Measured], stock: Sequence[Measured]
 ) -> dict[str, Any]:
-    values, beside = ({run.round: run.figures[figure] for run in runs if run.figures} for runs in (own, stock))
+    values, beside = (
+        {run.round: run.figures[figure] for run in runs if figure in run.figures} for runs in (own, stock)
+    )
     both = [(value, beside[number]) for number, value in values.items() if number in beside]
     compared = [value / other if comparison is Comparison.RATIO else value - other for value, other in both]
     return {

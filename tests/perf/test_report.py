@@ -6,19 +6,21 @@ from pathlib import Path
 import pytest
 
 from local_cluster.agent_metrics import Counters, parse_metrics
-from metadata_topic.settings.topic_settings import LinkPolicy
-from perf.clusters import Store, Usage
+from local_cluster.cluster_admin import LINKED
+from local_cluster.object_store.store_spec import OwnStore
+from metadata_topic.settings.topic_settings import TopicSettings
+from perf.clusters import Usage
 from perf.ladder.report import agent_rows, compare, line_of, print_tables, write_json
-from perf.ladder.turns import STOCK, Comparison, Measured, Rung, Workload
+from perf.ladder.turns import CROSSED, STOCK, Clients, Comparison, Measured, Rung, Workload
 
 RATE = Workload("rate", 1, {"MB/s": Comparison.RATIO}, lambda _tools, _topic, _scale: {})
 DELAY = Workload("delay", 1, {"p50 ms": Comparison.ADDED_MS}, lambda _tools, _topic, _scale: {})
 
 
-LINKS = Rung("links", Store.DIRECTORY)
+LINKS = Rung("links", OwnStore.LOCAL)
 
 
-def measured(workload: Workload, rung: str, number: int, value: float, store: Store = Store.DIRECTORY) -> Measured:
+def measured(workload: Workload, rung: str, number: int, value: float, store: OwnStore = OwnStore.LOCAL) -> Measured:
     figure = next(iter(workload.compared))
     return Measured(workload.name, Rung(rung, store), number, {figure: value}, Usage(1.0))
 
@@ -32,10 +34,34 @@ def test_each_rung_is_held_against_the_stock_cluster_beside_its_own() -> None:
     runs = [
         measured(DELAY, STOCK, 0, 3.0),
         measured(DELAY, "links", 0, 17.0),
-        measured(DELAY, STOCK, 0, 5.0, Store.NATIVE),
-        measured(DELAY, "links-s3", 0, 25.0, Store.NATIVE),
+        measured(DELAY, STOCK, 0, 5.0, OwnStore.S3_NATIVE),
+        measured(DELAY, "links-s3", 0, 25.0, OwnStore.S3_NATIVE),
     ]
     assert {row["rung"]: row["compared"] for row in compare([DELAY], runs)} == {"links": 14.0, "links-s3": 20.0}
+
+
+def test_rungs_of_other_agents_are_held_against_the_stock_cluster_beside_them() -> None:
+    runs = [
+        Measured("delay", Rung(name, OwnStore.LOCAL, clients=clients), 0, {"p50 ms": value}, Usage(1.0))
+        for name, clients, value in (
+            (STOCK, Clients.DIRECT, 1.0), ("links", Clients.DIRECT, 12.0), ("held", Clients.HELD, 16.0),
+            (STOCK, Clients.GATEWAY, 2.0), ("gateway", Clients.GATEWAY, 15.0),
+        )
+    ]  # fmt: skip
+    compared = {row["rung"]: row["compared"] for row in compare([DELAY], runs)}
+    assert compared == {"links": 11.0, "held": 15.0, "gateway": 13.0}
+
+
+def test_bytes_across_zones_are_compared_where_they_were_counted() -> None:
+    runs = [
+        Measured("delay", rung, 0, {"p50 ms": 1.0, **({CROSSED: crossed} if crossed else {})}, Usage(1.0))
+        for rung, crossed in (
+            (Rung(STOCK, OwnStore.LOCAL), 80.0), (LINKS, 2.0), (Rung("links-s3", OwnStore.S3_NATIVE), None)
+        )
+    ]  # fmt: skip
+    assert [(row["rung"], row["compared"]) for row in compare([DELAY], runs) if row["figure"] == CROSSED] == [
+        ("links", 0.025)
+    ]
 
 
 METRICS = """\
@@ -88,7 +114,7 @@ def test_agents_are_held_against_the_brokers_beside_them_and_links_against_their
 
 
 def failed(rung: str, number: int, reason: str = "5 records were not acknowledged") -> Measured:
-    return Measured("rate", Rung(rung, Store.DIRECTORY), number, {}, Usage(90.0), reason)
+    return Measured("rate", Rung(rung, OwnStore.LOCAL), number, {}, Usage(90.0), reason)
 
 
 def test_a_load_that_was_not_kept_up_with_is_told_in_its_line_and_row() -> None:
@@ -123,8 +149,8 @@ def test_where_links_are_wanted_for_every_byte_a_row_with_too_much_inline_is_voi
     counted = parse_metrics(more_inline)
     runs = [measured(RATE, STOCK, 0, 10.0)]
     runs += [
-        by_agents(0, counted, Rung(name, Store.DIRECTORY, policy))
-        for name, policy in (("links", LinkPolicy.ALWAYS), ("cost", LinkPolicy.COST))
+        by_agents(0, counted, Rung(name, OwnStore.LOCAL, settings))
+        for name, settings in (("links", LINKED), ("cost", TopicSettings(enable=True)))
     ]
     told = {
         row["rung"]: (row["void"], agents["void"])

@@ -1,5 +1,7 @@
 """What is stored: by the metadata topic and by the objects alone, in a real store."""
 
+import gc
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -387,3 +389,31 @@ def test_another_clusters_objects_are_not_seen(storage: RemoteWalStorageManager,
 
     assert not from_objects(other, None).runs
     other.close()
+
+
+def _bytes_of_finished(objects: int) -> int:
+    """What a store for one command holds of a snapshot with so many objects, whose portions stay in the snapshot."""
+    entry = RemoteLogSegmentMetadataEntry(CLICKS, 0, 0, 9, 0, 100, 0)
+    known = PublishedSegment.of(
+        RemoteWalCombinedLogSegmentMetadata(CombinedSegmentId(1, 1, 0), (entry,), FINISHED, 1, 200)
+    )
+    told, store = RemoteWalMetadataStore(), SparseStore()
+    told.apply_all(
+        (known._replace(combined_segment_id=CombinedSegmentId(1, 1, one)), (0, one)) for one in range(objects)
+    )
+    image = read_image(b"".join(snapshot_chunks(told.image())))
+    tracemalloc.start()
+    try:
+        store.restore(image)
+        store.settle()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_each_object_that_was_finished_before_the_snapshot_takes_some_bytes() -> None:
+    """So a recovery may look past millions of objects that hold nothing of its own logs."""
+    _bytes_of_finished(1)  # what is imported and made once does not count
+    few, many = _bytes_of_finished(1000), _bytes_of_finished(9000)
+    assert many - few <= 3 * 8000

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from perf.cost.sweep import Case, price
+from perf.cost.load import Load
+from perf.cost.sweep import price
 from plugin.prices import Prices, PriceTable
 from retention_job.cost.cost_model import Rules, Where
 from retention_job.cost.estimate import KAFKA_TOPICS, WAYS, Log, Sample, estimate, estimate_json
@@ -52,7 +53,7 @@ def test_with_links_it_comes_to_what_the_agents_own_decisions_cost(
 ) -> None:
     found = estimate(two(rate), PRICES, "s3_express", RULES if acks_all else FREE).total
     usd_gb = found.replication["links"] / (found.produced_bytes / 1e9)
-    counted = price(Case(rate, "steady", acks_all), 10.0, Prices.load(), after_s=18.0).linked_usd_gb
+    counted = price(Load(rate, "steady", acks_all), 10.0, Prices.load(), after_s=18.0).linked_usd_gb
     assert least - 1e-6 < usd_gb / counted < most + 1e-6
 
 

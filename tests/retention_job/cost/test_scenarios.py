@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf.cost.sweep import Case, price
+from perf.cost.load import Load
+from perf.cost.sweep import price
 from plugin.prices import DEFAULT_PRICES_FILE, PriceError, Prices
 from retention_job.cost import scenarios
 from retention_job.cost.scenarios import (
@@ -71,7 +72,7 @@ def test_dollars_per_gb_produced_are_those_of_the_price_list() -> None:
 @pytest.mark.parametrize(("rate", "acks_all"), [(30e6, True), (5e6, False), (100e3, True)])
 def test_a_steady_load_costs_what_the_write_path_itself_comes_to(rate: float, acks_all: bool) -> None:
     """`python -m perf cost` counts the write path's own decisions on a virtual clock, here after the first looks."""
-    counted = price(Case(rate, "steady", acks_all), 10.0, Prices.load(), after_s=18.0)
+    counted = price(Load(rate, "steady", acks_all), 10.0, Prices.load(), after_s=18.0)
     changes = [f"rate_mb_s={rate / 1e6}", f"producers_wait={acks_all}"]
     scenario = load_scenario("today", changes)
     cost = scenario.cost
