@@ -126,7 +126,7 @@ def _print(findings: "list[Finding]") -> None:
         if one.level is Level.OK:
             told = textwrap.shorten(f"ok: {one.check}: {one.found}", console.width, placeholder=" …")
             console.print(Text(told, style=_COLOURS[Level.OK]), soft_wrap=True)
-    console.print(_summary(findings), soft_wrap=True)
+    console.print(_indented("", _summary(findings), console.width), soft_wrap=True)
 
 
 def _merged(findings: "list[Finding]") -> "Iterator[tuple[str, str, list[str]]]":

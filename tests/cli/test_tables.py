@@ -122,6 +122,13 @@ def test_what_was_found_stands_first_and_whole_and_what_is_well_in_a_line_each(
     assert max(len(line) for line in shown if selector not in line) <= int(columns)
 
 
+def test_how_much_was_found_is_never_cut_inside_a_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["listeners", "metadata-topic-replication", "metadata-topic-message-size"]
+    shown = diagnosed(monkeypatch, tmp_path, [Finding(name, Level.WARNING, "x") for name in names])
+    assert " ".join(shown[-2:]) == f"3 warnings ({', '.join(names)}), 1 ok"
+
+
 def test_a_cause_that_kept_many_checks_from_being_made_is_told_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
