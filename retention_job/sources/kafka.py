@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kafka_cluster.client_config import KafkaClientConfig, from_java_properties
 from kafka_cluster.cluster import EARLIEST, LATEST, KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
-from kafka_cluster.responses import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION, Responses
+from kafka_cluster.responses import NO_LEADER_TO_ASK, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic, Responses
 from kafka_log.topic_partition import TopicId
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.records.topic_doubt import EpochEnds
@@ -151,7 +151,8 @@ class Cluster:
     hidden: frozenset[TopicId] = frozenset()
     """Topics that are not among `topics`, and not known to be deleted: their entries are kept."""
     metadata_epochs: Mapping[int, int] = field(default_factory=dict)
-    """The leader epochs of the metadata topic's partitions, asked before the offsets; lacks those not known."""
+    """The leader epochs of the metadata topic's partitions, before the offsets were asked and after; lacks those not
+    known, and those that changed meanwhile."""
 
     @property
     def metadata_topic(self) -> Topic:
@@ -310,9 +311,15 @@ def _ask(cluster: KafkaCluster) -> Cluster:
     )
     bound = {one.topic_id for one in known.topics.values() if one.topic_id is not None}
     hidden = cluster.maybe_there(bound - set(ids.values()), ids[METADATA_TOPIC])
-    epochs = {one.partition: one.leader_epoch for one in described[METADATA_TOPIC].partitions if one.leader_epoch >= 0}
+    # Below the offsets may be records of a leader that was elected after the first question: what its predecessor's
+    # epoch lacks is not lost.
+    epochs = dict(_epochs(described[METADATA_TOPIC]) & _epochs(*cluster.topics([METADATA_TOPIC])))
     brokers = frozenset(listing.brokers) | set(known.agents)
     return Cluster(brokers, topics, offsets, frozenset(unanswered), hidden, epochs)
+
+
+def _epochs(topic: DescribedTopic) -> set[tuple[int, int]]:
+    return {(one.partition, one.leader_epoch) for one in topic.partitions if one.leader_epoch >= 0}
 
 
 def _told(answers: Responses[tuple[str, int], int], unanswered: set[tuple[str, int]]) -> dict[tuple[str, int], int]:

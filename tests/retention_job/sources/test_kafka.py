@@ -99,6 +99,23 @@ def test_a_partition_without_a_leader_is_named_and_all_others_are_told(monkeypat
     assert found.offsets["moved"] == Offsets({1: 7}, {1: 7})
 
 
+def test_an_epoch_is_not_told_that_ended_while_the_offsets_were_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Moving(PlayedCluster):
+        asked = 0
+
+        def topics(self, names: Sequence[str]) -> list[DescribedTopic]:
+            self.asked += 1
+            found = super().topics(names)
+            return [
+                replace(
+                    one, partitions=tuple(replace(p, leader_epoch=4 + p.partition * self.asked) for p in one.partitions)
+                )
+                for one in found
+            ]
+
+    assert ask(monkeypatch, Moving()).metadata_epochs == {0: 4}
+
+
 def test_without_the_metadata_or_the_settings_nothing_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceError, match="it has no leader"):
         ask(monkeypatch, PlayedCluster((METADATA_TOPIC, 0)))
