@@ -66,9 +66,10 @@ def list_held(topic: Topic, partition: Partition, where: BrokersCluster, json: J
 def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
     """Append the held records to the log, in their old order: they get new offsets, behind what was written since.
 
-    They stay held. Look at the log, then give them up. Run twice, it appends them twice. Records compressed with
-    snappy or lz4 need remote-wal[report]; nothing is appended unless all can be decoded. Exits with 1 if records
-    were left out or changed: of transactions whose end is not held, or with header keys that are not UTF-8.
+    They keep their timestamps; 0 becomes 1, as librdkafka sends no 0. They stay held. Look at the log, then give them
+    up. Run twice, it appends them twice. Records compressed with snappy or lz4 need remote-wal[report]; nothing is
+    appended unless all can be decoded. Exits with 1 if records were left out or changed: of transactions whose end is
+    not held, or with header keys that are not UTF-8.
     """
     from topic_reader.held_records import held_logs, held_records
 
@@ -110,7 +111,7 @@ def produce(
         sent += 1
         odd_keys += any(_REPLACED in key for key, _ in record.headers)
         message: dict[str, Any] = {"key": record.key, "value": record.value, "headers": list(record.headers)}
-        message |= {"partition": partition, "timestamp": record.timestamp_ms, "on_delivery": told}
+        message |= {"partition": partition, "timestamp": record.timestamp_ms or 1, "on_delivery": told}
         while len(producer) >= _IN_FLIGHT or not _is_queued(producer, topic, message):
             producer.poll(1.0)
     flush(producer, _PRODUCED_WITHIN_S)

@@ -29,5 +29,7 @@ def test_records_of_any_size_are_appended_in_their_order_though_the_queue_is_ful
         {"bootstrap.servers": client.bootstrap_servers, "group.id": "g", "fetch.max.bytes": 100_000_000}
     )
     consumer.assign([TopicPartition("orders", 0, 1)])
-    assert [one.value() for one in consumer.consume(len(values), _WAIT_S)] == values
+    found = consumer.consume(len(values), _WAIT_S)
+    assert [one.value() for one in found] == values
+    assert [one.timestamp()[1] for one in found] == [1, 1, 2, 3, 4], "librdkafka takes 0 for the present time"
     consumer.close()
