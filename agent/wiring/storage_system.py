@@ -32,6 +32,7 @@ from agent.wiring.relaying import Relaying
 from agent.wiring.write_path import WritePath
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_table import CLUSTER, SettingsTable
+from metadata_topic.settings.topic_settings import why_not_durable
 from metadata_topic.store.store import StoreFile
 from metadata_topic.topic.followed_metadata import FollowedMetadata
 from metadata_topic.topic.publication_watch import PublicationWatch
@@ -175,6 +176,9 @@ class StorageRun:
         if unread := self.kafka.topic_settings.memory.unread:
             keys = ", ".join(unread[:3]) + (", ..." if unread[3:] else "")
             told.append(f"{len(unread)} records of the settings topic cannot be read, set them again: {keys}")
+        settings = self.kafka.topic_settings.table
+        if settings.is_any_durable and (why := why_not_durable(settings.agents)):
+            told.append(f"topics are durable, and {why}")
         if self.kafka.topic_settings.memory.is_lost:
             told.append("the settings topic was lost: what it held last counts, and agents write it again")
         told += [

@@ -19,7 +19,7 @@ from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.metadata_topics import MetadataTopics
@@ -172,3 +172,17 @@ async def test_a_partition_is_taken_on_once_settings_metadata_leadership_and_its
         log.append(records=3)
         await rig.until(lambda: rig.uploaded_offset == 3)
         await rig.until(lambda: not rig.agent.state.not_ready())
+
+
+async def test_readyz_says_that_nobody_holds_the_answers_of_a_durable_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Kafka(monkeypatch)
+    table = SettingsTable(
+        {"t": TopicSettings(enable=True, durable=True)}, agents={2: AgentRegistration(2, 5, "", "", "1", 0)}
+    )
+    async with running_agent(tmp_path, monkeypatch) as rig:
+        await rig.until(lambda: rig.storage_run is not None)
+        assert not any("durable" in told for told in rig.agent.state.degraded())
+        monkeypatch.setattr(SettingsReader, "table", property(lambda _: table))
+        assert any("durable, and answers are not held beside broker 2" in told for told in rig.agent.state.degraded())
