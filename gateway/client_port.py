@@ -40,6 +40,8 @@ _PORT = 0
 _CHUNK_BYTES: Final = 32 * 1024
 _FLUSH_S: Final = 10.0
 """How long a peer that does not read keeps a closed connection's descriptor (guessed)."""
+_READ_S: Final = 30.0
+"""How long a peer may leave unread what waits for it, as in `FramedConnection` (guessed)."""
 
 
 class ClientPort(ClientListeners):
@@ -85,11 +87,15 @@ class _Stream(asyncio.StreamReaderProtocol):
         self._writer = asyncio.StreamWriter(stream, self, self.reader, asyncio.get_running_loop())
 
     async def pass_on(self, source: "_Stream") -> None:
-        """Send what `source` receives, until it ends. Then send no more: the other direction may still go on."""
+        """Send what `source` receives, until it ends. Then send no more: the other direction may still go on.
+
+        Raises OSError, also if the peer does not read.
+        """
         assert self._writer is not None  # noqa: S101
         while chunk := await source.reader.read(_CHUNK_BYTES):
             self._writer.write(chunk)
-            await self._writer.drain()
+            async with asyncio.timeout(_READ_S):
+                await self._writer.drain()
         if not self._writer.is_closing() and self._writer.can_write_eof():
             self._writer.write_eof()
         else:  # TLS ends both directions at once
@@ -108,8 +114,8 @@ class _Stream(asyncio.StreamReaderProtocol):
 class PassingPort(ClientPort):
     """Connects each client to a broker, and relays all bytes unchanged.
 
-    The end of one direction is passed on. A slow reader slows down whoever sends. Idle connections are closed by the
-    broker.
+    The end of what a client sends is passed on. A slow reader slows down whoever sends. The broker closes idle
+    connections, which ends both directions.
     """
 
     def __init__(self, broker: Address, access: ClientAccess) -> None:
@@ -127,10 +133,15 @@ class PassingPort(ClientPort):
                 return
             self._unreached.is_over()
             with suppress(OSError):  # that is how connections end
-                await asyncio.gather(client.pass_on(broker), broker.pass_on(client))
+                await asyncio.gather(self._answer(client, broker), broker.pass_on(client))
         finally:
             client.close()
             broker.close()
+
+    @staticmethod
+    async def _answer(client: _Stream, broker: _Stream) -> None:
+        await client.pass_on(broker)
+        client.close()  # no answer can come any more, whether or not the client ends what it sends
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def forwarding(broker: Address) -> AsyncIterator[Address]:
+async def forwarding(broker: Address) -> AsyncIterator[PassingPort]:
     port = PassingPort(broker, ClientAccess(10, 10, GatewayMetrics(CollectorRegistry())))
     await port.open(Address("127.0.0.1", 0))
     try:
-        yield port.address
+        yield port
     finally:
         await port.stop()
 
@@ -41,8 +41,8 @@ async def forwarding(broker: Address) -> AsyncIterator[Address]:
 async def test_bytes_pass_as_they_are_until_either_side_closes() -> None:
     async with asyncio.timeout(PATIENCE_S), await asyncio.start_server(_echo, "127.0.0.1", 0) as broker:
         where = Address(*broker.sockets[0].getsockname())
-        async with forwarding(where) as at:
-            reader, writer = await asyncio.open_connection(at.host, at.port)
+        async with forwarding(where) as port:
+            reader, writer = await asyncio.open_connection(port.address.host, port.address.port)
             sent = bytes(range(256)) * 1000
             writer.write(sent)
             assert await reader.readexactly(len(sent)) == sent
@@ -78,9 +78,9 @@ async def test_a_slow_client_slows_the_broker_down_and_fills_no_memory() -> None
     async with (
         asyncio.timeout(PATIENCE_S),
         await asyncio.start_server(pouring.serve, "127.0.0.1", 0) as broker,
-        forwarding(Address(*broker.sockets[0].getsockname())) as at,
+        forwarding(Address(*broker.sockets[0].getsockname())) as port,
     ):
-        reader, writer = await asyncio.open_connection(at.host, at.port)
+        reader, writer = await asyncio.open_connection(port.address.host, port.address.port)
         await pouring.until_nothing_is_taken()
         before = pouring.sent
         assert before < 32 << 20
@@ -95,14 +95,44 @@ async def test_a_client_that_reads_nothing_keeps_no_descriptor(monkeypatch: pyte
     pouring = Pouring()
     async with asyncio.timeout(PATIENCE_S), await asyncio.start_server(pouring.serve, "127.0.0.1", 0) as broker:
         before = len(os.listdir("/proc/self/fd"))
-        async with forwarding(Address(*broker.sockets[0].getsockname())) as at:
-            _, writer = await asyncio.open_connection(at.host, at.port)
+        async with forwarding(Address(*broker.sockets[0].getsockname())) as port:
+            _, writer = await asyncio.open_connection(port.address.host, port.address.port)
             await pouring.until_nothing_is_taken()
         held = before + 2
         while held > before + 1:  # the client's own
             await asyncio.sleep(0.01)
             held = len(os.listdir("/proc/self/fd"))
         writer.transport.abort()
+
+
+@on_both_event_loops
+async def test_a_client_keeps_no_slot_that_stays_behind_the_broker_or_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served = asyncio.Event()
+
+    async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.set()
+        writer.close()
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.set()
+        await Pouring().serve(reader, writer)
+
+    monkeypatch.setattr(client_port, "_READ_S", 0.01)
+    monkeypatch.setattr(client_port, "_FLUSH_S", 0.01)
+    for serve in (close, pour):
+        served.clear()
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            await asyncio.start_server(serve, "127.0.0.1", 0) as broker,
+            forwarding(Address(*broker.sockets[0].getsockname())) as port,
+        ):
+            _, writer = await asyncio.open_connection(port.address.host, port.address.port)
+            await served.wait()
+            while port.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            writer.transport.abort()
 
 
 @on_both_event_loops
@@ -114,9 +144,9 @@ async def test_the_end_of_one_direction_leaves_the_other_open() -> None:
     async with (
         asyncio.timeout(PATIENCE_S),
         await asyncio.start_server(answer_at_the_end, "127.0.0.1", 0) as broker,
-        forwarding(Address(*broker.sockets[0].getsockname())) as at,
+        forwarding(Address(*broker.sockets[0].getsockname())) as port,
     ):
-        reader, writer = await asyncio.open_connection(at.host, at.port)
+        reader, writer = await asyncio.open_connection(port.address.host, port.address.port)
         writer.write(b"question")
         writer.write_eof()
         assert await reader.read() == b"noitseuq"
@@ -127,14 +157,14 @@ async def test_the_end_of_one_direction_leaves_the_other_open() -> None:
 async def test_a_connection_ends_if_the_broker_is_away_and_when_the_agent_stops() -> None:
     async with asyncio.timeout(PATIENCE_S), await asyncio.start_server(_echo, "127.0.0.1", 0) as broker:
         where = Address(*broker.sockets[0].getsockname())
-        async with forwarding(where) as at:
-            held, writer = await asyncio.open_connection(at.host, at.port)
+        async with forwarding(where) as port:
+            held, writer = await asyncio.open_connection(port.address.host, port.address.port)
             writer.write(b"x")
             assert await held.readexactly(1) == b"x"
         assert await held.read() == b""
         writer.close()
-    async with asyncio.timeout(PATIENCE_S), forwarding(where) as at:
-        reader, writer = await asyncio.open_connection(at.host, at.port)
+    async with asyncio.timeout(PATIENCE_S), forwarding(where) as port:
+        reader, writer = await asyncio.open_connection(port.address.host, port.address.port)
         assert await reader.read() == b""
         writer.close()
 
