@@ -76,17 +76,21 @@ class FollowerProxy(CountedListeners):
         self._context.metrics.held.versions.note_left(broker_id)
         await super().leave(broker_id)
 
-    async def _take(self, broker_id: int, accepted: socket.socket, _share: ConnectionShare) -> None:
-        """Make the TLS handshake if there is one: the local broker checks our certificate for the broker it dials."""
-        limits = self._context.limits
+    def _accepted(self, number: int, shares: ConnectionShares, accepted: socket.socket, address: str) -> None:
+        """Let nobody but the local broker take a share."""
         try:
             if self._context.broker_uid is not None:
                 check_owner(accepted, self._context.broker_uid)
         except NotTheBrokerError as error:
             self.refuse("not_the_broker")
-            log.error("not_the_broker", posing_as=broker_id, error=str(error), hint=_USER_HINT)
+            log.error("not_the_broker", posing_as=number, error=str(error), hint=_USER_HINT)
             accepted.close()
-            return
+        else:
+            super()._accepted(number, shares, accepted, address)
+
+    async def _take(self, broker_id: int, accepted: socket.socket, _share: ConnectionShare) -> None:
+        """Make the TLS handshake if there is one: the local broker checks our certificate for the broker it dials."""
+        limits = self._context.limits
         broker = FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, budget=self._context.budget)
         try:
             async with asyncio.timeout(limits.first_frame_timeout_s):
