@@ -48,6 +48,11 @@ def ask_agents(
 
     begun_s, answers = clock(), dict[int, AgentPage]()
 
+    def answered(endpoint: str, page: dict[str, Any] | None, failure: str) -> AgentPage:
+        if failure and is_on_own_host(endpoint):
+            failure += " (only the agent's own host reaches it: remote.wal.agent.http.listener)"
+        return AgentPage(clock() - begun_s, page, failure)
+
     def ask(broker_id: int, endpoint: str) -> None:
         page, failure = None, ""
         try:
@@ -57,9 +62,7 @@ def ask_agents(
         # A loopback address, registered by an agent of another host, leads to the own one.
         if page is not None and (other := page.get("broker_id")) != broker_id:
             page, failure = None, f"{endpoint}: here, that is the agent of broker {other}"
-        if failure and is_on_own_host(endpoint):
-            failure += " (only the agent's own host reaches it: remote.wal.agent.http.listener)"
-        answers[broker_id] = AgentPage(clock() - begun_s, page, failure)
+        answers[broker_id] = answered(endpoint, page, failure)
 
     waiting = [
         threading.Thread(target=ask, args=(broker_id, agent.http_endpoint), daemon=True)
@@ -70,7 +73,7 @@ def ask_agents(
     for thread in waiting:
         thread.join(max(begun_s + timeout_s - clock(), 0))
     late = {
-        one: AgentPage(timeout_s, None, why_silent(agent.http_endpoint, TimeoutError()))
+        one: answered(agent.http_endpoint, None, why_silent(agent.http_endpoint, TimeoutError()))
         for one, agent in sorted(agents.items())
         if one not in answers
     }
