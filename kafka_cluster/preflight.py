@@ -361,7 +361,8 @@ def _by_kafka(address: tuple[str, int], has_tls: bool) -> tuple[str, ...]:
         return ()
     except (OSError, EOFError):  # behind a handshake it may want a certificate
         return ("SSL", "SASL_SSL") if has_tls else ()
-    return (_protocol(has_tls, found.wants_login),)
+    logins = (False, True) if found.wants_login is None else (found.wants_login,)
+    return tuple(_protocol(has_tls, login) for login in logins)
 
 
 def _by_http(address: tuple[str, int], has_tls: bool) -> tuple[str, ...]:

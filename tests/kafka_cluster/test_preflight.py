@@ -80,6 +80,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine changes no answer."""
     monkeypatch.setattr(preflight, "_OTHER_WAY_S", 30.0)
     monkeypatch.setattr(preflight, "CONNECT_TIMEOUT_S", 30.0)
+    monkeypatch.setattr(preflight, "SILENCE_S", 30.0)
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +155,19 @@ def test_a_listener_of_another_protocol_is_told_by_the_key_to_change(
     ],
 )
 def test_what_is_no_listener_of_kafka_is_told_and_what_may_be_one_is_left_to_the_client(
-    ports: dict[str, int], kind: str, protocol: str, said: str
+    ports: dict[str, int], kind: str, protocol: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if kind == "http":  # it waits for the end of the line
+        monkeypatch.setattr(preflight, "SILENCE_S", 0.1)
     assert said_of(ports[kind], protocol, timeout_s=0.3 if kind == "mute" else 60.0) == said
+
+
+def test_a_listener_that_is_slow_to_tell_whether_it_wants_a_login_may_want_one(
+    ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Listener, "_handshake", lambda _listener: b"")
+    monkeypatch.setattr(preflight, "SILENCE_S", 0.1)
+    assert said_of(ports["SASL_PLAINTEXT"], "SASL_PLAINTEXT", timeout_s=0.2) == ""
 
 
 def test_a_connection_that_is_reset_before_tls_begins_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
