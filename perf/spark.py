@@ -55,7 +55,6 @@ _CHUNK: Final = 50_000
 _PARTITIONS_AT: Final = 37 + HEAD.size + COLUMN_HEAD.size
 """Where a record has the lowest of its entries' partitions."""
 _SPARK_HOST: Final = 11
-_JVM_MEMORY: Final = "1g"
 _PAYLOADS: Final = 10_000
 _DIRECTORY: Final = Path(tempfile.gettempdir()) / "remote-wal-perf-spark"
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
@@ -98,7 +97,7 @@ def _session(settings: Mapping[str, str] | None = None) -> "SparkSession":
     from retention_job.spark.session import spark_session
 
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
-    return spark_session("local-cluster[2,1,1024]", memory=_JVM_MEMORY, settings=settings)
+    return spark_session("local-cluster[2,1,1024]", settings=settings)
 
 
 def _figures(

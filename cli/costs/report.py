@@ -23,7 +23,10 @@ def report(
     sources: SourceOptions,
     run: RunOptions,
     master: Annotated[str | None, typer.Option(help="Spark's master; not for spark-submit.")] = None,
-    memory: Annotated[str, typer.Option(help="Memory of Spark on this machine; not for spark-submit.")] = "2560m",
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Spark's on this machine, by default 2560m, or a cluster's driver's; not for spark-submit."),
+    ] = None,
 ) -> None:
     """Check that all is retained that must be and nothing else, and tell what replication costs.
 
@@ -32,7 +35,7 @@ def report(
     names.
     """
     need_extra("report")
-    if not re.fullmatch(r"\d+[kmgt]?", memory):
+    if memory is not None and not re.fullmatch(r"\d+[kmgt]?", memory):
         raise typer.BadParameter(f"{memory!r} is no size as 2560m or 3g", param_hint="--memory")
     Connection(sources.bootstrap_server, sources.command_config).client_config()
     raise typer.Exit(_show(run_report(sources, run, master, memory), run))

@@ -75,7 +75,7 @@ class RunOptions:
     ] = None
 
 
-def run_report(given: SourceOptions, options: RunOptions, master: str | None, memory: str) -> "ReportData":
+def run_report(given: SourceOptions, options: RunOptions, master: str | None, memory: str | None) -> "ReportData":
     """Run the report job: open sources, run the queries, write the output.
 
     Raises RetentionJobError or PriceError when a source, a price or the output is missing; then nothing is committed.

@@ -60,7 +60,7 @@ def make_report(
     history = result.history
     sources = _cost_sources(history, before)
     counted = CountedUsage.of(sources.counters)
-    daily = cost_by_topic(sources, prices, sections, counted).cache()
+    daily = history.keep("cost_by_topic", cost_by_topic(sources, prices, sections, counted))
     clients = client_costs(counted, prices, sections).cache()
     tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
     seconds = max(0.0, (sources.now_ms - sources.since_ms) / 1000)

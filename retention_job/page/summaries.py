@@ -154,18 +154,16 @@ def _topics(daily: "DataFrame") -> tuple[list[TopicCosts], int]:
         fn.sum(fn.expr(_KNOWN_USD)).alias("known_usd"),
         fn.max("topic").alias("topic"),
         unknown.alias("unknown_days"),
-    ).cache()  # fmt: skip
-    count = totals.count()
-    costliest = totals.orderBy(fn.coalesce("remote_wal_usd", "known_usd").desc()).limit(MAX_TOPICS)
-    rows = sorted(costliest.collect(), key=lambda row: -(row.remote_wal_usd or row.known_usd or 0))
+    )  # fmt: skip
+    rows = sorted(totals.collect(), key=lambda row: -(row.remote_wal_usd or row.known_usd or 0))
     found = [
         TopicCosts(
             row.topic or f"(gone) {bytes(row.topic_id).hex()}",
             **{field.name: row[field.name] for field in fields(TopicCosts)[1:]},
         )
-        for row in rows
+        for row in rows[:MAX_TOPICS]
     ]
-    return found, max(0, count - MAX_TOPICS)
+    return found, max(0, len(rows) - MAX_TOPICS)
 
 
 def _brokers(daily: "DataFrame") -> list[BrokerCosts]:

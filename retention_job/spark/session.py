@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyspark
 
 from jvm.ivy import IvyError, JarSet, fetch_jars, user_path
-from jvm.java import Java, find_java
+from jvm.java import QUICK_JVM_OPTIONS, Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,8 +42,14 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.shuffle.compress": "true",
 }
-DEFAULT_MEMORY: Final = "2560m"
-"""The JVM's memory; the Python workers and Arrow's buffers need more, with one worker per core."""
+_HERE: Final[Mapping[str, str]] = {"spark.driver.memory": "2560m"}
+"""Where all runs in one JVM; the Python workers and Arrow's buffers need more, with one worker per core."""
+DRIVER: Final[Mapping[str, str]] = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": " ".join(QUICK_JVM_OPTIONS),
+}
+"""Where executors have processes of their own. Python takes 200 MB more, and the JVM beside its heap 340 MB with G1 and
+both compilers, less with these options (measured over 200,000 objects, `perf spark`)."""
 
 
 class ConnectorError(Exception):
@@ -81,7 +87,7 @@ def connector_jars(java: Java) -> tuple[Path, ...]:
 def spark_session(
     master: str | None = None,
     *,
-    memory: str = DEFAULT_MEMORY,
+    memory: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> "SparkSession":
     """Return the running Spark session (spark-submit's), else a new one on this machine, by default `local[*]`.
@@ -106,7 +112,8 @@ def spark_session(
         given = {
             **_LOCAL,
             "spark.jars": ",".join(str(jar) for jar in jars),
-            "spark.driver.memory": memory,
+            **(_HERE if (master or "local").split("[")[0] == "local" else DRIVER),
+            **({} if memory is None else {"spark.driver.memory": memory}),
         }
         for name, value in given.items():
             builder = builder.config(name, value)

@@ -31,7 +31,7 @@ from jvm.java import QUICK_JVM_OPTIONS, find_java
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess, ProcessSpec
 from local_cluster.zones import ZoneHosts
-from retention_job.spark.session import connector_jars
+from retention_job.spark.session import DRIVER, connector_jars
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PYTHON_HOME = Path(sys.prefix).resolve()
@@ -133,7 +133,7 @@ class SparkCluster:
         conf = {
             "spark.driver.host": self._hosts.here,
             "spark.driver.bindAddress": self._hosts.here,
-            "spark.driver.memory": "1g",
+            "spark.driver.memory": DRIVER["spark.driver.memory"],
             "spark.executor.memory": "768m",
             "spark.executor.cores": "1",
             "spark.executor.extraJavaOptions": " ".join(QUICK_JVM_OPTIONS),

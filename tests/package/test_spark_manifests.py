@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from retention_job.spark.session import DRIVER
 from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
 from tests.package.test_helm import VERSIONS
@@ -37,6 +38,14 @@ def test_every_command_exists_with_its_options_and_one_run_is_at_a_time() -> Non
     assert is_command("", container["args"])
     assert is_command("", application["template"]["arguments"])
     assert {job["concurrencyPolicy"], application["concurrencyPolicy"]} == {"Forbid"}
+
+
+def test_the_drivers_memory_is_the_default_everywhere_and_at_most_one_gigabyte() -> None:
+    driver = manifest("sparkapplication.yaml")["spec"]["template"]["driver"]
+    memory, java = driver["memory"], driver["javaOptions"]
+    assert [memory, java] == list(DRIVER.values())
+    assert int(memory.removesuffix("m")) + int(driver["memoryOverhead"].removesuffix("m")) <= 1024
+    assert f'--driver-memory {memory} --driver-java-options "{java}" ' in (ROOT / "docs/spark.md").read_text()
 
 
 def test_the_application_runs_what_the_image_has() -> None:
