@@ -3,14 +3,15 @@
 Counters are cumulative over one incarnation of the agent, so a record that is read twice, or that went missing, changes
 no sum: what happened between two records is their difference. The key is `rwm:usage:`, broker id (4), incarnation (8)
 and sequence (8), big endian; agents do not read them. The value is the format version, the record type, and the record
-in JSON: named tuples as arrays, topics' ids as hexadecimal digits.
+in JSON: tuples as arrays, topics' ids as hexadecimal digits.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
+from functools import partial
 from typing import Annotated, Final, NamedTuple
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError, with_config
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.record_fields import FOREIGN_KEY, FORMAT_VERSION, UndecodableRecordError, packed
@@ -95,6 +96,16 @@ class ClientZoneUsage:
     """
 
 
+def _from_array(counted: type[RouterUsage | ClientZoneUsage], row: object) -> dict[str, object]:
+    """Return by their names the fields of what agents count in, which is an array as tuples are."""
+    if not isinstance(row, list):
+        raise ValueError("not an array")
+    return dict(zip([field.name for field in fields(counted)], row, strict=True))
+
+
+_AS_ARRAY: Final = PlainSerializer(astuple)
+
+
 class ClientUsage(NamedTuple):
     """What an agent has moved for clients, as a zone gateway."""
 
@@ -102,9 +113,9 @@ class ClientUsage(NamedTuple):
     """The zone of the clients that connect to this agent."""
     prices: str
     """The section of price tables for the RouterChannel."""
-    router: RouterUsage
+    router: Annotated[RouterUsage, BeforeValidator(partial(_from_array, RouterUsage)), _AS_ARRAY]
     """A part of what the stores count."""
-    zones: tuple[ClientZoneUsage, ...]
+    zones: tuple[Annotated[ClientZoneUsage, BeforeValidator(partial(_from_array, ClientZoneUsage)), _AS_ARRAY], ...]
 
 
 @with_config(ConfigDict(strict=True, extra="forbid", ser_json_bytes="hex", val_json_bytes="hex"))

@@ -68,6 +68,11 @@ def test_what_is_written_is_read(record: UsageRecord) -> None:
     assert decode_usage(*encoded(record)) == record
 
 
+def test_what_is_counted_for_clients_is_in_arrays() -> None:
+    rows = b'[["az1",900,30,800,70,60,50],["az2",0,0,0,0,0,5]]'
+    assert VALUE.endswith(b'"clients":["az1","s3_express",[10,20,1000,2000],' + rows + b"]}")
+
+
 def test_a_truncated_record_is_refused() -> None:
     for length in range(len(VALUE)):
         with pytest.raises(UndecodableRecordError):
@@ -84,6 +89,8 @@ def test_a_truncated_record_is_refused() -> None:
         (KEY, VALUE.replace(b"3000", b"-300"), "json"),
         (KEY, VALUE.replace(b'"rack"', b'"rock"'), "json"),
         (KEY, VALUE.replace(b"6f7264", b"6f72"), "json"),
+        (KEY, VALUE.replace(b"[10,20,1000,2000]", b"10"), "json"),
+        (KEY, VALUE.replace(b"[10,20,1000,2000]", b"[10]"), "json"),
         (KEY, VALUE.replace(b'"broker_id":3', b'"broker_id":99999999999'), "json"),
     ],
 )
