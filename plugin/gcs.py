@@ -3,6 +3,7 @@
 For buckets in a region. A zonal bucket (Rapid Storage) is not for this API.
 """
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -61,7 +62,9 @@ def _open(settings: GcsSettings) -> GCSStore:
         if not settings.credentials_file.is_file():
             raise RemoteStorageConfigError("configure", "credentials.file", "is not there")
         config["service_account"] = str(settings.credentials_file)
-    elif not Path("~/.config/gcloud/application_default_credentials.json").expanduser().exists():
+    elif not (
+        Path(os.environ.get("HOME", os.devnull)) / ".config/gcloud/application_default_credentials.json"
+    ).exists():
         check_identity("credentials.file", "GOOGLE_.*(ACCOUNT|CREDENTIALS).*", *_METADATA_SERVICES)
     return opened(
         "credentials.file",

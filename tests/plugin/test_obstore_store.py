@@ -297,6 +297,15 @@ def test_no_proxy_is_asked_for_a_token_of_the_machines_identity(
         manager().configure(settings, StorageContext("cluster", 1, is_written=False))
 
 
+def test_no_home_directory_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_uid: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    GcsWalStorageManager().configure({"bucket": "bucket"}, StorageContext("cluster", 1, is_written=False))
+
+
 @pytest.mark.parametrize(
     ("host", "no_proxy", "is_refused"),
     [
