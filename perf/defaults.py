@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -30,6 +30,9 @@ from perf.ladder.turns import NOT_KEPT_UP, Entrant, Rung
 from perf.loads import RECORD_BYTES, Figures, Run, beside, fleet, kafka
 from plugin.prices import BYTES_PER_GB, EXPRESS, STANDARD, PriceTable
 from retention_job.cost.cost_model import Amounts, Tariff
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _PARTITIONS: Final = 12
 _FOLLOWERS: Final = 2
@@ -160,9 +163,9 @@ def defaults(
                 if json:  # a line for each, so that an interrupted run leaves its part
                     typer.echo(json_format.dumps(measured[-1].row(tariff)))
                 else:
-                    _print(measured[-1:], tariff)
+                    show(as_table(measured[-1:], tariff))
     if not json:
-        _print(measured, tariff)
+        show(as_table(measured, tariff))
 
 
 @contextmanager
@@ -200,31 +203,24 @@ def _drained(cluster: LocalCluster) -> Counters:
     return before
 
 
-def _print(measured: Sequence[Defaults], tariff: Tariff) -> None:
-    rows = []
-    for one in measured:
-        row = one.row(tariff)
-        rows.append(
-            (
-                one.load,
-                one.topic,
-                *("-" if row[name] is None else f"{row[name]:.1f}" for name in ("MB/s", "p50 ms", "p99 ms")),
-                *(f"{row[name]:.1%}" for name in ("linked", "crossed", "packed")),
-                f"{row['CPU ms per MB']:.1f}",
-                f"{row['$ per GB']:.4f}",
-                one.not_kept_up_with or " ".join(f"{times} {found}" for found, times in row["looks"].items() if times),
-            )
+_SHOWN: Final = {
+    "MB/s": ".1f", "p50 ms": ".1f", "p99 ms": ".1f", "linked": ".1%", "crossed": ".1%", "packed": ".1%",
+    "CPU ms per MB": ".1f", "$ per GB": ".4f",
+}  # fmt: skip
+"""Columns of the table, and how their numbers are written."""
+
+
+def as_table(measured: Sequence[Defaults], tariff: Tariff) -> "Table":
+    """Return a table for people with a row for each load on each topic."""
+    rows = (
+        (
+            one.load,
+            one.topic,
+            *("-" if row[name] is None else format(row[name], form) for name, form in _SHOWN.items()),
+            one.not_kept_up_with or " ".join(f"{times} {found}" for found, times in row["looks"].items() if times),
         )
-    columns = (
-        "load",
-        "topic",
-        ">MB/s",
-        ">p50 ms",
-        ">p99 ms",
-        ">linked",
-        ">crossed",
-        ">CPU ms/MB",
-        ">$ per GB",
-        "looks",
+        for one in measured
+        for row in [one.row(tariff)]
     )
-    show(table(*columns, rows=rows, title="Loads inline, always linked and by the default policy"))
+    columns = ("load", "topic", *(f">{name}" for name in _SHOWN), "looks")
+    return table(*columns, rows=rows, title="Loads inline, always linked and by the default policy")
