@@ -42,7 +42,9 @@ def main() -> int:
     try:
         release(given.out.resolve(), given.key)
     except (ReleaseError, OSError) as error:
-        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        told: object = error
+        if isinstance(error, OSError) and error.strerror:
+            told = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         sys.stderr.write(f"release: {told}\n")
         return 4
     except subprocess.CalledProcessError as error:

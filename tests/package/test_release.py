@@ -1,8 +1,10 @@
 """A release: from a clean clone, signed by a key that is handed in, and the same bytes each time."""
 
+import errno
 import hashlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -94,3 +96,24 @@ def test_every_file_is_named_and_the_names_are_signed(tmp_path: Path, key: Path)
     refused = release(source, tmp_path / "other", "--key", str(tmp_path / "no-key.pem"), path=path)
     assert refused.returncode == 4
     assert "no private key" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(errno.ENOENT, "No such file or directory", "/key.pem"), "/key.pem: No such file or directory"),
+        (OSError("a and b are the same file"), "a and b are the same file"),
+    ],
+)
+def test_an_error_is_told_with_its_file_if_it_names_one(
+    error: OSError, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    main = runpy.run_path(str(ROOT / "deploy" / "packages" / "release.py"))["main"]
+    monkeypatch.setitem(main.__globals__, "release", fail)
+    monkeypatch.setattr(sys, "argv", ["release"])
+    assert main() == 4
+    assert capsys.readouterr().err == f"release: {told}\n"
