@@ -5,6 +5,7 @@ from agent.settings.http_listener import is_loopback
 from agent.settings.process_settings import ClientSettings
 from agent.settings.setting_types import AgentSettingsError
 from kafka_cluster.client_config import KafkaClientConfig, read_command_config
+from kafka_cluster.errors import ClientPropertyError
 from kafka_log.broker_files.server_properties import BrokerProperties
 from replication.wire.peer_connection import Address
 
@@ -12,13 +13,15 @@ _KEY = "remote.wal.agent.client.listener"
 
 
 def client_config(broker: BrokerProperties, settings: ClientSettings) -> KafkaClientConfig:
-    """Return the client configuration. Raises AgentSettingsError."""
+    """Return the client configuration. Raises AgentSettingsError, ClientPropertyError."""
     servers = settings.bootstrap_servers
     if servers is None:
         listener = broker.listeners[bootstrap_listener(broker, settings)]
         servers = str(Address(listener.host or "127.0.0.1", listener.port))
-    file = settings.client_config
-    return read_command_config(servers, file)
+    try:
+        return read_command_config(servers, settings.client_config)
+    except OSError as error:
+        raise ClientPropertyError("read", "remote.wal.agent.client.config", str(error)) from error
 
 
 def bootstrap_listener(broker: BrokerProperties, settings: ClientSettings) -> str:

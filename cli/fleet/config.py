@@ -75,6 +75,8 @@ def _refused(broker: "BrokerProperties", settings: "AgentSettings", advice: list
     try:
         Configuration.load(broker, settings)
     except ClientPropertyError as error:
+        if isinstance(error.__cause__, OSError):
+            return ""
         return f"remote.wal.agent.client.config: {error}"
     except (OSError, PriceError) as error:
         named = getattr(error, "filename", None)

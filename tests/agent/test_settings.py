@@ -15,6 +15,7 @@ from agent.settings.setting_types import AgentSettingsError, parse_address, pars
 from agent.settings_file import agent_settings
 from agent.wiring.relaying import catch_up_read_limits
 from agent.wiring.write_path import log_manager_limits
+from kafka_cluster.errors import ClientPropertyError
 from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
 from metadata_topic.settings.wal_retention import AS_LOCAL, WalRetention
@@ -50,6 +51,13 @@ def refused(**keys: str) -> str:
     with pytest.raises(AgentSettingsError) as caught:
         parsed(**keys)
     return str(caught.value)
+
+
+def test_a_clients_file_that_is_not_there_is_told_by_its_key() -> None:
+    with pytest.raises(
+        ClientPropertyError, match=r"^read remote\.wal\.agent\.client\.config: No such file .*'/none/f'"
+    ):
+        configured(remote_wal_agent_client_config="/none/f")
 
 
 def test_all_wrong_keys_are_named_at_once() -> None:
