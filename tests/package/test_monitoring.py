@@ -109,6 +109,18 @@ def test_dollars_of_the_board_are_those_of_the_chosen_time() -> None:
     assert target["expr"].count("increase(") == target["expr"].count("[$__range]") == 2
 
 
+def test_no_range_of_the_board_is_shorter_than_its_steps() -> None:
+    """Grafana asks in steps that grow with the time shown: a fixed range would miss what happens between two."""
+    text = json.dumps(BOARD)
+    assert set(re.findall(r"\[([^\]\s]*?)\]\)", text)) == {"$__rate_interval", "$__range"}
+
+
+def test_bytes_are_decimal_and_a_share_is_drawn_from_0_to_1() -> None:
+    drawn = [p["fieldConfig"]["defaults"] for p in BOARD["panels"] if p["type"] == "timeseries"]
+    assert "bytes" not in {one["unit"] for one in drawn}
+    assert {(one.get("min"), one.get("max")) for one in drawn if one["unit"] == "percentunit"} == {(0, 1)}
+
+
 def test_reasons_that_alerts_look_for_are_counted() -> None:
     behaviour = (ROOT / "docs" / "runbooks.md").read_text()
     reasons = [
