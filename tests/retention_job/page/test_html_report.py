@@ -76,6 +76,10 @@ def test_every_row_of_a_table_has_a_cell_under_each_heading(page: str) -> None:
         assert [len(re.findall(r"<td[ >]", row)) for row in rows] == [len(headings)] * len(rows)
 
 
+def test_a_table_wider_than_the_screen_scrolls_by_itself(page: str) -> None:
+    assert page.count("<table>") == len(re.findall(r'<div class="wide[a-z ]*"><table>', page)) > 5
+
+
 def test_the_page_tells_how_much_was_not_wanted_in_objects(page: str) -> None:
     assert "1,234,567 offsets that logs hold were left out of objects" in page
 
