@@ -249,15 +249,13 @@ def _peers(peers: Sequence[Peer]) -> str:
             _agent_link(one),
             escape(one.zone or "unknown") + (" (own)" if one.is_own_zone else ""),
             escape(one.version or "unknown"),
-            _reached(one),
+            _agent(one),
             size(one.sent_bytes),
             size(one.stock_bytes),
         )
         for one in peers
     ]
-    return _table(
-        ("peer", "zone", "release", "reached", "sent", "without links"), rows, len(rows), "There are no peers."
-    )
+    return _table(("peer", "zone", "release", "agent", "sent", "without links"), rows, len(rows), "There are no peers.")
 
 
 def _agent_link(peer: Peer) -> str:
@@ -269,10 +267,8 @@ def _agent_link(peer: Peer) -> str:
     return f'<a href="{escape(url)}/">{name}</a>'
 
 
-def _reached(peer: Peer) -> str:
-    text = f"its agent {presence_text(peer.presence)}"
-    if peer.is_bypassed:
-        text = f"agent dead, bypassed; {text}"
+def _agent(peer: Peer) -> str:
+    text = ("dead, bypassed; " if peer.is_bypassed else "") + presence_text(peer.presence)
     is_well = peer.presence.is_there and not peer.is_bypassed
     return escape(text) if is_well else f'<b class="bad">{escape(text)}</b>'
 

@@ -208,6 +208,7 @@ def _why_inline(row: dict[str, Any]) -> str:
 _COLUMNS: Final = (
     "topic", ">produced", ">read", *(f">{name}" for name in _WAYS.values()), ">packed", ">linked",
 )  # fmt: skip
+_BY_TOPIC: Final = "By topic and month: bytes, and dollars by each way"
 _LESS_NEEDED: Final = ("read", "packing alone", "client.rack alone", "packed", "agents, client.rack", "agents, gateway")
 """Columns that a narrow terminal does without, the first ones first: the table of all topics has them, too."""
 
@@ -262,7 +263,7 @@ def _print(found: "Estimate", document: dict[str, Any]) -> None:
     tells_rate = document["prometheus"] is not None
     shown = document["topics"][:_MOST_TOPICS]
     rows = [_cells(row, tells_rate=tells_rate) for row in (*shown, document["total"])]
-    made = fitted(*_COLUMNS, rows=rows, drop=_LESS_NEEDED, title="By topic and month: bytes, and dollars by each way")
+    made = fitted(*_COLUMNS, rows=rows, drop=_LESS_NEEDED, title=_BY_TOPIC)
     reasons = [f"{row['topic']}: inline a month, by reason: {why}" for row in shown if (why := _why_inline(row))]
     if (more := len(found.topics) - _MOST_TOPICS) > 0:
         made.caption = f"and {more:,} more topics, all in the total"
@@ -272,12 +273,6 @@ def _print(found: "Estimate", document: dict[str, Any]) -> None:
         table(*_SUMMARY, rows=_summary(document), title="All topics", without_lines=True),
         *_told(document),
     )
-
-
-_HEADS: Final = {
-    "topic": "topic", "produced": "produced a month", "read": "read a month", "packed": "packs", "linked": "by links",
-}  # fmt: skip
-"""Heads of the page's table; the other columns are dollars a month."""
 
 
 def html_page(document: dict[str, Any]) -> str:
@@ -297,7 +292,7 @@ def html_page(document: dict[str, Any]) -> str:
         f"prices of {prices['provider']}, {prices['store']}, {prices['confirmed']}",
     )
     tiles = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>${one} a month</dd><p>${saved} saved. acks=all: {escape(acks)}</p></div>"
+        f"<div><dt>{escape(name)}</dt><dd>${one}</dd><p>a month, ${saved} saved. acks=all: {escape(acks)}</p></div>"
         for name, one, saved, acks in _summary(document)
     )
     names = (one.removeprefix(">") for one in _COLUMNS)
@@ -311,13 +306,13 @@ def html_page(document: dict[str, Any]) -> str:
     return f"""<!doctype html>
 <html lang="en" class="{"good" if pays else "look"}"><head><meta charset="utf-8"><title>remote-wal estimate</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-{page_style()}<style>dl {{ grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)) }} dd {{ white-space: nowrap }}
+{page_style()}<style>dl {{ grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)) }} dd {{ white-space: nowrap }}
 th {{ white-space: normal }} tr.why {{ border: 0 }} .why td {{ white-space: normal; color: var(--soft) }}
 main .notes {{ margin-top: .75rem }}</style></head>
 <body><header><h1>remote-wal estimate</h1><ul>{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul></header>
-<main><p class="answer">What crosses zones costs <b>${usd["today"]:,.2f}</b> a month today. {told}</p><dl>{tiles}</dl>
-<section><h2>By topic</h2><div class="wide"><table>
-<thead>{row((_HEADS.get(name, f"{name}, $ a month") for name in names), "th")}</thead><tbody>{body}</tbody>
+<main><p class="answer">What crosses zones costs ${usd["today"]:,.2f} a month today. {told}</p><dl>{tiles}</dl>
+<section><h2>{_BY_TOPIC}</h2><div class="wide"><table>
+<thead>{row(names, "th")}</thead><tbody>{body}</tbody>
 </table></div></section>
 <ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in _told(document))}</ul></main></body></html>
 """
