@@ -17,7 +17,7 @@ Used from the event loop only.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
 from plugin.format.archive_object_id import StoredObjectId
@@ -30,10 +30,6 @@ from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import ZoneReading
 from rlm.write_path.metrics import StageTimes
 
-if TYPE_CHECKING:
-    from replication.follower.neighbours import Neighbours
-
-
 _NO_TURNS: Final = nullcontext()
 
 
@@ -43,6 +39,19 @@ class HydrationError(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
         super().__init__(detail)
+
+
+class ZoneReaders(Protocol):
+    """The agents of the own zone that read objects for each other: `replication.follower.neighbours.Neighbours`."""
+
+    @property
+    def own_id(self) -> int: ...
+
+    def reader(self, zone: ZoneReading) -> int | None: ...
+
+    async def ask(self, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> bytes | None: ...
+
+    def record_wrong_bytes(self, neighbour: int) -> None: ...
 
 
 class HydrationCache:
@@ -57,7 +66,7 @@ class HydrationCache:
         clock: Callable[[], float],
         archive: Callable[[], ArchiveReads | None] = lambda: None,
         breaker: BreakerLimits | None = None,
-        neighbours: "Neighbours | None" = None,
+        neighbours: ZoneReaders | None = None,
     ) -> None:
         """`cache_bytes` bounds what is cached or being read. `archive` returns the archive's store, None until it is
         loaded.
@@ -207,9 +216,7 @@ class HydrationCache:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _asked(
-        self, neighbours: "Neighbours", neighbour: int, wanted: CachedRange, read: tuple[int, int]
-    ) -> None:
+    async def _asked(self, neighbours: ZoneReaders, neighbour: int, wanted: CachedRange, read: tuple[int, int]) -> None:
         started_s = self._clock()
         try:
             data = await neighbours.ask(neighbour, wanted, read)
