@@ -96,7 +96,8 @@ class UsageReport:
     def publish(self) -> None:
         """Publish a usage record as of now."""
         try:
-            self._publisher.publish(self.record())
+            for part in self.record().in_parts():
+                self._publisher.publish(part)
             self._sequence += 1
             self._metrics.traffic.forget_gone(self._is_led)
         except (PublicationBacklogFullError, MetadataRecordTooLargeError) as error:

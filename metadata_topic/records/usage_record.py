@@ -3,11 +3,13 @@
 Counters are cumulative over one incarnation of the agent, so a record that is read twice, or that went missing, changes
 no sum: what happened between two records is their difference. The key is `rwm:usage:`, broker id (4), incarnation (8)
 and sequence (8), big endian; agents do not read them. The value is the format version, the record type, and the record
-in JSON: tuples as arrays, topics' ids as hexadecimal digits.
+in JSON: tuples as arrays, topics' ids as hexadecimal digits. What is too large for a record is in several of the same
+key: without the first one, which stands before the others, the sequence is unknown.
 """
 
 import struct
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from typing import Annotated, Final, NamedTuple
 
@@ -21,6 +23,8 @@ USAGE_KEY: Final = b"rwm:usage:"
 _HEAD: Final = bytes([FORMAT_VERSION, USAGE])
 _ID: Final = struct.Struct(">iQQ")
 """Behind the beginning of a key: broker id, incarnation, sequence."""
+_TOPICS_MAX: Final = 6000
+"""Rows in a record: of up to 115 bytes each, so far below `PublisherSettings.max_record_bytes`."""
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -136,6 +140,15 @@ class UsageRecord:
     topics: tuple[TopicUsage, ...] = ()
     clients: ClientUsage | None = None
     """None: the agent is no gateway."""
+    is_rest: bool = False
+    """Whether it has only more topics for the record of the same sequence."""
+
+    def in_parts(self) -> Iterator["UsageRecord"]:
+        """Yield what to publish, in this order."""
+        yield replace(self, topics=self.topics[:_TOPICS_MAX])
+        for at in range(_TOPICS_MAX, len(self.topics), _TOPICS_MAX):
+            rest = self.topics[at : at + _TOPICS_MAX]
+            yield replace(self, stores=(), followers=(), topics=rest, clients=None, is_rest=True)
 
 
 _ADAPTER: Final = TypeAdapter(UsageRecord)

@@ -50,7 +50,7 @@ AMOUNTS: Final = ("a1", "a2", "a3", "a4", "a5", "a6", "a7")
   and -2, -3, ... for others of the same section
 - follower: peer bytes, stock bytes
 - topic: linked bytes, inline bytes as they crossed (packed), the same plain
-- agent: none, one row for each record
+- agent: none, one row for each record, which is unknown without it
 - clients: by their zone, the fields of `ClientZoneUsage`
 - router: the same as of a store, of which it is a part
 - gateway: none, one row for each record of a gateway, by its own zone
@@ -116,7 +116,8 @@ def _row(record: UsageRecord, kind: str, name: str, follower: int, *amounts: int
 
 def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
     row = partial(_row, record)
-    yield row(AGENT, "", -1)
+    if not record.is_rest:
+        yield row(AGENT, "", -1)
     # Each store has a counter of its own: a sum would shrink, as if it was reset, when one of the stores is closed.
     of_section: Counter[str] = Counter()
     for store in record.stores:
@@ -147,7 +148,8 @@ def amounts_by_day(counted: "DataFrame") -> "DataFrame":
     `counted` has COUNTERS, including those of an earlier run. `day` counts days since 1970, UTC. Kind AGENT has a row
     for each known broker and day.
     """
-    once = counted.dropDuplicates([*_RECORD, *_COUNTER])
+    agents = counted.where(fn.col("kind") == AGENT).select(*_RECORD)
+    once = counted.dropDuplicates([*_RECORD, *_COUNTER]).join(agents, list(_RECORD), "left_semi")
     incarnation = Window.partitionBy("broker_id", "incarnation")
     counter = Window.partitionBy("broker_id", "incarnation", *_COUNTER).orderBy("usage_sequence")
     once = once.withColumn("_first", fn.min("usage_sequence").over(incarnation))

@@ -10,6 +10,7 @@ from agent.metrics.usage import UsageReport
 from gateway.metrics import ClientTraffic
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.publishable import encoded
 from metadata_topic.records.usage_record import (
     ClientZoneUsage,
     FollowerUsage,
@@ -18,9 +19,10 @@ from metadata_topic.records.usage_record import (
     TopicUsage,
     UsageRecord,
 )
+from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS
 from plugin.inline_reason import InlineReason
 from plugin.remote_wal_storage_manager import RequestCounts
-from replication.wire.metrics import PeerByteCount, ReplicationMetrics
+from replication.wire.metrics import PartitionTraffic, PeerByteCount, ReplicationMetrics
 from replication.wire.packed_message import PackedTopic
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
@@ -131,6 +133,16 @@ def test_a_record_that_is_not_taken_leaves_no_hole_in_the_sequence() -> None:
     parts.publisher.is_full = False
     parts.report.publish()
     assert [record.sequence for record in parts.publisher.records] == [0]
+
+
+def test_no_number_of_topics_is_too_many() -> None:
+    parts, topics = _Parts(), [TopicId(number.to_bytes(16)) for number in range(13_000)]
+    parts.metrics.traffic.by_topic |= {(one, 2**31 - 1): PartitionTraffic(2**63, 2**63, 0, 0, 2**63) for one in topics}
+    parts.report.publish()
+    assert max(len(encoded(record)[1]) for record in parts.publisher.records) < DEFAULT_SETTINGS.max_record_bytes
+    assert [row.topic_id for record in parts.publisher.records for row in record.topics] == topics
+    told = [(record.sequence, len(record.stores), record.is_rest) for record in parts.publisher.records]
+    assert told == [(0, 1, False), (0, 0, True), (0, 0, True)]
 
 
 def test_each_record_has_what_went_by_the_gateway() -> None:

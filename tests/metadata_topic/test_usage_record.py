@@ -70,7 +70,7 @@ def test_what_is_written_is_read(record: UsageRecord) -> None:
 
 def test_what_is_counted_for_clients_is_in_arrays() -> None:
     rows = b'[["az1",900,30,800,70,60,50],["az2",0,0,0,0,0,5]]'
-    assert VALUE.endswith(b'"clients":["az1","s3_express",[10,20,1000,2000],' + rows + b"]}")
+    assert b'"clients":["az1","s3_express",[10,20,1000,2000],' + rows + b"]" in VALUE
 
 
 def test_a_truncated_record_is_refused() -> None:

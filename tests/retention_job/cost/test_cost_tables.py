@@ -163,6 +163,16 @@ def test_amounts_are_differences_whatever_was_lost(spark: SparkSession) -> None:
     assert {(row.broker_id, row.day): row.a1 for row in amounts} == {(1, FIRST_DAY): 10, (2, FIRST_DAY): 70}
 
 
+def test_a_record_of_which_only_a_later_part_is_left_is_unknown(spark: SparkSession) -> None:
+    whole = [
+        agent(1, one, StoreUsage("s3_express", 990 + one, *[0] * 6), [TopicUsage(TOPICS[0], 2, 900 + one, 0, 0)])
+        for one in (3, 4, 5)
+    ]
+    records = [replace(whole[0], stores=(), is_rest=True), *whole[1:]]
+    amounts = amounts_by_day(CostHistory(records=records).sources(spark).counters).collect()
+    assert {(row.kind, row.a1) for row in amounts} == {("agent", 0), ("store", 1), ("topic", 1)}
+
+
 def test_an_archive_with_the_wal_stores_prices_may_stop_first(spark: SparkSession) -> None:
     """The last record of an agent has no archive store."""
     counted = [((100, 10), 0), ((26_000, 40), 1), ((26_100,), 2)]
