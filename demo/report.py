@@ -132,7 +132,7 @@ def requests_usd(prices: Prices, store: OwnStore, requests: Mapping[str, int], m
     counted = requests["put"], requests["get"], moved["put"], moved["get"]
     if store is not OwnStore.LOCAL:
         return prices.s3_standard.requests_usd(*counted)
-    crossed = moved["get"] / BYTES_PER_GB * prices.express_cross_zone_read_gb
+    crossed = moved["get"] / BYTES_PER_GB * prices.s3_express.cross_zone_read_gb
     return prices.s3_express.requests_usd(*counted) + crossed
 
 

@@ -55,6 +55,8 @@ class StorePrices:
     get_per_1000: float
     upload_gb: float
     retrieval_gb: float
+    cross_zone_read_gb: float = 0.0
+    """The extra price of reading a gigabyte from another zone."""
 
     def requests_usd(self, puts: float, gets: float, put_bytes: float, get_bytes: float) -> float:
         """Return the dollars for these numbers of requests and bytes moved."""
@@ -113,6 +115,7 @@ class PriceTable:
             get_per_1000=self.usd(section, "get_per_1000"),
             upload_gb=self.usd(section, "upload_gb"),
             retrieval_gb=self.usd(section, "retrieval_gb"),
+            cross_zone_read_gb=self.cross_zone_read_gb(section),
         )
 
     def with_network(self, network: str) -> Self:
@@ -130,9 +133,10 @@ class PriceTable:
             raise PriceError(f"{self.source}: {self.network}.paying_sides must be 1 or 2, not {sides!r}")
         return 1 if sides == 1 else 2
 
-    @property
-    def cross_zone_read_gb(self) -> float:
-        """The extra price per gigabyte of reading an object from another zone."""
+    def cross_zone_read_gb(self, section: str) -> float:
+        """Return the extra price per gigabyte of reading an object of this storage class from another zone."""
+        if section == STANDARD:  # it is in all zones
+            return 0.0
         key = "express_cross_zone_read_gb" if self.network == NETWORK else "cross_zone_read_gb"
         return self.usd(self.network, key)
 
@@ -155,8 +159,6 @@ class Prices:
     s3_standard: StorePrices
     zone_crossing_gb: float
     """Dollars for a gigabyte that crosses zones once, for all paying sides together."""
-    express_cross_zone_read_gb: float
-    """Extra dollars for reading a gigabyte from another zone's store."""
     others: Mapping[str, StorePrices] = field(default_factory=dict)
     """Further classes of storage, by the names of their sections."""
 
@@ -171,7 +173,6 @@ class Prices:
             prices.store(EXPRESS),
             prices.store(STANDARD),
             prices.zone_crossing_gb,
-            prices.cross_zone_read_gb,
             {name: prices.store(name) for name in further if name not in (EXPRESS, STANDARD)},
         )
 
@@ -188,7 +189,7 @@ class Prices:
 
     def get_break_even_bytes(self, store: StorePrices) -> int:
         """Return the size from which reading a stored object is cheaper than its inline bytes, or NEVER_PAYS."""
-        saved_per_gb = self.zone_crossing_gb - store.retrieval_gb - self.express_cross_zone_read_gb
+        saved_per_gb = self.zone_crossing_gb - store.retrieval_gb - store.cross_zone_read_gb
         if saved_per_gb <= 0:
             return NEVER_PAYS
         return round(store.get_per_1000 / 1000 / saved_per_gb * BYTES_PER_GB)
@@ -199,7 +200,7 @@ class Prices:
         An object costs one PUT and a GET per follower, and per byte its upload and retrievals; an inline byte costs a
         crossing per follower. NEVER_PAYS if no size pays.
         """
-        read_gb = store.retrieval_gb + self.express_cross_zone_read_gb
+        read_gb = store.retrieval_gb + store.cross_zone_read_gb
         saved_per_gb = remote_followers * (self.zone_crossing_gb - read_gb) - store.upload_gb
         if saved_per_gb <= 0:
             return NEVER_PAYS

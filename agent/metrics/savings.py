@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from plugin.prices import BYTES_PER_GB, STANDARD, Prices
+from plugin.prices import BYTES_PER_GB, Prices
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import FollowerTraffic
 
@@ -69,13 +69,11 @@ class Savings:
         )
 
     def _requests_usd(self, counts: RequestCounts) -> float:
-        prices = self.prices
-        paid = prices.of_section(self.section).requests_usd(
+        store = self.prices.of_section(self.section)
+        paid = store.requests_usd(
             counts.put + counts.list, counts.get + counts.head, counts.put_bytes, counts.get_bytes
         )
-        # Standard classes are in no zone; for others, readers are in another zone.
-        read_gb = 0.0 if self.section == STANDARD else prices.express_cross_zone_read_gb
-        return paid + counts.get_bytes * read_gb / BYTES_PER_GB
+        return paid + counts.get_bytes * store.cross_zone_read_gb / BYTES_PER_GB  # readers are in another zone
 
 
 class SavingsCollector(Collector):

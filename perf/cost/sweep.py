@@ -85,7 +85,7 @@ def price(
     """
     world = CostWorld(load, log_manager_limits(AgentSettings()), prices, is_off=is_off, is_noisy=is_noisy)
     counts = world.run(seconds, after_s)
-    tariff = Tariff(prices.s3_express, prices.zone_crossing_gb, prices.express_cross_zone_read_gb)
+    tariff = Tariff(prices.s3_express, prices.zone_crossing_gb)
     stock = Amounts(crossing_bytes=len(FOLLOWER_IDS) * counts.produced_bytes)
     gb = counts.produced_bytes / BYTES_PER_GB
     usd_gb, stock_usd_gb = (sum(amounts.usd(tariff).values()) / gb for amounts in (counts.amounts, stock))

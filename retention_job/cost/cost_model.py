@@ -40,8 +40,6 @@ class Tariff:
 
     store: StorePrices
     crossing_gb: float
-    read_fee_gb: float = 0.0
-    """Extra dollars for a gigabyte read from another zone's bucket."""
     free_bytes: int = 0
     """Bytes of each request without upload and retrieval fees, as in older price tables."""
 
@@ -49,7 +47,7 @@ class Tariff:
     def of(cls, table: PriceTable, store: str) -> Self:
         """Take the prices of one store. Raises PriceError if one is missing."""
         free_bytes = table.free_bytes_per_request(store)
-        return cls(table.store(store), table.zone_crossing_gb, table.cross_zone_read_gb, free_bytes)
+        return cls(table.store(store), table.zone_crossing_gb, free_bytes)
 
     def for_objects_of(self, size: float) -> Self:
         """Return the prices without the fees that objects of this size do not pay."""
@@ -59,7 +57,7 @@ class Tariff:
 
     def link_costs(self, reads_for: Callable[[Collection[int]], Mapping[int, Hashable]]) -> LinkCosts:
         """Return the agents' calculation at these prices."""
-        return LinkCosts(Prices(self.store, self.store, self.crossing_gb, self.read_fee_gb), self.store, reads_for)
+        return LinkCosts(Prices(self.store, self.store, self.crossing_gb), self.store, reads_for)
 
 
 PARTS: Final = (
@@ -99,7 +97,7 @@ class Amounts:
             store.requests_usd(0, self.gets, 0, 0),
             store.requests_usd(0, 0, uploaded_bytes, 0),
             store.requests_usd(0, 0, 0, retrieved_bytes),
-            self.retrieved_bytes / BYTES_PER_GB * tariff.read_fee_gb,
+            self.retrieved_bytes / BYTES_PER_GB * store.cross_zone_read_gb,
             self.puts * costs.metadata_usd(0) + self.entries * entry_usd,
             self.stored_byte_s / SECONDS_PER_MONTH / BYTES_PER_GB * store.storage_gb_month,
             self.crossing_bytes / BYTES_PER_GB * tariff.crossing_gb,

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
-from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, StorePrices
+from plugin.prices import BYTES_PER_GB, PriceTable, StorePrices
 from retention_job.cost.stored_objects import ARCHIVE_AMOUNTS, BYTE_MS_PER_GB_MONTH, archive_by_topic, segments_by_topic
 from retention_job.cost.usage_table import AGENT, FOLLOWER, GATEWAY, ROUTER, STORE, TOPIC, CountedUsage
 from retention_job.settings import StoreSections
@@ -131,15 +131,11 @@ class Rates:
     store: StorePrices
     archive: StorePrices
     crossing_gb: float
-    read_fee_gb: float
 
     @classmethod
     def of(cls, prices: PriceTable, sections: StoreSections) -> "Rates":
         """Take the prices that a report needs out of a table. Raises PriceError if a price is missing."""
-        # S3 Standard is in all zones, so only a directory bucket's readers can be in others.
-        read_fee_gb = prices.cross_zone_read_gb if sections.wal == EXPRESS else 0.0
-        stores = prices.store(sections.wal), prices.store(sections.archive)
-        return cls(*stores, prices.zone_crossing_gb, read_fee_gb)
+        return cls(prices.store(sections.wal), prices.store(sections.archive), prices.zone_crossing_gb)
 
 
 # Replication.
@@ -325,7 +321,7 @@ def _priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
         "storage_usd": fn.col("stored_byte_ms") * (store.storage_gb_month / BYTE_MS_PER_GB_MONTH),
         "get_usd": fn.col("gets") * (store.get_per_1000 / 1000),
         "retrieval_usd": fn.col("retrieval_bytes") * (store.retrieval_gb / gb),
-        "read_fee_usd": fn.col("linked_remote_bytes") * (rates.read_fee_gb / gb),
+        "read_fee_usd": fn.col("linked_remote_bytes") * (rates.store.cross_zone_read_gb / gb),
         "crossing_usd": fn.expr("inline_remote_bytes + protocol_bytes") * (rates.crossing_gb / gb),
         "archive_put_usd": fn.col("archive_puts") * (rates.archive.put_per_1000 / 1000)
         + fn.col("archive_upload_bytes") * (rates.archive.upload_gb / gb),
@@ -414,7 +410,7 @@ def _clients_priced(amounts: "DataFrame", rates: Rates) -> "DataFrame":
         "upload_usd": fn.col("upload_bytes") * (store.upload_gb / gb),
         "get_usd": fn.expr("gets + consumer_gets") * (store.get_per_1000 / 1000),
         "retrieval_usd": fn.expr("retrieval_bytes + consumer_retrieval_bytes") * (store.retrieval_gb / gb),
-        "read_fee_usd": (fn.col("retrieval_bytes") + linked_given) * (rates.read_fee_gb / gb),
+        "read_fee_usd": (fn.col("retrieval_bytes") + linked_given) * (rates.store.cross_zone_read_gb / gb),
         "crossing_usd": crossing("sent_crossed_bytes + given_crossed_bytes"),
         "direct_usd": crossing("sent_bytes + given_bytes"),
         "follower_fetching_usd": crossing("sent_bytes + given_bytes - near_bytes"),

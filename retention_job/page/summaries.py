@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
-from plugin.prices import BYTES_PER_GB, PriceTable
+from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable
 from retention_job.cost.cost_tables import AMOUNTS, CLIENT_AMOUNTS, CLIENT_DOLLARS, CLIENT_PARTS, DOLLARS, READERS
 from retention_job.page.report_data import (
     MAX_TOPICS,
@@ -59,7 +59,7 @@ def summarise_costs(
     return Costs(
         prices.source,
         prices.confirmed,
-        prices.cross_zone_read_gb,
+        prices.cross_zone_read_gb(EXPRESS),
         seconds,
         _days(daily, tiered, clients),
         topics,

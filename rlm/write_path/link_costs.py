@@ -82,7 +82,7 @@ class LinkCosts:
 
     def _saved_gb(self, together: Sequence[Assignment]) -> float:
         """Return the dollars that links to a gigabyte of them save."""
-        read_gb = self.store.retrieval_gb + self.prices.express_cross_zone_read_gb
+        read_gb = self.store.retrieval_gb + self.store.cross_zone_read_gb
         saved_gb = self._inline_gb(together) - self._crossings(together) * read_gb
         # What is stored in any case costs links nothing, for however long. An object lives as long as its last entry.
         lives_s = [one.object_life_s for one in together if not one.is_kept]

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 from agent.metrics.savings import Savings
 from gateway.metrics import ClientTraffic
-from plugin.prices import EXPRESS, STANDARD, Prices, StorePrices
+from plugin.prices import EXPRESS, Prices, StorePrices
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import FollowerTraffic
 
 GB = 10**9
-STORE = StorePrices(storage_gb_month=1, put_per_1000=4, get_per_1000=2, upload_gb=0.5, retrieval_gb=0.25)
-PRICES = Prices(STORE, STORE, zone_crossing_gb=0.02, express_cross_zone_read_gb=0.01)
+STORE = StorePrices(
+    storage_gb_month=1, put_per_1000=4, get_per_1000=2, upload_gb=0.5, retrieval_gb=0.25, cross_zone_read_gb=0.01
+)
+PRICES = Prices(STORE, STORE, zone_crossing_gb=0.02)
 REQUESTS = RequestCounts(put=900, list=100, get=400, head=100, put_bytes=2 * GB, get_bytes=4 * GB)
 FOLLOWERS = {1: FollowerTraffic(peer_bytes=GB, stock_bytes=101 * GB), 2: FollowerTraffic(50 * GB, 50 * GB)}
 
@@ -41,8 +43,3 @@ def test_what_a_gateways_clients_did_not_send_across_zones_is_saved() -> None:
     with_clients, without = replace(savings(), clients=clients).dollars(), savings().dollars()
     assert round(with_clients.stock - without.stock, 9) == 50 * 0.02
     assert round(with_clients.saved - without.saved, 9) == round(35 * 0.02, 9)
-
-
-def test_a_standard_class_is_read_from_any_zone() -> None:
-    express, standard = savings().dollars(), savings(STANDARD).dollars()
-    assert round(express.requests - standard.requests, 9) == 0.04

@@ -57,6 +57,12 @@ def test_prices_at_which_no_read_ever_pays_have_no_break_even(tmp_path: Path, ch
     assert prices.get_break_even_bytes(prices.s3_express) == NEVER_PAYS
 
 
+def test_a_standard_class_is_read_from_any_zone(tmp_path: Path) -> None:
+    prices = changed_prices(tmp_path, "express_cross_zone_read_gb = 0.0", "express_cross_zone_read_gb = 1.0")
+    assert prices.get_break_even_bytes(prices.s3_express) == NEVER_PAYS
+    assert prices.get_break_even_bytes(prices.s3_standard) == Prices.load().get_break_even_bytes(prices.s3_standard)
+
+
 def changed_prices(directory: Path, before: str, after: str) -> Prices:
     file = directory / "prices.toml"
     file.write_text(DEFAULT_PRICES_FILE.read_text().replace(before, after))

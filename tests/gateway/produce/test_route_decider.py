@@ -22,7 +22,7 @@ def decider(policy: LinkPolicy = LinkPolicy.COST, costs: RouteCosts = EXPRESS) -
 
 def usd_linked(sizes: list[int]) -> float:
     return PRICES.s3_express.requests_usd(1, len(sizes), sum(sizes), sum(sizes)) + (
-        sum(sizes) / 1e9 * PRICES.express_cross_zone_read_gb
+        sum(sizes) / 1e9 * PRICES.s3_express.cross_zone_read_gb
     )
 
 
