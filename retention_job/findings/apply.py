@@ -1,18 +1,15 @@
 """Hands safe deletions over to the agents' two-phase delete.
 
 The job deletes nothing itself. For an object that may go, it publishes DELETE_SEGMENT_STARTED, as the owner's agent
-would. From then on agents treat it as any deletion: after the grace time the owner's agent, or its caretaker, judges
-the object's entries again by what it knows then, and deletes it or holds it back (`rlm.lifecycle.expiration`).
+would. From then on agents treat it as any deletion (`rlm.lifecycle.expiration`).
 
-What may be handed over:
-
-- `expired_not_deleted`: the agent's own guard checks again, so a mistake here deletes nothing.
-- `upload_unfinished` and `object_without_metadata`: nothing is known of their records, so the guard cannot help. Hence
-  the topic is read to its present end right before, and a segment that any record has named meanwhile is taken off the
-  list. If most objects have no metadata, none is handed over, because then the metadata seems to be lost; nor while
-  there are records that cannot be read, or were lost with the topic's end, as they may tell of these objects. Nor is
-  one whose writer's incarnation is not registered in the topic: the registration stands before all that it published,
-  so the records of its objects may be lost, too (`rlm.lifecycle.orphans` has the same rule).
+`upload_unfinished` and `object_without_metadata` may be handed over; what has expired, agents find themselves. Nothing
+is known of the records of these, so the agents' guard cannot help. Hence the topic is read to its present end right
+before, and a segment that any record has named meanwhile is taken off the list. If most objects have no metadata, none
+is handed over, because then the metadata seems to be lost; nor while there are records that cannot be read, or were
+lost with the topic's end, as they may tell of these objects. Nor is one whose writer's incarnation is not registered in
+the topic: the registration stands before all that it published, so the records of its objects may be lost, too
+(`rlm.lifecycle.orphans` has the same rule).
 
 A record means the same however often it is published, and only the furthest state counts. So the handover may be
 repeated, or be killed at any point and repeated, and two jobs at once do no harm. A segment that was handed over is
@@ -48,8 +45,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_HANDED_OVER: Final = (Kind.EXPIRED, Kind.UPLOAD_UNFINISHED, Kind.NO_METADATA)
-_UNGUARDED: Final = (Kind.UPLOAD_UNFINISHED, Kind.NO_METADATA)
+_HANDED_OVER: Final = (Kind.UPLOAD_UNFINISHED, Kind.NO_METADATA)
 _FLUSH_S: Final = 60.0
 _PUBLISHERS_ID: Final = 0
 """The job's id among publishers; the records are partitioned by their segments' brokers."""
@@ -80,18 +76,15 @@ def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms:
     Raises RetentionJobError when the topic takes no records; those published before stay.
     """
     kafka = Kafka(sources.kafka)
-    is_unguarded = fn.col("kind").isin(*(kind.value for kind in _UNGUARDED))
-    deletable = findings.filter(fn.col("kind").isin(*(kind.value for kind in _HANDED_OVER))).select(
-        "segment", "size_bytes", is_unguarded.alias("is_unguarded")
-    )
+    deletable = findings.filter(fn.col("kind").isin(*(kind.value for kind in _HANDED_OVER)))
+    deletable = deletable.select("segment", "size_bytes")
     found = deletable.count()
     known = known_writers(registrations_of(history.table("registrations", REGISTRATIONS).collect()))
     if not known or is_doubtful(history, sources.life_times):
-        deletable = deletable.filter("NOT is_unguarded")
+        deletable = deletable.limit(0)
     else:
-        is_known = fn.substring_index("segment", "-", 2).isin(known)
-        deletable = deletable.filter(~fn.col("is_unguarded") | is_known)
-    if not dry_run and not deletable.filter("is_unguarded").isEmpty():
+        deletable = deletable.filter(fn.substring_index("segment", "-", 2).isin(known))
+    if not dry_run and not deletable.isEmpty():
         deletable = deletable.join(_told_since(history, kafka), "segment", "left_anti").checkpoint()
     counted = deletable.agg(
         fn.count("*").alias("n"), fn.coalesce(fn.sum("size_bytes"), fn.lit(0)).alias("bytes")

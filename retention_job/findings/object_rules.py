@@ -65,7 +65,7 @@ _RULES: Final = (
         _Told(
             Kind.EXPIRED,
             "none of its %d entries is wanted for longer than %d ms after its upload",
-            _APPLY,
+            AGENT,
             ("entry_count", "retention_ms"),
         ),
         None,
