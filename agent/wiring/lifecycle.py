@@ -113,7 +113,10 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         leaders = partial(read_leaders, around.configuration.broker.metadata_log_dir)
         failover = FailoverPlanner(
-            identity.broker_id, store, lambda loss: loop.call_soon_threadsafe(declare_loss, loss)
+            identity.broker_id,
+            store,
+            lambda loss: loop.call_soon_threadsafe(declare_loss, loss),
+            self._metadata.archive,
         )
         self._failover = FailoverTask(failover, store, publisher, wall_ms, self._metrics, threads, leaders)
         read, doubt, is_deleted = self._metadata.read_to_end, self._metadata.doubt, planner.is_being_deleted

@@ -21,11 +21,15 @@ from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.offset_ranges import NO_END, joined_ranges
 from metadata_topic.records.states import DELETING, FINISHED
 from metadata_topic.store.dead_tails import PartitionAndEpoch
-from metadata_topic.store.held_records import LocalLosses
+from metadata_topic.store.held_records import LocalLosses, is_held
 from metadata_topic.store.segment_table import Segment
 from metadata_topic.store.store_state import StoreState
 from plugin.format import entry_columns
-from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalLogSegmentMetadata
+from plugin.segment_metadata import (
+    RemoteLogSegmentMetadataEntry,
+    RemoteLogSegmentState,
+    RemoteWalLogSegmentMetadata,
+)
 
 
 class _Run(NamedTuple):
@@ -159,6 +163,17 @@ class PartitionLookups:
         """Return by partition the ranges that logs lost while objects held their records, as agents declared them."""
         with self._lock:
             return self._state.held.losses
+
+    def declared_end(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int:
+        """Return from which offset on leaders, or a person, declared this epoch's records dead; NO_END if none did."""
+        with self._lock:
+            return self._state.declared_end(topic_id_partition, leader_epoch)
+
+    def is_run_held(self, run: RemoteLogSegmentMetadataEntry) -> bool:
+        """Whether the log lost records of the run without an election, and they were not declared dead since."""
+        end = self.declared_end(run.topic_id_partition, run.leader_epoch)
+        living = run if run.last_offset < end else replace(run, last_offset=end - 1)
+        return run.first_offset < end and is_held(living, self.local_losses())
 
     def held_runs(self, topic_id_partition: TopicIdPartition) -> list[RemoteWalLogSegmentMetadata]:
         """Return the runs of a partition's local losses that objects hold and nobody has given up.

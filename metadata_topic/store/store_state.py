@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, DeclaredGaps, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.offset_ranges import NO_END
 from metadata_topic.records.records import (
     MetadataRecord,
     PublishedSegment,
@@ -445,6 +446,11 @@ class StoreState:
                     for one in entries
                 )
                 self.add_ends([DeclaredEnd(key[0], record.leader_epoch, key[1], end, is_exact)])
+
+    def declared_end(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int:
+        """Return from which offset on this epoch's records are declared dead; NO_END if they are not."""
+        ends = self._ends.of(topic_id_partition)
+        return min((one.end_offset for one in ends if one.leader_epoch == leader_epoch), default=NO_END)
 
     def add_ends(self, ends: Sequence[DeclaredEnd]) -> None:
         """Add declared ends of epochs."""

@@ -94,7 +94,10 @@ class ArchiveCare:
                 if doomed and self._sources.metadata_is_whole():
                     still = set(self._archive.uncommitted(now_ms, broker_id))
                     self._mark(now_ms, [named for named in doomed if named in still], incarnation)
-                self._mark(now_ms, self._archive.find_unneeded(view.log_start, view.is_gone, broker_id), incarnation)
+                unneeded = self._archive.find_unneeded(
+                    view.log_start, view.is_gone, broker_id, self._sources.wal.is_run_held
+                )
+                self._mark(now_ms, unneeded, incarnation)
                 self._delete_marked(now_ms, broker_id, incarnation)
                 for record in self._archive.to_publish_again(now_ms - self._limits.publish_again_ms, broker_id):
                     self._publisher.publish(replace(record, incarnation=incarnation, event_timestamp_ms=now_ms))

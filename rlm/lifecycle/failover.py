@@ -18,8 +18,8 @@ each epoch (`kafka_log.broker_files.cluster_metadata.read_leaders`). An entry is
 that cut it off all leaders are known, and none led twice: then another replica was elected that lacks it. If a broker
 led twice, it may have lost the records in between (a power cut took its page cache, its disk was replaced); then, or
 if a leader is not known, or if there is no other replica, the objects may be the only copies, whichever leader stored
-them. Then nothing dies, and the loss is declared instead (`metadata_topic.store.held_records`). It does not matter who
-stored what: a later leader's agent stores what an earlier one's did not.
+them. Then nothing dies, and the loss is declared instead (`metadata_topic.store.held_records`), also of what the
+archive alone has. It does not matter who stored what: a later leader's agent stores what an earlier one's did not.
 
 The caller must lead the partition. A broker that no longer leads and does not know it yet does no harm: its leader
 epochs end before its successors', about which it says nothing.
@@ -38,12 +38,17 @@ from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import PublicationBacklogFullError
-from metadata_topic.records.offset_ranges import joined_ranges
+from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_missing
 from metadata_topic.records.publishable import MetadataPublisher, Publishable
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.held_records import is_held
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteWalLogSegmentMetadata,
+)
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.metrics import LifecycleMetrics
 
@@ -65,12 +70,14 @@ class FailoverPlanner:
         broker_id: int,
         store: RemoteWalMetadataStore,
         declare_loss: Callable[[DeclaredGap], object] = lambda _loss: None,
+        archive: ArchiveStore | None = None,
     ) -> None:
         """`declare_loss` is called with records that the log lost without an election, repeatedly until the store
         knows the loss."""
         self._broker_id = broker_id
         self._store = store
         self._declare_loss = declare_loss
+        self._archive = archive or ArchiveStore()
         self._told: dict[TopicIdPartition, dict[_ToldKey, int]] = {}
 
     def plan(
@@ -105,6 +112,8 @@ class FailoverPlanner:
             outside[key] = min(dead_from, outside.get(key, dead_from))
             if dead_from < told.get(key, run.entry.last_offset + 1):
                 dead.setdefault(run.combined_segment_id, []).append(replace(run.entry, first_offset=dead_from))
+        for cut_by, offsets in self._lost_but_archived(partition, epochs, None if is_only_replica else leaders):
+            lost.setdefault(cut_by, []).append(offsets)
         for cut_by, ranges in lost.items():
             for begin, end in joined_ranges(ranges):
                 self._declare_loss(DeclaredGap(partition, begin, end, cut_by, GapReason.LOST_LOCALLY))
@@ -123,7 +132,22 @@ class FailoverPlanner:
         losses = self._store.local_losses()
         for run, dead_from in self._store.outside_of(partition, epochs):
             if not is_held(replace(run.entry, first_offset=dead_from), losses):
-                yield run, dead_from, min(epoch for epoch in epochs.newest_first() if epoch > run.entry.leader_epoch)
+                yield run, dead_from, _cut_by(run.entry.leader_epoch, epochs)
+
+    def _lost_but_archived(
+        self, partition: TopicIdPartition, epochs: LeaderEpochs, leaders: Callable[[], Leaders] | None
+    ) -> Iterator[tuple[int, OffsetRange]]:
+        """Yield offsets that the log lost and the archive has, and that are not held, with the epoch that cut them off.
+
+        Without `leaders` there is no other replica.
+        """
+        losses = self._store.local_losses().get(partition, ())
+        for epoch, first, end in self._archive.outside_of(partition, epochs):
+            cut_by, held = _cut_by(epoch, epochs), [one[1:3] for one in losses if epoch < one.leader_epoch]
+            lost = max(first, epochs.start_offset(cut_by) or 0), min(end, self._store.declared_end(partition, epoch))
+            for offsets in ranges_missing(held, lost):
+                if leaders is None or not _was_elected(epoch, cut_by, leaders()):
+                    yield cut_by, offsets
 
     def plan_again(self, update: RemoteWalLogSegmentMetadataUpdate) -> None:
         """Plan this record again: it could not be published."""
@@ -136,6 +160,11 @@ class FailoverPlanner:
         wanted = set(led)
         for partition in [known for known in self._told if known not in wanted]:
             del self._told[partition]
+
+
+def _cut_by(leader_epoch: int, epochs: LeaderEpochs) -> int:
+    """Return the epoch that follows in the log."""
+    return min(epoch for epoch in epochs.newest_first() if epoch > leader_epoch)
 
 
 _NOBODY = -1

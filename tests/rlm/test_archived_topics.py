@@ -1,14 +1,18 @@
 """What the archive's tier and care are told: never more than is known."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
-from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate, RemoteWalNodeRegistration
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
@@ -18,6 +22,7 @@ from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.lifecycle.cluster_observer import Observation
+from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
 from rlm.write_path.assignment import Assignment
 
@@ -51,6 +56,11 @@ class Cluster:
         named = ArchiveObjectId(ORDERS, first, last, CombinedSegmentId(1, 7, first))
         run = RemoteLogSegmentMetadataEntry(ORDERS, 0, first, last, 112, 200, 0)
         self.archive.apply(ArchiveObjectCommitted(named, 7, (run,), 300, (), 0))
+
+    def unneeded(self) -> list[int]:
+        view = self.knowledge.duties(()).view
+        unneeded = self.archive.find_unneeded(view.log_start, view.is_gone, None, self.store.is_run_held)
+        return [found.first_offset for found in unneeded]
 
     def lead(self, directory: Path) -> None:
         (directory / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n2 8\n")
@@ -117,16 +127,32 @@ def test_only_the_logs_start_releases_objects_though_the_leader_came_back_with_a
     cluster = Cluster()
     for first, last in ((0, 3), (4, 7), (8, 9)):
         cluster.commit(first, last)
-
-    def unneeded() -> list[int]:
-        view = cluster.knowledge.duties(()).view
-        return [found.first_offset for found in cluster.archive.find_unneeded(view.log_start, view.is_gone)]
-
-    assert unneeded() == []
+    assert cluster.unneeded() == []
     cluster.knowledge.cluster_seen(SEEN)
-    assert unneeded() == [0]
+    assert cluster.unneeded() == [0]
     cluster.lead(tmp_path)  # in its log epoch 0 ends at 8: a power cut, an empty disk, a recovery to a time
-    assert unneeded() == [0]
+    assert cluster.unneeded() == [0]
+
+
+@pytest.mark.parametrize("is_elected", [True, False])
+def test_what_a_log_that_began_again_on_an_empty_disk_has_in_the_archive_alone_outlives_its_start(
+    is_elected: bool,
+) -> None:
+    cluster, losses = Cluster(), list[DeclaredGap]()
+    for first, last in ((0, 3), (4, 9)):
+        cluster.commit(first, last)
+    planner = FailoverPlanner(1, cluster.store, losses.append, cluster.archive)
+    leaders = {0: 1, 1: -1, 2: 2 if is_elected else 1}
+    for _ in range(2):
+        assert planner.plan(ORDERS, LeaderEpochs([(2, 0)]), 0, lambda: leaders) == []
+        cluster.store.apply(RemoteWalGapDeclaration(1, 7, 0, tuple(losses), 0))
+    assert losses == ([] if is_elected else [DeclaredGap(ORDERS, 0, 10, 2, GapReason.LOST_LOCALLY)])
+    cluster.knowledge.cluster_seen(replace(SEEN, view=replace(SEEN.view, log_start={ORDERS: 100})))
+    assert cluster.unneeded() == ([0, 4] if is_elected else [])
+    assert planner.plan(ORDERS, LeaderEpochs([(2, 100)]), 0, lambda: leaders) == [], "the chain's head went with it"
+    dead = RemoteLogSegmentMetadataEntry(ORDERS, 0, 4, 9, 0, 10, 0)
+    cluster.store.apply(RemoteWalLogSegmentMetadataUpdate(CombinedSegmentId(1, 7, 0), (dead,), 1, 2, 0))
+    assert cluster.unneeded() == ([0, 4] if is_elected else [4]), "given up"
 
 
 def test_objects_of_a_topic_that_is_gone_are_not_needed() -> None:

@@ -123,6 +123,10 @@ class _EpochSpans:
             offset = best[0][1] + 1
         return offset
 
+    @property
+    def end_offset(self) -> int:
+        return max(last for _, last, _ in self._spans) + 1
+
     def first_from(self, offset: int) -> int | None:
         """Return the first archived offset at or above `offset`; None when there is none."""
         if self.covering(offset):
@@ -200,6 +204,15 @@ class ArchiveIndex:
                 break
             end = reached
         return first, end - 1
+
+    def outside_of(
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield leader epochs with archived offsets that this log lacks, with the first and the end of these."""
+        for epoch, spans in self._spans.get(topic_id_partition, {}).items():
+            end = leader_epochs.end_of(epoch)
+            if end is not None and (first := spans.first_from(end)) is not None:
+                yield epoch, first, spans.end_offset
 
     def covers(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, first_offset: int, last_offset: int
@@ -306,6 +319,13 @@ class ArchiveStore:
         with self._lock:
             return self._index.covers(topic_id_partition, leader_epoch, first_offset, last_offset)
 
+    def outside_of(
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs
+    ) -> list[tuple[int, int, int]]:
+        """Return leader epochs with archived offsets that this log lacks, with the first and the end of these."""
+        with self._lock:
+            return list(self._index.outside_of(topic_id_partition, leader_epochs))
+
     def topic_id_partitions(self) -> list[TopicIdPartition]:
         """Return the partitions that have committed objects."""
         with self._lock:
@@ -359,20 +379,21 @@ class ArchiveStore:
         log_starts: Mapping[TopicIdPartition, int],
         is_gone: Callable[[TopicId], bool],
         broker_id: int | None = None,
+        is_held: Callable[[RemoteLogSegmentMetadataEntry], bool] = lambda _run: False,
     ) -> list[ArchiveObjectId]:
         """Return the committed objects that no log needs: their topic is gone, or the log's start has passed them.
 
-        Records that the leader's log lacks in spite of its start stay. An election may have abandoned them, but the
-        leader may also have come back with an empty disk, or after a recovery that ended early. The metadata cannot
-        tell these apart once the combined segments are gone, and then the object is the only copy.
-
-        Nothing is known of a partition that is not in `log_starts`, so all its objects are needed.
+        `is_held` says of a run whether the log lost it before its start could pass it, so that the object may be the
+        only copy. Nothing is known of a partition that is not in `log_starts`, so all its objects are needed.
         """
         return [
             object_id
             for object_id, _ in self.objects(FINISHED, broker_id)
             if is_gone(object_id.topic_id_partition.topic_id)
-            or object_id.last_offset < log_starts.get(object_id.topic_id_partition, 0)
+            or (
+                object_id.last_offset < log_starts.get(object_id.topic_id_partition, 0)
+                and not ((found := self.committed(object_id)) and any(map(is_held, found.runs)))
+            )
         ]
 
     def to_publish_again(self, before_ms: int, broker_id: int | None = None) -> Iterator[ArchiveObjectCommitted]:
