@@ -46,7 +46,7 @@ def _listener_change(broker: BrokerProperties, address: str) -> str:
 def plaintext_fault(broker: BrokerProperties, settings: AgentSettings) -> Fault | None:
     """Return what strangers could do because clients must log in but agents speak plaintext; None: nothing."""
     name = listener_with_login(broker, settings)
-    if name is None:
+    if name is None or is_loopback(settings.peers.peer_listener.host):
         return None
     found = (
         f"{name} asks clients for a login, and agents speak plaintext: whoever reaches "

@@ -285,6 +285,7 @@ def test_a_setting_is_judged(check: str, level: Level, properties: dict[str, str
         ("SASL_PLAINTEXT", {}, Level.WARNING),
         ("PLAINTEXT", {"authorizer_class_name": "org.apache.kafka.Authorizer"}, Level.WARNING),
         ("PLAINTEXT", {}, Level.OK),
+        ("SASL_PLAINTEXT", {"remote_wal_agent_peer_listener": "127.0.2.1:19090"}, Level.OK),
     ],
 )
 def test_agents_that_speak_plaintext_are_told_of_where_clients_must_log_in(
@@ -294,6 +295,7 @@ def test_agents_that_speak_plaintext_are_told_of_where_clients_must_log_in(
         monkeypatch.delitem(PROPERTIES, key)
     spoken = {"listener_security_protocol_map": f"CLIENT:{client},WAL:PLAINTEXT,BYPASS:SSL"}
     monkeypatch.delitem(PROPERTIES, "remote.wal.agent.bypass")
+    more = {"remote_wal_agent_peer_listener": "10.0.0.1:19090", **more}
     facts = facts_of(remote_wal_agent_plaintext_enable="true", **spoken, **more)
     assert judged(facts)["plaintext-peers"].level is level
     assert any("asks clients for a login" in found for _, found, _ in judge_file(facts.broker, facts.settings)) is (
