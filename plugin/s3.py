@@ -105,9 +105,8 @@ class S3WalStorageManager(ObjectWalStorageManager):
 def open_client(settings: S3Settings) -> "S3Client":
     """Return a boto3 client for the settings. Raises RemoteStorageConfigError."""
     check_endpoint(settings.endpoint_url, settings.allow_http)
-    session = _session(settings)
     try:
-        client: S3Client = session.client(
+        client: S3Client = _session(settings).client(
             "s3",
             endpoint_url=settings.endpoint_url,
             verify=str(settings.tls_ca_file) if settings.tls_ca_file else None,
@@ -123,7 +122,9 @@ def open_client(settings: S3Settings) -> "S3Client":
             ),
         )
     except (BotoCoreError, ValueError) as error:
-        raise RemoteStorageConfigError("configure", "endpoint.url", str(error), "see also region") from error
+        raise RemoteStorageConfigError(
+            "configure", "endpoint.url", str(error), "see also region, and AWS_PROFILE"
+        ) from error
     check_endpoint(client.meta.endpoint_url, settings.allow_http)  # which the environment may have set
     # A PUT would first wait for "100 Continue", one round trip more; our bodies are small.
     client.meta.events.register_last("before-sign.s3.PutObject", _drop_expect)

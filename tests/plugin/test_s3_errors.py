@@ -131,5 +131,12 @@ def test_an_error_of_the_store_names_its_bucket(monkeypatch: pytest.MonkeyPatch)
     manager.close()
 
 
+def test_a_profile_of_the_environment_that_is_not_there_is_told_as_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nosuch")
+    settings = {"region": "eu-central-1", "bucket": "bucket"}
+    with pytest.raises(RemoteStorageConfigError, match=r"nosuch.*AWS_PROFILE"):
+        S3WalStorageManager().configure(settings, StorageContext("cluster", 1, is_written=False))
+
+
 def test_no_operations_error_shows_the_systems_number() -> None:
     assert str(OperationError("read", "f", str(OSError(2, "No such file", "f")))) == "read f: No such file: 'f'"
