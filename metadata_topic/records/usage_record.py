@@ -7,6 +7,7 @@ in JSON: tuples as arrays, topics' ids as hexadecimal digits. What is too large 
 key: without the first one, which stands before the others, the sequence is unknown.
 """
 
+import operator
 import struct
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields, replace
@@ -140,8 +141,9 @@ class UsageRecord:
     topics: tuple[TopicUsage, ...] = ()
     clients: ClientUsage | None = None
     """None: the agent is no gateway."""
-    is_rest: bool = False
-    """Whether it has only more topics for the record of the same sequence."""
+    is_rest: Annotated[bool, Field(exclude_if=operator.not_)] = False
+    """Whether it has only more topics for the record of the same sequence. Written only then: earlier reports know no
+    such field."""
 
     def in_parts(self) -> Iterator["UsageRecord"]:
         """Yield what to publish, in this order."""

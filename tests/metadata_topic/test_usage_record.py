@@ -1,5 +1,7 @@
 """Usage records: what is written is read, and nothing else is taken for one."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,12 @@ def test_what_is_written_is_read(record: UsageRecord) -> None:
 def test_what_is_counted_for_clients_is_in_arrays() -> None:
     rows = b'[["az1",900,30,800,70,60,50],["az2",0,0,0,0,0,5]]'
     assert b'"clients":["az1","s3_express",[10,20,1000,2000],' + rows + b"]" in VALUE
+
+
+def test_a_record_of_one_part_has_no_field_of_parts() -> None:
+    rest = replace(RECORD, is_rest=True)
+    assert encoded(rest)[1].replace(b',"is_rest":true', b"") == VALUE
+    assert decode_usage(*encoded(rest)) == rest
 
 
 def test_a_truncated_record_is_refused() -> None:
