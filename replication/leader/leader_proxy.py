@@ -202,7 +202,7 @@ class LeaderProxy:
             try:
                 await self._dial(broker)
             except OSError as error:
-                self._unreached.is_new(str(error))
+                self._unreached.is_new(in_words(error))
             finally:
                 broker.close()
 

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from plugin.errors import in_words
 from replication.follower.peer_watch import STALE_S, PeerWatch, Presence
 from replication.leader.leader_context import LeaderContext
 from replication.wire.framed_connection import FramedConnection
@@ -177,12 +178,19 @@ async def test_a_broker_that_takes_connections_and_stands_still_is_not_taken_for
 
 
 async def test_a_broker_that_is_back_is_found_though_nobody_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[object]()
+
+    def worded(error: object) -> str:
+        told.append(error)
+        return in_words(error)
+
     monkeypatch.setattr("replication.leader.leader_proxy._LOOK_S", 0.005)
+    monkeypatch.setattr("replication.leader.leader_proxy.in_words", worded)
     async with two_agents() as agents:
         watching = asyncio.create_task(agents.leader.watch_broker())
         await agents.broker.stop()
         assert await (await agents.connect()).fetch({0: 0}) is None
-        await agents.until(lambda: agents.leader.broker_unreachable is not None)
+        await agents.until(lambda: len(told) > 3)  # the watch has found it away, too
         assert "Errno" not in str(agents.leader.broker_unreachable)
         where = agents.broker_address
         back = await asyncio.start_server(lambda _reader, writer: writer.close(), where.host, where.port)
