@@ -10,7 +10,6 @@ from typer.core import TyperCommand
 _Table = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 _OF_CLUSTER: Final = {"--command-config": ("--bootstrap-server",)}
-_INVENTORY: Final = ("--inventory", "--archive-inventory")
 _STORES: Final = ("--store=s3", "--store=s3express", "--store=s3-native")
 
 NEEDS: Final[_Table] = {
@@ -25,7 +24,6 @@ NEEDS: Final[_Table] = {
     "orphans": {"--confirm": ("--heal",)},
     "doctor": {"--agent": ("--before-restart",), "--wait": ("--before-restart",)},
     "recover": {**_OF_CLUSTER, "--require-mount": ("--if-empty",)},
-    "report": {"--inventory-format": _INVENTORY, "--inventory-prefix": _INVENTORY},
     "estimate": dict.fromkeys(("--weeks", "--bytes-in", "--bytes-out"), ("--prometheus",)),
     "cluster up": {"--bucket": _STORES},
     "gateway plan": {

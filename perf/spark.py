@@ -1,11 +1,12 @@
 """Measures Spark's part on this machine: the report over many objects, and the source beside Spark's own for Kafka.
 
-The metadata and an inventory are made before, as files that stay, so that reading Kafka is not in the figures, and a
-later call goes on with them. Driver and executors, two of one core each, are processes of their own. The source reads
-what brokers with agents have of one topic; Spark then has a host of its own, a network namespace, into which the kernel
-counts the bytes. Each figure is shown when it is there.
+The metadata and the store's listing are made before, as files that stay, so that reading Kafka and the store is not in
+the figures, and a later call goes on with them. Driver and executors, two of one core each, are processes of their own.
+The source reads what brokers with agents have of one topic; Spark then has a host of its own, a network namespace, into
+which the kernel counts the bytes. Each figure is shown when it is there.
 """
 
+import asyncio
 import json as json_format
 import os
 import struct
@@ -32,9 +33,13 @@ from metadata_topic.records.topic_doubt import EpochEnds
 from metadata_topic.topic.topic import METADATA_TOPIC
 from perf.clusters import STORE_HOST, Rounds, object_store, started_cluster
 from perf.loads import RECORD_BYTES, record
+from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.object_store import ListedObject, ListPage
 from plugin.format.entry_columns import COLUMN_HEAD, HEAD
 from plugin.format.object_keys import ObjectKeyFactory
-from retention_job.settings import InventoryFile, KafkaSource, Sources
+from plugin.loading import StorageSpec
+from plugin.local_directory import DirectoryStore, LocalDirectorySettings, LocalWalStorageManager
+from retention_job.settings import KafkaSource, Sources, StoreListing
 from retention_job.sources.kafka import RAW_COLUMNS, Cluster, Kafka, Offsets
 from tests.retention_job.recorded.history import (
     CLUSTER_ID,
@@ -151,13 +156,36 @@ class _MadeTopic(Kafka):
         return spark.read.schema(RAW_COLUMNS).parquet(self.path).filter(within)
 
 
+class MadeStore(LocalWalStorageManager):
+    """A store whose listing is files: so many objects would be too many for a disk."""
+
+    def open_store(self, settings: ObjectBackendSettings) -> DirectoryStore:
+        assert isinstance(settings, LocalDirectorySettings)  # noqa: S101 - narrows what settings_model made
+        return _MadeObjects(settings.directory, 0.0, 0.0, self._sleep)
+
+
+class _MadeObjects(DirectoryStore):
+    async def list_page(self, prefix: str, page: str | None) -> ListPage:
+        """Return one of the files of the broker that the prefix ends with; those of the first if it names none."""
+        return await asyncio.to_thread(self._page, prefix.split("/")[-2], int(page or 0))
+
+    def _page(self, broker_id: str, number: int) -> ListPage:
+        import pyarrow.parquet as pq
+
+        files = sorted(Path(self._directory).glob(f"{broker_id if broker_id.isdigit() else 1}-*.parquet"))
+        if not files:
+            return ListPage([], None)
+        found = map(ListedObject, *pq.read_table(files[number]).to_pydict().values())
+        return ListPage(list(found), str(number + 1) if number + 1 < len(files) else None)
+
+
 def _make(spec: HistorySpec, directory: Path) -> None:
-    """Write the topic, and an inventory of its objects."""
+    """Write the topic, and a listing of its objects."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     names = ObjectKeyFactory.of("", CLUSTER_ID)
-    for name in ("topic", "inventory"):
+    for name in ("topic", "store"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     for first in range(0, spec.per_broker, _CHUNK):
         made = list(bulk_segments(spec, 1, range(first, min(first + _CHUNK, spec.per_broker))))
@@ -167,10 +195,10 @@ def _make(spec: HistorySpec, directory: Path) -> None:
             keys, values = zip(*(_of_broker(broker_id, spec, one) for one in records), strict=True)
             listed = [names.key_of(one._replace(broker_id=broker_id)) for one in ids]
             number = pa.array([broker_id] * len(ids), pa.int32())
-            sizes, modified = [one.size_bytes for one in made], pa.array(times, pa.timestamp("ms", "UTC"))
+            sizes = [one.size_bytes for one in made]
             tables = {
                 "topic": {"key": keys, "value": values, "partition": number, "offset": offsets, "timestamp_ms": times},
-                "inventory": {"key": listed, "size": sizes, "last_modified_date": modified},
+                "store": {"key": listed, "size_bytes": sizes, "last_modified_ms": times},
             }
             for name, columns in tables.items():
                 pq.write_table(pa.table(columns), directory / name / f"{broker_id}-{first}.parquet")
@@ -198,8 +226,9 @@ def _report(part: Part, directory: Path, spec: HistorySpec) -> dict[str, Any]:
     from retention_job.settings import StoreSections
 
     spark = _session({"spark.sql.shuffle.partitions": "16"})
-    inventory = (InventoryFile(str(directory / "inventory"), CLUSTER_ID),)
-    sources = Sources(KafkaSource("nowhere:1"), str(directory / "state"), inventory, is_incremental=part is Part.MORE)
+    spec_of_store = StorageSpec("perf.spark.MadeStore", None, {"directory": str(directory / "store")})
+    store = StoreListing(spec_of_store, CLUSTER_ID)
+    sources = Sources(KafkaSource("nowhere:1"), str(directory / "state"), store, is_incremental=part is Part.MORE)
     output = ReportOutput(spark, str(directory / "output"))
     before = _used()
     topic = _MadeTopic(str(directory / "topic"), spec, 0.99 if part is Part.ALL else 1.0)

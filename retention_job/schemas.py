@@ -54,8 +54,8 @@ SEGMENTS: Final = _schema(
     elsewhere_bytes=_LONG,  # of its records, those that are in gateways' objects, which it names
     entry_count=_INT,  # this one and the last are null until COPY_SEGMENT_FINISHED was read
     retention_ms=_LONG,  # the longest retention among its entries that a log still holds; FOREVER has no end
-    is_stored=_BOOL,  # whether the inventory holds its object; null without an inventory
-    stored_bytes=_LONG,  # the object's size by the inventory
+    is_stored=_BOOL,  # whether the store lists its object; null if it was not listed
+    stored_bytes=_LONG,  # the object's size by the listing
     stored_ms=_LONG,  # last modified, by the store's clock
     is_new=(_BOOL, False),  # its COPY_SEGMENT_FINISHED was read in this run
 )
@@ -87,17 +87,14 @@ DECLARED: Final = _schema(
 )
 """Offsets that agents declared to be in no object without loss; includes declarations of earlier runs."""
 
-INVENTORY: Final = _schema(
-    key=(_TEXT, False),
-    size_bytes=(_LONG, False),
-    last_modified_ms=(_LONG, False),
-    broker_id=_INT,  # these three name a combined segment, or the writer of an archive object
-    incarnation=_LONG,
-    sequence=_LONG,
-    archive_topic_id=_BYTES,  # null for a combined segment
-    archive_partition=_INT,
-    archive_first_offset=_LONG,
-    archive_last_offset=_LONG,
+LISTED: Final = _schema(
+    stored_bytes=(_LONG, False),
+    stored_ms=(_LONG, False),  # last modified, by the store's clock
+    **_OF_SEGMENT,  # the writer, of an archive object
+    topic_id=_BYTES,  # null, as all that follows, for a combined segment
+    partition=_INT,
+    first_offset=_LONG,
+    last_offset=_LONG,
 )
 """One row for each object of this cluster in the store."""
 
@@ -110,7 +107,7 @@ ARCHIVE_OBJECTS: Final = _schema(
     expires_ms=_LONG,  # when it goes if it is not committed by then
     size_bytes=_LONG,  # as the writer said
     spans=ArrayType(_schema(leader_epoch=_INT, first_offset=_LONG, last_offset=_LONG)),
-    is_stored=_BOOL,  # whether the archive's inventory holds it; null without one
+    is_stored=_BOOL,  # whether the archive's store lists it; null if it was not listed
     stored_bytes=_LONG,
     stored_ms=_LONG,
     is_new=(_BOOL, False),  # its commit was first read in this run

@@ -24,25 +24,10 @@ class KafkaSource:
 
 @dataclass(frozen=True, slots=True)
 class StoreListing:
-    """A source of objects: listing the store with its storage manager, one task per broker."""
+    """A store to list, by its storage manager."""
 
     spec: StorageSpec
     cluster_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class InventoryFile:
-    """A source of objects: an S3 Inventory of one bucket, CSV or Parquet files with key, size and last modified
-    date."""
-
-    path: str
-    """Path of the files, or of the `manifest.json` that names them, which then also gives format and columns."""
-    cluster_id: str
-    prefix: str = ""
-    """The storage manager's `prefix`: objects elsewhere in the bucket are skipped."""
-    format: str = "parquet"
-    csv_schema: tuple[str, ...] = ("Bucket", "Key", "Size", "LastModifiedDate")
-    """The manifest's `fileSchema`; an inventory's CSV files have no header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +48,13 @@ class Sources:
     kafka: KafkaSource
     state_path: str
     """The directory with the run's tables, and with the state that the next run continues from."""
-    inventory: StoreListing | tuple[InventoryFile, ...] | None = None
-    """The inventories of all buckets. None: orphans and lost objects are not reported."""
+    store: StoreListing | None = None
+    """None: orphans and lost objects are not reported."""
     is_incremental: bool = False
     """Whether to continue from `state_path`, if it has a state that fits."""
     life_times: LifeTimes = field(default_factory=LifeTimes)
-    archive: StoreListing | tuple[InventoryFile, ...] | None = None
-    """The inventory of archive objects, whose storage manager has its own settings."""
+    archive: StoreListing | None = None
+    """The store of archive objects, whose storage manager has its own settings."""
 
 
 @dataclass(frozen=True, slots=True)

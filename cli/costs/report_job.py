@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
     from plugin.prices import PriceTable
     from retention_job.page.report_data import ReportData
-    from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreSections
+    from retention_job.settings import KafkaSource, Sources, StoreSections
 
 _TIMEOUT_S = 30.0
 _DAY_MS = 86_400_000
@@ -36,21 +36,6 @@ class SourceOptions:
             dir_okay=False,
         ),
     ] = None
-    inventory: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An S3 Inventory in the place of a listing: its manifest.json, or where its files are. Once for each "
-            "bucket."
-        ),
-    ] = None
-    archive_inventory: Annotated[
-        list[str] | None,
-        typer.Option(help="The same of archive objects; may be the same ones, where they share buckets."),
-    ] = None
-    inventory_format: Annotated[Literal["parquet", "csv"], typer.Option(help="What an inventory is written in.")] = (
-        "parquet"
-    )
-    inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +67,14 @@ def run_report(given: SourceOptions, options: RunOptions, master: str | None, me
     """
     from cli.connection import client_config
     from plugin.prices import EXPRESS, STANDARD, PriceTable
-    from retention_job.settings import InventoryFile
 
     cluster_id = _cluster_id_of(client_config(given.bootstrap_server, given.command_config))
-    inventory, archive_inventory = (
-        tuple(InventoryFile(path, cluster_id, given.inventory_prefix, given.inventory_format) for path in paths) or None
-        for paths in (given.inventory or (), given.archive_inventory or ())
-    )
     sources, sections = report_sources(
         _kafka_source(given.bootstrap_server, given.command_config),
         cluster_id,
         given.broker_config,
         f"{options.output.rstrip('/')}/state",
         not options.full,
-        inventory,
-        archive_inventory,
     )
     prices = PriceTable.load(options.prices).with_network(sections.network)
     for section in {sections.wal, sections.archive, EXPRESS, STANDARD}:
@@ -148,19 +126,12 @@ def run_id_of(now_ms: int) -> str:
 
 
 def report_sources(
-    kafka: "KafkaSource",
-    cluster_id: str,
-    broker_config: Path | None,
-    state_path: str,
-    is_incremental: bool,
-    inventory: "tuple[InventoryFile, ...] | None" = None,
-    archive_inventory: "tuple[InventoryFile, ...] | None" = None,
+    kafka: "KafkaSource", cluster_id: str, broker_config: Path | None, state_path: str, is_incremental: bool
 ) -> "tuple[Sources, StoreSections]":
     """Return what to read, and the sections of price tables for the stores.
 
     `broker_config` is a broker's server.properties, which names its agent's stores and retention. Without it, the
-    agents' defaults count, and the store's objects are known only from an inventory. Raises AgentSettingsError,
-    BrokerPropertiesError.
+    agents' defaults count, and no store is listed. Raises AgentSettingsError, BrokerPropertiesError.
     """
     from agent.configuration import delete_grace_ms
     from agent.settings.setting_types import milliseconds
@@ -168,14 +139,13 @@ def report_sources(
     from retention_job.settings import LifeTimes, Sources, StoreListing, StoreSections
 
     if broker_config is None:
-        return Sources(kafka, state_path, inventory, is_incremental, archive=archive_inventory), StoreSections()
+        return Sources(kafka, state_path, is_incremental=is_incremental), StoreSections()
     broker, settings = read_settings_file(broker_config)
     life_times = LifeTimes(delete_grace_ms(broker, settings), milliseconds(settings.lifecycle.uncommitted_ttl_s))
     sections = StoreSections(settings.storage.price_section, settings.archive.price_section, settings.price_network)
-    listing = inventory or StoreListing(settings.store_spec(broker), cluster_id)
-    archive: StoreListing | tuple[InventoryFile, ...] | None = archive_inventory
-    if archive is None and (spec := settings.archive_spec(broker)) is not None:
-        archive = StoreListing(spec, cluster_id)
+    listing = StoreListing(settings.store_spec(broker), cluster_id)
+    spec = settings.archive_spec(broker)
+    archive = None if spec is None else StoreListing(spec, cluster_id)
     return Sources(kafka, state_path, listing, is_incremental, life_times, archive), sections
 
 

@@ -7,7 +7,7 @@ records.
 
 An archive object belongs to one topic, so nothing is shared out. It counts as written, on the day of its commit, if the
 run read that it was prepared: a commit is published again later, a preparation never is. It counts as stored from its
-writing on (from its commit if no inventory has it), and only within the time that the run covers, because it may be
+writing on (from its commit if no listing has it), and only within the time that the run covers, because it may be
 much older than everything else that the run knows.
 
 Bytes over life times become byte-milliseconds of each day without a row for each object and day. The overlap of [start,
@@ -42,13 +42,14 @@ def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, 
     """Return (topic_id, broker_id, day, objects, puts, upload_bytes, stored_byte_ms) of SEGMENTS and
     ENTRIES.
 
-    Storage counts from `counted_until_ms` until `now_ms`. `entries` is shuffled once, by object.
+    Storage counts from `counted_until_ms` until `now_ms`. `entries`, of new objects alone, is shuffled once, by object.
     """
     shares = (
         entries.select(*SEGMENT_KEY, "topic_id", (fn.col("end_position") - fn.col("start_position")).alias("b"))
         .repartition(*SEGMENT_KEY)
         .groupBy(*SEGMENT_KEY, "topic_id")
         .agg(fn.sum("b").alias("entry_bytes"))
+        .withColumn("all_bytes", fn.sum("entry_bytes").over(Window.partitionBy(*SEGMENT_KEY)))
     )
     finished = segments.where("state >= 1 AND finished_ms IS NOT NULL").select(
         *SEGMENT_KEY,
@@ -58,10 +59,11 @@ def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, 
         "is_new",
         fn.coalesce("elsewhere_bytes", fn.lit(0)).alias("elsewhere_bytes"),
     )
-    of_object = fn.sum("entry_bytes").over(Window.partitionBy(*SEGMENT_KEY))
-    share = fn.coalesce(fn.col("entry_bytes") / of_object, fn.lit(1.0))
-    size = fn.coalesce(fn.when(fn.col("size_bytes") >= 0, fn.col("size_bytes")), of_object, fn.lit(0))
-    lives = finished.join(shares, list(SEGMENT_KEY), "left").select(
+    share = fn.coalesce(fn.col("entry_bytes") / fn.col("all_bytes"), fn.lit(1.0))
+    size = fn.coalesce(fn.when(fn.col("size_bytes") >= 0, fn.col("size_bytes")), fn.col("all_bytes"), fn.lit(0))
+    # No entries are here of objects that are not new, which are many and so are not shuffled.
+    shared = finished.where("is_new").join(shares, list(SEGMENT_KEY), "left")
+    lives = union(shared, finished.where("NOT is_new")).select(
         *_BY,
         "finished_ms",
         "deleted_ms",

@@ -60,10 +60,7 @@ def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
 
 def metadata_is_doubtful(history: History, life_times: LifeTimes) -> tuple[int, int] | None:
     """Return (objects without metadata, objects) if so many lack metadata that it seems to be lost; else None."""
-    inventory_ms = history.read.inventory_ms.get(COMBINED_SEGMENT.table)
-    if inventory_ms is None:
-        return None
-    before_ms = inventory_ms - life_times.uncommitted_ttl_ms
+    before_ms = history.read.now_ms - life_times.uncommitted_ttl_ms
     objects = history.objects(COMBINED_SEGMENT).filter("stored_ms IS NOT NULL")
     unknown = objects.filter(f"NOT has_metadata AND stored_ms < {before_ms}").count()
     if unknown <= FEW_WITHOUT_METADATA:

@@ -13,7 +13,7 @@ from retention_job.settings import LifeTimes
 from retention_job.sources.release_facts import FOREVER
 from retention_job.spark.joins import union
 from retention_job.tables.history import History
-from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind
+from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -93,7 +93,7 @@ _RULES: Final = (
         _Told(Kind.ARCHIVE_DELETION_STUCK, "an archive object is to be deleted, and nothing was done since", AGENT),
     ),
     _Rule(
-        "state = 3 AND is_stored AND deleted_ms < {inventory} - {ttl}",
+        "state = 3 AND is_stored AND deleted_ms < {now} - {ttl}",
         "deleted_ms",
         _Told(Kind.DELETED_BUT_THERE, "DELETE_SEGMENT_FINISHED, and the object is in the store", _ORPHANS),
         _Told(
@@ -103,13 +103,13 @@ _RULES: Final = (
         ),
     ),
     _Rule(
-        "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NULL",
+        "NOT has_metadata AND stored_ms < {now} - {ttl} AND refused_state IS NULL",
         "stored_ms",
         _Told(Kind.NO_METADATA, "an object of which no record tells", _APPLY),
         _Told(Kind.ARCHIVE_NO_METADATA, "an archive object of which no record tells", AGENT),
     ),
     _Rule(
-        "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NOT NULL",
+        "NOT has_metadata AND stored_ms < {now} - {ttl} AND refused_state IS NOT NULL",
         "stored_ms",
         _Told(
             Kind.NO_METADATA,
@@ -123,7 +123,7 @@ _RULES: Final = (
         ),
     ),
     _Rule(
-        "state = 1 AND NOT is_stored AND finished_ms < {inventory} - {ttl}",
+        "state = 1 AND NOT is_stored AND finished_ms < {now} - {ttl}",
         "finished_ms",
         _Told(Kind.NO_OBJECT, "COPY_SEGMENT_FINISHED, and no object in the store", _ORPHANS),
         _Told(
@@ -158,19 +158,16 @@ def object_findings(history: History, now_ms: int, life_times: LifeTimes) -> "Da
     held = FOREVER if held_ms == NO_LIMIT else held_ms
     times = {"now": now_ms, "ttl": life_times.uncommitted_ttl_ms, "slack": life_times.slack_ms, "held": held}
 
-    def times_of(kind: ObjectKind, grace_ms: int) -> Mapping[str, int]:
-        return {**times, "inventory": history.read.inventory_ms.get(kind.table, 0), "grace": grace_ms}
-
     return union(
         _judged(
             segments,
             [(rule, rule.segment) for rule in _RULES if rule.segment is not None],
-            times_of(COMBINED_SEGMENT, life_times.delete_grace_ms),
+            {**times, "grace": life_times.delete_grace_ms},
         ),
         _judged(
             archive,
             [(rule, rule.archive) for rule in _RULES if rule.archive is not None],
-            times_of(ARCHIVE_OBJECT, life_times.archive_delete_grace_ms),
+            {**times, "grace": life_times.archive_delete_grace_ms},
         ),
     )
 

@@ -4,6 +4,6 @@ In the order in which data meets them:
 
 - `kafka`: the cluster, and its topics' records
 - `decoding`: records as rows
-- `inventory`: the stores' objects
+- `listing`: the stores' objects
 - `release_facts`: how long each entry must be kept
 """

@@ -1,7 +1,7 @@
 """Small files and directories beside the job's tables, wherever Spark can write: a disk, HDFS, an object store."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,16 +51,6 @@ class FileSystem:
             options = self._jvm.java.lang.reflect.Array.newInstance(overwrite.getClass(), 1)
             self._jvm.java.lang.reflect.Array.set(options, 0, overwrite)
             context.rename(unfinished, path, options)
-
-    def statuses(self, uris: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return length and modification time (ms) of files on the same file system, by their full paths."""
-        found = {}
-        for uri in uris:
-            with _as_state_error("look at", uri):
-                path = self._path(self._jvm.java.net.URI(uri))
-                status = self._fs.getFileStatus(path)
-                found[str(path.toString())] = int(status.getLen()), int(status.getModificationTime())
-        return found
 
     def directories(self, name: str) -> list[str]:
         """Return the names of the directories in a directory; none if it does not exist."""

@@ -2,7 +2,7 @@
 
 In the order in which data meets them:
 
-- `history`: all sources, read once; `inventories` and `tier` are of them
+- `history`: all sources, read once; `listings` and `tier` are of them
 - `fences`: records that do not count
 - `objects`: a row for each object
 - `coverage`: offsets in objects, gaps, and what elections killed

@@ -10,7 +10,7 @@ every object that is not deleted yet.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -54,22 +54,23 @@ from retention_job.spark.file_system import FileSystem
 from retention_job.spark.joins import small_side, union
 from retention_job.tables import tier
 from retention_job.tables.fences import REGISTRATIONS, registrations_of, with_refusals
-from retention_job.tables.inventories import Inventories
+from retention_job.tables.listings import Listings
 from retention_job.tables.objects import (
     ARCHIVE_OBJECT,
     COMBINED_SEGMENT,
     MAX_LAYERS,
     ObjectKind,
-    facts_of_inventory,
+    facts_of_listing,
+    facts_of_none,
     facts_of_records,
     facts_of_refusals,
     facts_of_state,
-    facts_of_stored,
+    listed_otherwise,
     object_table,
     topmost,
     untouched,
 )
-from retention_job.tables.state import CHECKPOINTS, InventoryRead, ReadSummary, RunRecord, RunState, plan_reading
+from retention_job.tables.state import CHECKPOINTS, ReadSummary, RunRecord, RunState, plan_reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,8 +96,8 @@ class History:
     tier_events: "DataFrame"
     layers: Sequence[str]
     """The runs with the tables of objects beneath this one's, the newest last; none: this run's tables are whole."""
-    inventories: Mapping[str, InventoryRead]
-    """The parts of inventories that have been read, by all runs."""
+    listed: Sequence[str]
+    """The kinds of objects whose stores were listed, by their tables."""
 
     def table(self, name: str, schema: StructType | str | None = None, run_id: str | None = None) -> "DataFrame":
         """Return a table of this run, or of an earlier one, by the name of its directory."""
@@ -275,7 +276,7 @@ class History:
                 self.cluster.retentions,
                 {**runs, self.run_id: now_ms},
                 [*self.layers, self.run_id],
-                self.inventories,
+                self.listed,
                 self.cluster.metadata_epochs,
                 self.read.whole_ms if self.lacks_records else now_ms,
             )
@@ -297,10 +298,10 @@ def load(
     state.begin(run_id, last)
     spark.sparkContext.setCheckpointDir(state.path_of(run_id, CHECKPOINTS))
     try:
-        inventories = Inventories(spark, sources, state, run_id)
-        if inventories.are_listings:
+        listings = Listings(spark, sources, state, run_id)
+        if listings.kinds:
             progress("listing the store")
-            inventories.write_listings(kafka.cluster().brokers, now_ms)
+            listings.write(kafka.cluster().brokers)
         progress("asking the cluster")
         judged = (TopicId(bytes.fromhex(topic_id)) for topic_id in (last.retention if last is not None else ()))
         cluster = kafka.with_hidden(kafka.cluster(), judged)
@@ -326,18 +327,15 @@ def load(
                 break
             cluster = seen
         from_last = last if plan.is_incremental else None
-        layers: Sequence[str] = ()  # none if objects without new records may have changed, or if there are too many
-        is_layer = from_last is not None and not plan.changed_topics and len(from_last.layers) < MAX_LAYERS
-        if from_last is not None and is_layer and inventories.goes_on_from(from_last):
+        layers: Sequence[str] = ()  # none if what earlier runs saw of a store cannot be compared, or if there are many
+        if from_last is not None and from_last.listed == listings.kinds and len(from_last.layers) < MAX_LAYERS:
             layers = from_last.layers
-        inventories.write_files(from_last if layers else None)
         progress("putting objects and records together")
-        read = replace(plan, inventory_ms=inventories.known_ms)
-        history = History(spark, state, run_id, cluster, read, from_last, tier_events, layers, inventories.read)
+        history = History(spark, state, run_id, cluster, plan, from_last, tier_events, layers, listings.kinds)
         if history.lacks_records:
             log.warning("metadata_topic_lacks_records", since_ms=plan.whole_ms, hint="remote-wal metadata rebuild")
-        inventories.list_others(_brokers_told(history))
-        _write_objects(history, inventories, facts)
+        listings.add_brokers(_brokers_told(history))
+        _write_objects(history, listings, facts)
     except PySparkException as error:
         raise SourceError("read", "sources", one_line(error)) from error
     return history
@@ -365,7 +363,7 @@ def _brokers_told(history: History) -> frozenset[int]:
     return frozenset(int(row.broker_id) for row in rows)
 
 
-def _write_objects(history: History, inventories: Inventories, release: ReleaseFacts) -> None:
+def _write_objects(history: History, listings: Listings, release: ReleaseFacts) -> None:
     """Write the tables of both kinds of objects; records of fenced writers do not count."""
     registered = history.staged(OTHER_ROW).filter(f"record_type = {serde.NODE_REGISTRATION}")
     registered = registered.select("key", "value", "record_id")
@@ -376,29 +374,34 @@ def _write_objects(history: History, inventories: Inventories, release: ReleaseF
     is_remembered = f"has_metadata AND (state < 3 OR coalesce(deleted_ms, 0) > {remembered_ms})"
     for kind in (COMBINED_SEGMENT, ARCHIVE_OBJECT):
         staged = with_refusals(history.staged(kind.staged_row), registrations, kind.publisher)
-        told = facts_of_records(kind, staged)
-        inventory = inventories.table(kind)
-        before = None
+        facts = [facts_of_records(kind, staged)]
+        listed = listings.table(kind)
+        if listed is not None:
+            facts.append(facts_of_listing(kind, listed))
         if history.last is not None:
             before = topmost(kind, history.layers_before(kind))
-            if kind is COMBINED_SEGMENT and history.read.changed_topics:
-                before = _judged_again(history, before, release)
+            again = _kept_again(history, release) if kind is COMBINED_SEGMENT and history.read.changed_topics else None
             if history.layers:
-                before = _touched(kind, before, told, inventory)
-        facts = [told]
-        if inventory is not None:
-            facts.append(facts_of_inventory(kind, inventory))
-        if before is not None:
+                touched = [facts[0], *([] if again is None else [again])]
+                touched += [listed_otherwise(kind, before, stored) for stored in facts[1:]]
+                asked = small_side(union(*(one.select(*kind.key) for one in touched)).distinct())
+                *facts, before = (
+                    one.filter(asked.where_to_look()).join(asked.frame, list(kind.key), "left_semi")
+                    for one in (*facts, before)
+                )
+                before = before.checkpoint()
+                facts.append(facts_of_none(kind, before))
+            if again is not None:
+                before = before.join(again, list(SEGMENT_KEY), "left")
+                before = before.withColumn("retention_ms", fn.coalesce("kept_ms", "retention_ms")).drop("kept_ms")
             facts += [facts_of_state(kind, before.filter(is_remembered)), facts_of_refusals(kind, before)]
-            if history.layers:
-                facts.append(facts_of_stored(kind, before))
-        objects = object_table(kind, union(*facts), inventory is not None)
+        objects = object_table(kind, union(*facts), listed is not None)
         # This order lets later runs read few pages of the table when they look for few objects.
         history.keep(kind.table, objects.sortWithinPartitions(*SEGMENT_KEY))
 
 
-def _judged_again(history: History, before: "DataFrame", release: ReleaseFacts) -> "DataFrame":
-    """Return the objects of earlier runs with the retention of today, if they hold some of the changed topics."""
+def _kept_again(history: History, release: ReleaseFacts) -> "DataFrame":
+    """Return today's retention, as `kept_ms`, of the objects of earlier runs that hold some of the changed topics."""
     entries = union(*history.entries_before()).select(*SEGMENT_KEY, "topic_id", "partition", "last_offset")
     changed = [fn.lit(bytearray.fromhex(topic_id)) for topic_id in sorted(history.read.changed_topics)]
     asked = small_side(entries.filter(fn.col("topic_id").isin(changed)).select(*SEGMENT_KEY).distinct())
@@ -406,16 +409,4 @@ def _judged_again(history: History, before: "DataFrame", release: ReleaseFacts) 
     kept = whole.mapInArrow(
         retention_of_entries(release), "broker_id INT, incarnation LONG, sequence LONG, kept_ms LONG"
     )
-    kept = kept.groupBy(*SEGMENT_KEY).agg(fn.max("kept_ms").alias("kept_ms"))
-    judged = before.join(kept, list(SEGMENT_KEY), "left")
-    return judged.withColumn("retention_ms", fn.coalesce("kept_ms", "retention_ms")).drop("kept_ms")
-
-
-def _touched(kind: ObjectKind, before: "DataFrame", told: "DataFrame", inventory: "DataFrame | None") -> "DataFrame":
-    """Return the objects that new records or an inventory name."""
-    keys = told.select(*kind.key)
-    if inventory is not None:
-        keys = union(keys, facts_of_inventory(kind, inventory).select(*kind.key))
-    asked = small_side(keys)
-    found = before.filter(asked.where_to_look()).join(asked.frame, list(kind.key), "left_semi")
-    return found.checkpoint()
+    return small_side(kept.groupBy(*SEGMENT_KEY).agg(fn.max("kept_ms").alias("kept_ms"))).frame

@@ -1,4 +1,4 @@
-"""Makes one row per object, from records, an inventory and the run before.
+"""Makes one row per object, from records, a listing and the run before.
 
 Combined segments and archive objects are two kinds of one table: every step takes either, and `COMBINED_SEGMENT` and
 `ARCHIVE_OBJECT` have the differences. Each kind's rows have a directory of their own, because segments come by the
@@ -10,7 +10,7 @@ record depends on the furthest state only (`metadata_topic.records.states`), so 
 
 An archive object's commit is published again from time to time under a newer time stamp, because the object may outlive
 the topic's retention. So `finished_ms` is the time of the commit or, if older records are gone, a later time, while
-`stored_ms` is right if there is an inventory.
+`stored_ms` is right if the store is listed.
 
 A run reads news of few objects, and all others stay as they were. So the table of a kind has layers: a whole one, and
 above it complete rows of the objects that each later run had news of; the topmost row of an object counts. Each layer
@@ -61,8 +61,8 @@ class ObjectKind:
 
     table: str
     """The table's name under a run's directory."""
-    inventory: str
-    """The name of the table of stored objects, under the same directory."""
+    listing: str
+    """The name of the table LISTED of this kind, under the same directory."""
     schema: StructType
     staged_row: str
     """The kind of rows of `sources.decoding` that has the records."""
@@ -70,15 +70,10 @@ class ObjectKind:
     """The column of these rows with the incarnation that published the record."""
     refused_up_to: int
     """The furthest state for which a fenced publisher's records do not count."""
-    key: Mapping[str, str]
-    """The columns that name an object, and the columns of INVENTORY for them."""
+    key: Sequence[str]
+    """The columns that name an object."""
     told: Sequence[str]
     """The columns that only this kind has, from its records. Of all values, the largest counts."""
-
-    @property
-    def is_listed(self) -> str:
-        """An SQL condition over INVENTORY for rows of this kind."""
-        return f"archive_topic_id IS {'NOT ' if 'topic_id' in self.key else ''}NULL"
 
     @property
     def schema_with_facts(self) -> StructType:
@@ -94,22 +89,22 @@ class ObjectKind:
 
 COMBINED_SEGMENT: Final = ObjectKind(
     "segments",
-    "inventory",
+    "listed",
     SEGMENTS,
     SEGMENT_ROW,
     "incarnation",
     _FINISHED,  # what it says of a deletion counts, as agents do it (`metadata_topic.store.store_state`)
-    {name: name for name in SEGMENT_KEY},
+    SEGMENT_KEY,
     ("elsewhere_bytes", "entry_count", "retention_ms"),
 )
 ARCHIVE_OBJECT: Final = ObjectKind(
     "archive",
-    "archive_inventory",
+    "archive_listed",
     ARCHIVE_OBJECTS,
     ARCHIVE_ROW,
     "publisher",
     len(_TIMES),  # all of it (`metadata_topic.store.archive.archive_store`)
-    {name: name if name in SEGMENT_KEY else f"archive_{name}" for name in ARCHIVE_KEY},
+    ARCHIVE_KEY,
     ("spans", "expires_ms"),
 )
 
@@ -138,13 +133,23 @@ def facts_of_records(kind: ObjectKind, staged: "DataFrame") -> "DataFrame":
     return _facts(kind, staged, **counted, refused_state=fn.when(refused, fn.col("state")))
 
 
-def facts_of_inventory(kind: ObjectKind, inventory: "DataFrame") -> "DataFrame":
-    """Return facts from INVENTORY; objects of the other kind are dropped."""
-    key = [fn.col(listed).alias(name) for name, listed in kind.key.items()]
-    stored = inventory.filter(kind.is_listed).select(
-        *key, fn.col("size_bytes").alias("stored_bytes"), fn.col("last_modified_ms").alias("stored_ms")
+def facts_of_listing(kind: ObjectKind, listed: "DataFrame") -> "DataFrame":
+    """Return facts from LISTED."""
+    return _facts(kind, listed, **_columns("stored_bytes", "stored_ms"))
+
+
+def listed_otherwise(kind: ObjectKind, before: "DataFrame", stored: "DataFrame") -> "DataFrame":
+    """Return the keys of objects that are new in the store, gone, or other than in the last run's table.
+
+    `stored`: `facts_of_listing` of now. All other objects are as they were, because objects never change.
+    """
+    was = before.filter("stored_ms IS NOT NULL").selectExpr(
+        *kind.key, "stored_bytes AS was_bytes", "stored_ms AS was_ms"
     )
-    return _facts(kind, stored, **_columns("stored_bytes", "stored_ms"))
+    columns = ("stored_bytes", "stored_ms", "was_bytes", "was_ms")
+    seen = union(stored.select(*kind.key, "stored_bytes", "stored_ms"), was).groupBy(*kind.key)
+    compared = seen.agg(*(fn.max(name).alias(name) for name in columns))
+    return compared.filter("NOT (stored_bytes <=> was_bytes AND stored_ms <=> was_ms)").select(*kind.key)
 
 
 def facts_of_state(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
@@ -170,12 +175,12 @@ def facts_of_refusals(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
     return _facts(kind, refused, **_columns("refused_state"))
 
 
-def facts_of_stored(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
-    """Return facts from the last run's table, from inventories that are not read again."""
-    return _facts(kind, before.filter("stored_ms IS NOT NULL"), **_columns("stored_bytes", "stored_ms"))
+def facts_of_none(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
+    """Return a fact without content for each object, so that one of which nothing is left covers its older rows."""
+    return _facts(kind, before)
 
 
-def object_table(kind: ObjectKind, facts: "DataFrame", has_inventory: bool) -> "DataFrame":
+def object_table(kind: ObjectKind, facts: "DataFrame", is_listed: bool) -> "DataFrame":
     """Build from facts the table of a kind of objects: `ObjectKind.schema_with_facts`."""
     largest = ("state", "size_bytes", *kind.told, "stored_bytes", "stored_ms", "refused_state")
     found = facts.groupBy(*kind.key).agg(
@@ -188,7 +193,7 @@ def object_table(kind: ObjectKind, facts: "DataFrame", has_inventory: bool) -> "
     columns = {
         "state": fn.coalesce("state", fn.lit(-1)),
         "size_bytes": fn.coalesce("finished_bytes", "size_bytes"),
-        "is_stored": fn.col("stored_ms").isNotNull() if has_inventory else fn.lit(None).cast("boolean"),
+        "is_stored": fn.col("stored_ms").isNotNull() if is_listed else fn.lit(None).cast("boolean"),
         "is_new": fn.coalesce(fn.col("first_record") >= 0, fn.lit(False)),
         "has_metadata": fn.col("state").isNotNull(),
     }

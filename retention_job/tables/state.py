@@ -17,7 +17,7 @@ was deleted, or its retention changed, the objects that hold some of it are judg
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from metadata_topic.records.topic_doubt import EpochEnds, end_of
@@ -26,7 +26,7 @@ from retention_job.errors import StateError
 from retention_job.sources.kafka import Cluster
 from retention_job.spark.file_system import FileSystem
 
-FORMAT_VERSION: Final = 8
+FORMAT_VERSION: Final = 9
 CHECKPOINTS: Final = "checkpoints"
 """Under a run's directory, what the run alone needs, and where a lost executor does not take it along."""
 _CURRENT: Final = "CURRENT.json"
@@ -35,16 +35,6 @@ _GONE: Final = "gone"
 _FULL_EVERY_MS: Final = 7 * 86_400_000
 """Only a full run sees that a log start released an object of which nothing new is told."""
 _ONE_AT_A_TIME: Final = "one run at a time; this one is to be made again"
-
-
-@dataclass(frozen=True, slots=True)
-class InventoryRead:
-    """Which files of the inventories of one kind of objects have been read."""
-
-    files: Mapping[str, Sequence[int]]
-    """By path: the bucket's number, the length, and the time of change."""
-    newest_ms: Mapping[str, int]
-    """By the bucket's number in digits: the time when the newest object was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +53,8 @@ class RunRecord:
     """The runs whose entries still count, with their times in ms."""
     layers: Sequence[str]
     """The runs whose tables of objects are the state, the newest last (`objects`)."""
-    inventories: Mapping[str, InventoryRead]
-    """By the table of the objects' kind; nothing for a listing."""
+    listed: Sequence[str]
+    """The kinds of objects whose stores were listed, by their tables."""
     epochs: Mapping[int, int]
     """The leader epoch of each partition of the metadata topic, of the last record below `offsets` or a later one."""
     whole_ms: int
@@ -89,7 +79,6 @@ class RunState:
                 return None
             for name in ("offsets", "epochs"):
                 fields[name] = {int(partition): number for partition, number in fields[name].items()}
-            fields["inventories"] = {kind: InventoryRead(**read) for kind, read in fields["inventories"].items()}
             return RunRecord(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StateError(
@@ -141,8 +130,6 @@ class ReadSummary:
     """When the metadata topic was last known to be whole, if it was not rebuilt since."""
     changed_topics: frozenset[str] = frozenset()
     """Topics, by hexadecimal id, that were deleted since the last run, or whose retention was changed."""
-    inventory_ms: Mapping[str, int] = field(default_factory=dict)
-    """The time up to which the inventory of a kind is complete, by the kind's table, if there is an inventory."""
 
     @property
     def records(self) -> int:

@@ -26,9 +26,8 @@ BY_CLUSTER = {
     "held restore topic", "held give-up topic",
 }  # fmt: skip
 FREE = {
-    "pause --reason", "verify --drill", "report --output", "report --textfile", "report --inventory",
-    "report --archive-inventory", "report --inventory-prefix", "report --master", "estimate --bytes-in",
-    "estimate --bytes-out", "estimate --page", "cluster up --directory", "cluster up --bucket",
+    "pause --reason", "verify --drill", "report --output", "report --textfile", "report --master",
+    "estimate --bytes-in", "estimate --bytes-out", "estimate --page", "cluster up --directory", "cluster up --bucket",
     "deploy write directory", "deploy spark-zip file", "gateway plan --gateway-name", "demo --keep",
     "takeover --directory", "takeover --recover-option",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from cli.costs.report_job import _kafka_source, report_sources, run_id_of
 from cli.main import OWN_ROOMS, build_app
 from kafka_cluster.errors import ClientPropertyError
 from plugin.loading import ARCHIVE_IMPL_PREFIX, StorageSpec
-from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, StoreListing, StoreSections
+from retention_job.settings import KafkaSource, LifeTimes, StoreListing, StoreSections
 
 
 def test_without_a_cluster_the_command_is_wrong() -> None:
@@ -74,9 +74,6 @@ def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, 
         StorageSpec("plugin.s3.S3WalStorageManager", None, {"bucket": "cold"}, ARCHIVE_IMPL_PREFIX), "cluster"
     )
     assert sources.archive == (listing if archives else None)
-    cold = (InventoryFile("s3a://cold-inventory", "cluster"),)
-    told = report_sources(KafkaSource("b:1"), "cluster", broker_config, "state", False, archive_inventory=cold)
-    assert told[0].archive == cold
 
 
 def test_a_login_that_sparks_client_would_ignore_is_refused(tmp_path: Path) -> None:

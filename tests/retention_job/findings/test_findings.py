@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,12 +13,17 @@ from pyspark.sql import SparkSession
 from metadata_topic.records import archive_records
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.serde import decode_or_keep_out
+from plugin.archive_storage import StoredArchiveObject
+from plugin.format.object_keys import ObjectKeyFactory
+from plugin.loading import DEFAULT_CLASS_NAME, StorageSpec
+from plugin.segment_metadata import CombinedSegmentId
 from retention_job.findings.object_rules import object_findings
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENT_KEY, SEGMENTS
-from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
+from retention_job.settings import KafkaSource, LifeTimes, Sources, StoreListing
+from retention_job.tables.objects import MAX_LAYERS
 from tests.retention_job.recorded.history import CLUSTER_ID, DAY_MS, HOUR_MS, Finding, HistorySpec, Record, StoredObject
-from tests.retention_job.recorded.world import World, small_world, write_inventory
+from tests.retention_job.recorded.world import World, small_world, write_store
 
 # Two whole runs are the set-up of most tests here; on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(900)
@@ -27,10 +33,28 @@ TIMES = LifeTimes(delete_grace_ms=60_000, uncommitted_ttl_ms=600_000, slack_ms=H
 SPEC = HistorySpec(segments=400, now_ms=NOW_MS, brokers=2, entries_per_segment=4, partitions_per_broker=12, defects=2)
 
 
-def buckets_of(world: World) -> tuple[list[StoredObject], list[StoredObject]]:
-    """The objects are in two buckets, of which there is an inventory each; those of the archive are in the second."""
-    odd, even = ([one for one in world.objects if one.segment_id.broker_id % 2 == left] for left in (1, 0))
-    return odd, even
+BUCKETS = ("even", "odd")
+
+
+def write_buckets(directory: Path, objects: Sequence[StoredObject], archived: Sequence[StoredArchiveObject]) -> None:
+    """The objects are in two buckets, and those of the archive in the second."""
+    for left, name in enumerate(BUCKETS):
+        mine = [one for one in objects if one.segment_id.broker_id % 2 == left]
+        write_store(directory / name, mine, archived if left else ())
+
+
+def as_they_were(world: World) -> tuple[list[StoredObject], list[StoredArchiveObject]]:
+    """The stores at an earlier time: without what came since, and with objects that are lost or deleted by now."""
+    lost = {str(name) for kind, *_, name in world.planted.expected if kind == "metadata_without_object"}
+    parts = (name.split("-") for name in lost)
+    gone = [CombinedSegmentId(int(broker), int(started, 16), int(at, 16)) for broker, started, at in parts]
+    gone += [CombinedSegmentId(broker, 99, 1) for broker in SPEC.broker_ids]  # of which no record tells
+    objects = [replace(one, size_bytes=900 if one.size_bytes == 901 else one.size_bytes) for one in world.objects[1::2]]
+    objects += [StoredObject(one, 900, NOW_MS - DAY_MS) for one in gone]
+    archived = world.archive_objects[0]
+    deleted = archived.object_id._replace(writer_id=gone[-1])
+    key = ObjectKeyFactory.of("", CLUSTER_ID).archive_key_of(deleted)
+    return objects, [*world.archive_objects[1::2], replace(archived, object_id=deleted, key=key)]
 
 
 def with_repetitions(world: World, rng: Random) -> World:
@@ -45,7 +69,7 @@ def with_repetitions(world: World, rng: Random) -> World:
 
 @dataclass(frozen=True)
 class ReadInHalves:
-    """A history, read up to its middle, and then to its end."""
+    """A history, read up to its middle, and then to its end, when a broker and some objects are gone."""
 
     world: World
     first_half: Mapping[int, Sequence[Record]]
@@ -54,19 +78,15 @@ class ReadInHalves:
     directory: Path
 
 
-def settings(directory: Path, world: World, run_id: str, inventory: str, incremental: bool = False) -> RunSettings:
-    odd, even = buckets_of(world)
-    if not (directory / f"odd-{inventory}").exists():
-        write_inventory(directory / f"odd-{inventory}", odd)
-        write_inventory(directory / f"even-{inventory}", even, world.archive_objects)
-    files = tuple(InventoryFile(str(directory / f"{name}-{inventory}"), CLUSTER_ID) for name in ("odd", "even"))
-    sources = Sources(KafkaSource("nowhere:1"), str(directory / "state"), files, incremental, TIMES, files)
+def settings(directory: Path, run_id: str, incremental: bool = False) -> RunSettings:
+    places = {name: str(directory / name) for name in BUCKETS}
+    store = StoreListing(StorageSpec(DEFAULT_CLASS_NAME, None, {}, buckets=places), CLUSTER_ID)
+    archive = StoreListing(StorageSpec(DEFAULT_CLASS_NAME, None, {"directory": places["odd"]}), CLUSTER_ID)
+    sources = Sources(KafkaSource("nowhere:1"), str(directory / "state"), store, incremental, TIMES, archive)
     return RunSettings(sources, NOW_MS, run_id)
 
 
-@pytest.fixture(
-    scope="module", params=["the same inventory", pytest.param("another inventory", marks=pytest.mark.thorough)]
-)
+@pytest.fixture(scope="module", params=[MAX_LAYERS, pytest.param(1, marks=pytest.mark.thorough)])
 def halves(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> ReadInHalves:
@@ -75,11 +95,16 @@ def halves(
     first_half = {number: log[: len(log) * 2 // 3] for number, log in world.records.items()}
     half = replace(world, records=first_half)
     (directory / "state" / "runs" / "killed" / "staged").mkdir(parents=True)
-    first = run(settings(directory, world, "first", "the same inventory"), spark, half.kafka())
+    write_buckets(directory, *as_they_were(world))
+    first = run(settings(directory, "first"), spark, half.kafka())
     first.finish()
-    second = run(settings(directory, world, "second", request.param, incremental=True), spark, world.kafka())
+    write_buckets(directory, world.objects, world.archive_objects)
+    kafka = world.kafka()
+    kafka = replace(kafka, seen=replace(kafka.seen, brokers=frozenset({1})))
+    with patch("retention_job.tables.history.MAX_LAYERS", request.param):
+        second = run(settings(directory, "second", incremental=True), spark, kafka)
     second.finish()
-    assert bool(second.history.layers) == (request.param == "the same inventory")
+    assert bool(second.history.layers) == (request.param == MAX_LAYERS)
     return ReadInHalves(world, first_half, first, second, directory)
 
 
@@ -108,6 +133,15 @@ def test_an_incremental_run_reads_the_new_records_alone(halves: ReadInHalves) ->
     assert halves.second.history.entries.count() < halves.first.history.entries.count()
 
 
+def test_objects_that_are_as_they_were_are_not_put_together_again(halves: ReadInHalves) -> None:
+    history = halves.second.history
+    written, before = history.table("segments"), history.table("segments", run_id="first")
+    columns = [name for name in written.columns if name not in ("is_new", "finished_records", "first_record")]
+    of_repeated_records = before.count() / 10
+    again = written.select(columns).intersect(before.select(columns)).count()
+    assert (again < of_repeated_records) == bool(history.layers)
+
+
 @pytest.mark.gate
 def test_every_record_is_either_read_or_kept_aside_with_its_offset(halves: ReadInHalves) -> None:
     kept_aside = {(row.partition, row.offset) for row in halves.first.history.quarantine.collect()}
@@ -129,11 +163,12 @@ def test_after_a_topics_retention_changed_an_incremental_run_says_what_a_full_on
     changed = replace(other, settings=replace(other.settings, wal_retention_ms=7000))
     left = tuple(changed if one is other else one for one in kafka.seen.topics if one is not gone)
     kafka = replace(kafka, seen=replace(kafka.seen, topics=left))
-    given = settings(halves.directory, halves.world, "third", "the same inventory", incremental=True)
+    given = settings(halves.directory, "third", incremental=True)
     state = shutil.copytree(halves.directory / "state", tmp_path / "again")
     found = run(replace(given, sources=replace(given.sources, state_path=str(state))), spark, kafka)
     assert found.history.read.is_incremental
     assert len(found.history.read.changed_topics) == 2
+    assert found.history.layers
     full_sources = replace(given.sources, state_path=str(tmp_path / "state"), is_incremental=False)
     full = run(replace(given, sources=full_sources, run_id="full"), spark, kafka)
 

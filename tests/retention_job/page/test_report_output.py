@@ -110,7 +110,7 @@ def test_a_day_is_not_added_to_the_report_of_a_run_that_left_no_state(spark: Spa
     first, killed = [_day(1, 5.0, b1=True, b2=False)], [_day(1, 9.0, None)]
     output.write("first", {"cost_days": days_table(spark, first)}, {})
     output.write("killed", {"cost_days": days_table(spark, killed)}, {})
-    last = RunRecord("first", 0, 0, {}, "aa", {}, {}, ["first"], {}, {}, 0)
+    last = RunRecord("first", 0, 0, {}, "aa", {}, {}, ["first"], [], {}, 0)
     assert days_before(output, last) == first
     assert days_before(output, None) == killed, "a full run replaces days, whichever they are"
 

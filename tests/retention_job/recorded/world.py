@@ -1,14 +1,14 @@
-"""A history in memory: a cluster whose topics are lists, and an S3 Inventory of what is stored.
+"""A history in memory: a cluster whose topics are lists, and a directory with what is stored.
 
 Spark's connector and the admin client are tried against real brokers elsewhere.
 """
 
+import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_log.topic_partition import TopicId
@@ -93,20 +93,17 @@ def small_world(spec: HistorySpec) -> World:
     return World(spec, found, records, objects, found.archive_objects)
 
 
-def write_inventory(
-    directory: Path, objects: Sequence[StoredObject], archived: Sequence[StoredArchiveObject] = ()
-) -> None:
-    """One Parquet file with the columns that S3 writes."""
+def write_store(directory: Path, objects: Sequence[StoredObject], archived: Sequence[StoredArchiveObject] = ()) -> None:
+    """Make the files of a store on a directory: these objects, without content, and no others."""
     keys = ObjectKeyFactory.of("", CLUSTER_ID)
-    directory.mkdir()
-    stored_objects: list[StoredObject | StoredArchiveObject] = [*objects, *archived]
-    modified_ms = [stored.last_modified_ms for stored in stored_objects]
-    table = pa.table(
-        {
-            "bucket": ["wal"] * len(stored_objects),
-            "key": [keys.key_of(stored.segment_id) for stored in objects] + [stored.key for stored in archived],
-            "size": pa.array([stored.size_bytes for stored in stored_objects], pa.int64()),
-            "last_modified_date": pa.array(modified_ms, pa.timestamp("ms", "UTC")),
-        }
-    )
-    pq.write_table(table, directory / "part-0.parquet")
+    shutil.rmtree(directory, ignore_errors=True)
+    named: list[tuple[str, StoredObject | StoredArchiveObject]] = [
+        (keys.key_of(one.segment_id), one) for one in objects
+    ]
+    named += [(one.key, one) for one in archived]
+    for key, stored in named:
+        file = directory / key
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        os.truncate(file, stored.size_bytes)
+        os.utime(file, ns=(0, stored.last_modified_ms * 1_000_000))

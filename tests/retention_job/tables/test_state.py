@@ -13,12 +13,11 @@ from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import StateError
 from retention_job.sources.kafka import Cluster, Offsets, Topic
 from retention_job.spark.file_system import FileSystem
-from retention_job.tables.state import InventoryRead, RunRecord, RunState, plan_reading
+from retention_job.tables.state import RunRecord, RunState, plan_reading
 
-INVENTORIES = {"segments": InventoryRead({"file:/inventory/part-0.parquet": [0, 100, 1000]}, {"0": 900})}
 RETENTION = {"bb": 5, "cc": None}
 FIRST = RunRecord(
-    "first", 1000, 900, {0: 10, 1: 20}, "aa", RETENTION, {"first": 1000}, ["first"], INVENTORIES, {0: 3}, 1000
+    "first", 1000, 900, {0: 10, 1: 20}, "aa", RETENTION, {"first": 1000}, ["first"], ["segments"], {0: 3}, 1000
 )
 
 
@@ -109,7 +108,7 @@ def cluster(
     return Cluster(frozenset({1}), (orders, metadata), {METADATA_TOPIC: Offsets({0: earliest}, {0: latest})})
 
 
-LAST = replace(FIRST, offsets={0: 50}, topic_id=(b"m" * 16).hex(), retention=cluster().retentions, inventories={})
+LAST = replace(FIRST, offsets={0: 50}, topic_id=(b"m" * 16).hex(), retention=cluster().retentions)
 
 
 def test_an_incremental_run_goes_on_where_the_last_one_ended() -> None:
