@@ -98,6 +98,7 @@ class KafkaFollowing:
         self._readers: Sequence[TopicFollower] = (self.topic_settings,)
         if self._has_store:
             self._readers = (self.metadata.consumer, self.topic_settings, tier)
+        self._register = register
         self.incarnation = IncarnationWatch(
             broker_id,
             identity.incarnation,
@@ -172,6 +173,10 @@ class KafkaFollowing:
         else:
             self._missing.discard("metadata")
         await self._until_restored()
+        if self._has_store:
+            # Before uploads, which begin as leadership is followed. Sooner, agents that start together would take a new
+            # settings topic for a lost one.
+            self._register()
         self.incarnation.look()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeping.run())

@@ -97,7 +97,6 @@ class StorageRun:
         """Run until cancelled, and then upload what was read before. Raises the error that ended a part."""
         runs = [self.kafka.run, self.write_path.run, self.alarms.run]
         if self._around.settings.has_store:
-            self.register()  # it goes before uploads
             runs += [self._lifecycle.run, self._usage.run]
         if self._archiving is not None:
             runs.append(self._archiving.run)

@@ -144,8 +144,9 @@ async def test_who_remembers_nothing_waits_until_others_have_put_back_what_a_los
     monkeypatch.setattr(SettingsMemory, "may_lack", may_lack)
     registered = [RemoteWalNodeRegistration(2, 1, 2, 0)]
     monkeypatch.setattr(RemoteWalMetadataStore, "newest_registrations", lambda _: registered)
-    told = list[SettingsTable]()
+    told, published = list[SettingsTable](), list[bool]()
     monkeypatch.setattr(StorageRun, "settings_read", lambda _, table: told.append(table))
+    monkeypatch.setattr(StorageRun, "register", lambda _: published.append(True))
     for answer in kafka.answers.values():
         answer.give()
     async with running_agent(tmp_path, monkeypatch) as rig:
@@ -153,9 +154,10 @@ async def test_who_remembers_nothing_waits_until_others_have_put_back_what_a_los
             await rig.until(lambda: looks > 3)
             await expect_inline(rig, "topic settings not known yet")
             assert not told, "a durable topic would not be one"
+            assert not published, "agents that start together would take a new topic for a lost one"
             lacks.clear()
         await rig.until(lambda: not any("topic settings" in one for one in rig.agent.state.not_ready()))
-        await rig.until(lambda: bool(told))
+        await rig.until(lambda: bool(told and published))
 
 
 async def test_a_partition_is_taken_on_once_settings_metadata_leadership_and_its_leader_epochs_are_known(
