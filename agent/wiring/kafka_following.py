@@ -98,7 +98,6 @@ class KafkaFollowing:
         self._readers: Sequence[TopicFollower] = (self.topic_settings,)
         if self._has_store:
             self._readers = (self.metadata.consumer, self.topic_settings, tier)
-        self._register = register
         self.incarnation = IncarnationWatch(
             broker_id,
             identity.incarnation,
@@ -176,7 +175,7 @@ class KafkaFollowing:
         if self._has_store:
             # Before uploads, which begin as leadership is followed. Sooner, agents that start together would take a new
             # settings topic for a lost one.
-            self._register()
+            self.incarnation.register()
         self.incarnation.look()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeping.run())

@@ -17,6 +17,7 @@ Until this incarnation is valid, no partition counts as led: all bytes go inline
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 
@@ -56,7 +57,7 @@ class IncarnationWatch:
         self._broker_id = broker_id
         self._incarnation = incarnation
         self._store = store
-        self._register = register
+        self.register: Final = register
         self._read_to_end = read_to_end
         self._sleep = sleep
         self._counted = False
@@ -94,7 +95,7 @@ class IncarnationWatch:
         refused = self._store.refused_registrations_of(self._broker_id)
         if refused > self._answered:
             try:
-                self._register()
+                self.register()
             except PublicationBacklogFullError:
                 return  # it is tried again
             log.info("registered_again", incarnation=self._incarnation, refused=refused)
@@ -104,7 +105,7 @@ class IncarnationWatch:
         """Ask whether the holder of the registered incarnation is alive, and wait for its answer."""
         asked = self._store.refused_registrations_of(self._broker_id)
         try:
-            self._register()
+            self.register()
         except PublicationBacklogFullError:
             return
         while self._store.refused_registrations_of(self._broker_id) <= asked:
