@@ -129,11 +129,8 @@ def requests_usd(prices: Prices, store: OwnStore, requests: Mapping[str, int], m
 
     The directory costs what S3 Express does, an S3 server what S3 Standard does.
     """
-    counted = requests["put"], requests["get"], moved["put"], moved["get"]
-    if store is not OwnStore.LOCAL:
-        return prices.s3_standard.requests_usd(*counted)
-    crossed = moved["get"] / BYTES_PER_GB * prices.s3_express.cross_zone_read_gb
-    return prices.s3_express.requests_usd(*counted) + crossed
+    paid = prices.s3_express if store is OwnStore.LOCAL else prices.s3_standard
+    return paid.requests_across_usd(requests["put"], requests["get"], moved["put"], moved["get"])
 
 
 def moved_between(before: Moment, after: Moment, topic: str) -> dict[str, int]:

@@ -69,11 +69,9 @@ class Savings:
         )
 
     def _requests_usd(self, counts: RequestCounts) -> float:
-        store = self.prices.of_section(self.section)
-        paid = store.requests_usd(
+        return self.prices.of_section(self.section).requests_across_usd(
             counts.put + counts.list, counts.get + counts.head, counts.put_bytes, counts.get_bytes
         )
-        return paid + counts.get_bytes * store.cross_zone_read_gb / BYTES_PER_GB  # readers are in another zone
 
 
 class SavingsCollector(Collector):
