@@ -155,15 +155,16 @@ def _topics(daily: "DataFrame") -> tuple[list[TopicCosts], int]:
         fn.max("topic").alias("topic"),
         unknown.alias("unknown_days"),
     )  # fmt: skip
-    rows = sorted(totals.collect(), key=lambda row: -(row.remote_wal_usd or row.known_usd or 0))
+    costliest = totals.orderBy(fn.coalesce("remote_wal_usd", "known_usd").desc()).limit(MAX_TOPICS)
+    rows = sorted(costliest.collect(), key=lambda row: -(row.remote_wal_usd or row.known_usd or 0))
     found = [
         TopicCosts(
             row.topic or f"(gone) {bytes(row.topic_id).hex()}",
             **{field.name: row[field.name] for field in fields(TopicCosts)[1:]},
         )
-        for row in rows[:MAX_TOPICS]
+        for row in rows
     ]
-    return found, max(0, len(rows) - MAX_TOPICS)
+    return found, totals.count() - len(rows)
 
 
 def _brokers(daily: "DataFrame") -> list[BrokerCosts]:
