@@ -382,15 +382,7 @@ def _write_objects(history: History, listings: Listings, release: ReleaseFacts) 
             before = topmost(kind, history.layers_before(kind))
             again = _kept_again(history, release) if kind is COMBINED_SEGMENT and history.read.changed_topics else None
             if history.layers:
-                touched = [facts[0], *([] if again is None else [again])]
-                touched += [listed_otherwise(kind, before, stored) for stored in facts[1:]]
-                asked = small_side(union(*(one.select(*kind.key) for one in touched)).distinct())
-                *facts, before = (
-                    one.filter(asked.where_to_look()).join(asked.frame, list(kind.key), "left_semi")
-                    for one in (*facts, before)
-                )
-                before = before.checkpoint()
-                facts.append(facts_of_none(kind, before))
+                facts, before = _of_touched(kind, facts, before, again)
             if again is not None:
                 before = before.join(again, list(SEGMENT_KEY), "left")
                 before = before.withColumn("retention_ms", fn.coalesce("kept_ms", "retention_ms")).drop("kept_ms")
@@ -398,6 +390,23 @@ def _write_objects(history: History, listings: Listings, release: ReleaseFacts) 
         objects = object_table(kind, union(*facts), listed is not None)
         # This order lets later runs read few pages of the table when they look for few objects.
         history.keep(kind.table, objects.sortWithinPartitions(*SEGMENT_KEY))
+
+
+def _of_touched(
+    kind: ObjectKind, facts: "list[DataFrame]", before: "DataFrame", again: "DataFrame | None"
+) -> "tuple[list[DataFrame], DataFrame]":
+    """Return facts, and rows of `before`, of those objects alone that may be otherwise than in the tables `before`.
+
+    `facts` are of records, and of a listing if there is one; `again` has the objects whose retention may have changed.
+    """
+    told, *stored = facts
+    touched = [told, *(listed_otherwise(kind, before, one) for one in stored), *([] if again is None else [again])]
+    asked = small_side(union(*(one.select(*kind.key) for one in touched)).distinct())
+    *facts, before = (
+        one.filter(asked.where_to_look()).join(asked.frame, list(kind.key), "left_semi") for one in (*facts, before)
+    )
+    before = before.checkpoint()
+    return [*facts, facts_of_none(kind, before)], before
 
 
 def _kept_again(history: History, release: ReleaseFacts) -> "DataFrame":
