@@ -25,11 +25,7 @@ from metadata_topic.store.held_records import LocalLosses, is_held
 from metadata_topic.store.segment_table import Segment
 from metadata_topic.store.store_state import StoreState
 from plugin.format import entry_columns
-from plugin.segment_metadata import (
-    RemoteLogSegmentMetadataEntry,
-    RemoteLogSegmentState,
-    RemoteWalLogSegmentMetadata,
-)
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState, RemoteWalLogSegmentMetadata
 
 
 class _Run(NamedTuple):

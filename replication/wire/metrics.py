@@ -348,10 +348,11 @@ class ReplicationMetrics:
         if partition is not None:
             if reason is not InlineReason.OWN_ZONE:
                 self.traffic.moved(partition.topic_id, reason.value, size, now_s)
+            moved = self.traffic.by_partition[partition]
             if reason not in RIGHTLY_INLINE:
-                self.traffic.by_partition[partition].unsaved_bytes += size
-            self.traffic.by_partition[partition].inline_bytes += size
-            self.traffic.by_partition[partition].reasons[reason.value] += size
+                moved.unsaved_bytes += size
+            moved.inline_bytes += size
+            moved.reasons[reason.value] += size
             self.traffic.by_topic[partition.topic_id, follower_id].inline_bytes += size
         self.record_bytes.labels("inline").inc(size)
 

@@ -44,11 +44,7 @@ from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.held_records import is_held
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.segment_metadata import (
-    CombinedSegmentId,
-    RemoteLogSegmentMetadataEntry,
-    RemoteWalLogSegmentMetadata,
-)
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.metrics import LifecycleMetrics
 
