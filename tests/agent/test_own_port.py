@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from replication.wire.peer_connection import Address
 from tests.replication.test_peer_tls import on_both_event_loops
 
 PATIENCE_S = 30
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -37,18 +38,27 @@ async def forwarding(broker: Address) -> AsyncIterator[PassingPort]:
         await port.stop()
 
 
+@asynccontextmanager
+async def forwarding_to(serve: Serve) -> AsyncIterator[PassingPort]:
+    """For so long as a test may take, to a broker that serves like this."""
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        await asyncio.start_server(serve, "127.0.0.1", 0) as broker,
+        forwarding(Address(*broker.sockets[0].getsockname())) as port,
+    ):
+        yield port
+
+
 @on_both_event_loops
 async def test_bytes_pass_as_they_are_until_either_side_closes() -> None:
-    async with asyncio.timeout(PATIENCE_S), await asyncio.start_server(_echo, "127.0.0.1", 0) as broker:
-        where = Address(*broker.sockets[0].getsockname())
-        async with forwarding(where) as port:
-            reader, writer = await asyncio.open_connection(port.address.host, port.address.port)
-            sent = bytes(range(256)) * 1000
-            writer.write(sent)
-            assert await reader.readexactly(len(sent)) == sent
-            writer.write_eof()
-            assert await reader.read() == b""
-            writer.close()
+    async with forwarding_to(_echo) as port:
+        reader, writer = await asyncio.open_connection(port.address.host, port.address.port)
+        sent = bytes(range(256)) * 1000
+        writer.write(sent)
+        assert await reader.readexactly(len(sent)) == sent
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
 
 
 class Pouring:
@@ -75,11 +85,7 @@ class Pouring:
 @on_both_event_loops
 async def test_a_slow_client_slows_the_broker_down_and_fills_no_memory() -> None:
     pouring = Pouring()
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        await asyncio.start_server(pouring.serve, "127.0.0.1", 0) as broker,
-        forwarding(Address(*broker.sockets[0].getsockname())) as port,
-    ):
+    async with forwarding_to(pouring.serve) as port:
         reader, writer = await asyncio.open_connection(port.address.host, port.address.port)
         await pouring.until_nothing_is_taken()
         before = pouring.sent
@@ -123,11 +129,7 @@ async def test_a_client_keeps_no_slot_that_stays_behind_the_broker_or_reads_noth
     monkeypatch.setattr(client_port, "_FLUSH_S", 0.01)
     for serve in (close, pour):
         served.clear()
-        async with (
-            asyncio.timeout(PATIENCE_S),
-            await asyncio.start_server(serve, "127.0.0.1", 0) as broker,
-            forwarding(Address(*broker.sockets[0].getsockname())) as port,
-        ):
+        async with forwarding_to(serve) as port:
             _, writer = await asyncio.open_connection(port.address.host, port.address.port)
             await served.wait()
             while port.connections:  # noqa: ASYNC110
@@ -141,11 +143,7 @@ async def test_the_end_of_one_direction_leaves_the_other_open() -> None:
         writer.write((await reader.read())[::-1])
         writer.close()
 
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        await asyncio.start_server(answer_at_the_end, "127.0.0.1", 0) as broker,
-        forwarding(Address(*broker.sockets[0].getsockname())) as port,
-    ):
+    async with forwarding_to(answer_at_the_end) as port:
         reader, writer = await asyncio.open_connection(port.address.host, port.address.port)
         writer.write(b"question")
         writer.write_eof()
