@@ -74,7 +74,7 @@ _USAGE_ERROR: Final = typer.BadParameter.__bases__[0]
 _OF_WORDS: Final = frozenset(
     {
         "AgentSettingsError", "BrokerPropertiesError", "ClientPropertyError", "ConfigProviderError", "PlanError",
-        "PriceError", "ScenarioError", "StoreOptionError",
+        "PriceError", "ScenarioError",
     }
 )  # fmt: skip
 """Errors that mean that a word of the command line, or of a file that it names, is wrong; by name, because importing

@@ -10,7 +10,6 @@ from typer.core import TyperCommand
 _Table = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 _OF_CLUSTER: Final = {"--command-config": ("--bootstrap-server",)}
-_STORES: Final = ("--store=s3", "--store=s3express", "--store=s3-native")
 
 NEEDS: Final[_Table] = {
     **dict.fromkeys(
@@ -25,7 +24,6 @@ NEEDS: Final[_Table] = {
     "doctor": {"--agent": ("--before-restart",), "--wait": ("--before-restart",)},
     "recover": {**_OF_CLUSTER, "--require-mount": ("--if-empty",)},
     "estimate": dict.fromkeys(("--weeks", "--bytes-in", "--bytes-out"), ("--prometheus",)),
-    "cluster up": {"--bucket": _STORES},
     "gateway plan": {
         "--pipelined": ("--durable",),
         "--listener": ("--front",),
@@ -45,7 +43,6 @@ EXCLUDES: Final[_Table] = {
     "pause": _OF_FILES,
     "resume": _OF_FILES,
     "describe": {"--objects": ("--topic", "--why")},
-    "cluster up": {"--no-agents": ("--store", "--held-answers")},
     "topics enable": {"--link-policy=always": ("--latency-bound-ms", "--upload-wait-max-ms")},
     "gateway plan": {
         "--front": (

@@ -3,12 +3,10 @@
 import textwrap
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from demo.measurement import LINKED
 from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
-from local_cluster.object_store.store_spec import OwnStore
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -17,11 +15,6 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 80
 """Columns that a page is laid out for."""
 
-
-_STORES = {
-    OwnStore.LOCAL: "a local directory (5 ms per request)",
-    OwnStore.S3_NATIVE: "a native S3 server on this machine, under TLS",
-}
 
 _PICTURE = """
  the leader's zone                                    two followers' zones
@@ -76,28 +69,25 @@ class Progress:
         self._title = None
 
 
-def show_introduction(console: "Console", store: OwnStore) -> None:
+def show_introduction(console: "Console") -> None:
     """Print what the demo is about to do."""
     console.print()
     console.print("[bold]remote-wal[/]  Kafka replicates across zones through object storage")
     console.print(
         "[dim]Three stock Kafka brokers stand for three zones. Beside each runs an agent, which sends followers a link "
-        f"to bytes in object storage instead of the bytes. The store is {_STORES[store]}.[/]",
+        "to bytes in object storage instead of the bytes. The store is a local directory (5 ms per request).[/]",
         highlight=False,
     )
     console.print()
 
 
-def show_report(console: "Console", report: Report, kept: Path | None, start_options: str = "") -> None:
-    """Print the report. With `kept`, say how the cluster is started again with these options."""
+def show_report(console: "Console", report: Report) -> None:
+    """Print the report."""
     for part in (_picture, _records, _money, _faults, _producers):
         console.print()
         console.print(part(report))
     console.print()
     _promises(console, report)
-    if kept is not None:
-        again = f"remote-wal cluster up -d {kept / 'cluster'}{start_options}"
-        console.print(f"kept in {kept}; start it again with: {again}", style="dim")
 
 
 def _picture(report: Report) -> "RenderableType":
@@ -148,10 +138,9 @@ def _money(report: Report) -> "RenderableType":
     row("per GB written: remote-wal", (_coloured(*one) for one in spent))
     row("  of it requests and their bytes", (_dollars(traffic, "remote_wal_requests") for traffic in columns), "dim")
     row("  of it zone crossings", (_dollars(traffic, "remote_wal_zone") for traffic in columns), "dim")
-    prices = "S3 Express" if report.store is OwnStore.LOCAL else "S3 Standard"
     return _captioned(
         table,
-        f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
+        "S3 Express and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
         "For a small load (paced) an object would cost more than it saves, so most bytes go inline, and packing saves. "
         "What producers and consumers send across zones themselves is in neither bill.",
     )

@@ -8,16 +8,14 @@ A test or a benchmark sets everything else itself.
 
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import javaproperties
 
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.object_store.store_spec import LocalDirectoryStore, StoreSpec
 from local_cluster.security.listeners import (
-    CLIENTS_MAY,
     InterBroker,
-    InterBrokerProtocol,
     agents_bypass,
     agents_tls,
     bypass_listener,
@@ -83,21 +81,6 @@ class ClusterSettings:
     def relays(self) -> bool:
         """Whether brokers replicate through agents: there are some, and not in shadow."""
         return self.agents is not None and self.agents.overrides.get("remote.wal.agent.mode") != "shadow"
-
-    def with_protocol(self, protocol: InterBrokerProtocol) -> "ClusterSettings":
-        """Return settings with this protocol among brokers and, but for plaintext, with StandardAuthorizer.
-
-        Brokers log in by PLAIN, because SCRAM's passwords would have to exist since the cluster was formatted. With
-        TLS, agents are protected by it too, and the brokers' JVMs use the full compiler, because the quick compiler has
-        no AES instructions: without it, even stock brokers took twice the processor time for the same bytes.
-        """
-        if protocol is InterBrokerProtocol.PLAINTEXT:
-            return replace(self, inter_broker=None)
-        spoken = InterBroker(protocol, mechanism="PLAIN", clients_may=CLIENTS_MAY)
-        if not spoken.has_tls:
-            return replace(self, inter_broker=spoken)
-        agents = self.agents and replace(self.agents, tls=True)
-        return replace(self, agents=agents, inter_broker=spoken, full_compiler=True)
 
 
 def replica_host(broker_id: int) -> str:

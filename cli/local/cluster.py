@@ -1,6 +1,5 @@
 """`remote-wal cluster`: a real Kafka cluster on this machine."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,46 +9,24 @@ from cli.connection import Json
 from cli.extras import need_extra
 from cli.option_groups import command_group
 from cli.tables import plain_console, show, table, tell_json
-from local_cluster.object_store.store_spec import StoreKind
-from local_cluster.security.listeners import InterBrokerProtocol
 
 if TYPE_CHECKING:
-    from local_cluster.broker_config import AgentsMode
     from local_cluster.cluster import LocalCluster
     from local_cluster.layout import ClusterLayout
 
-app = command_group("A real Kafka cluster on this machine, with or without agents.")
+app = command_group("A real Kafka cluster on this machine: three brokers with agents.")
 
 DEFAULT_DIRECTORY = Path(".remote-wal-cluster")
-
-
-class StoreOptionError(Exception):
-    """The options for the object store do not fit together."""
-
 
 DirectoryOption = Annotated[
     Path,
     typer.Option("--directory", "-d", help="Where configuration, data and logs are kept.", file_okay=False),
 ]
 
-ProtocolOption = Annotated[
-    InterBrokerProtocol,
-    typer.Option(
-        "--inter-broker-protocol",
-        help="What brokers speak among each other; but for PLAINTEXT with StandardAuthorizer, brokers its super users.",
-    ),
-]
-
 
 @app.command()
 def up(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
-    agents: Annotated[bool, typer.Option(help="Put an agent beside every broker.")] = True,
-    store: Annotated[StoreKind, typer.Option(help="The agents' object store.")] = StoreKind.LOCAL,
-    endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = "",
-    bucket: Annotated[str, typer.Option(help="Of all stores but the local one.")] = "remote-wal",
-    brokers: Annotated[int | None, typer.Option(min=1, max=9, help="For a new cluster; by default 3.")] = None,
-    protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     held_answers: Annotated[
         bool,
         typer.Option(
@@ -65,27 +42,18 @@ def up(
     Lines that you change in a broker's server.properties stay at the next start, and are named.
     """
     need_extra("demo")
-    from local_cluster.broker_config import KAFKAS_REPLICAS, ClusterSettings
+    from local_cluster.broker_config import KAFKAS_REPLICAS, AgentsMode, ClusterSettings
     from local_cluster.cluster import LocalCluster
-    from local_cluster.layout import LAYOUT_FILE, load_layout
+    from local_cluster.layout import LAYOUT_FILE
     from local_cluster.processes import ends_what_it_started
 
-    needs_address = agents and store in (StoreKind.S3, StoreKind.S3_EXPRESS)
-    if needs_address != bool(endpoint_url):
-        raise StoreOptionError(f"--store {store} {'needs' if needs_address else 'takes no'} --endpoint-url")
     console = plain_console(stderr=True)
     with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
         if not (directory / LAYOUT_FILE).exists():
-            LocalCluster.create(directory, brokers=brokers or 3)
-        elif brokers is not None:
-            raise StoreOptionError(f"--brokers is for a new cluster, and {directory} has one")
-        mode = _agents(directory, store, endpoint_url, bucket) if agents else None
-        if mode is not None and held_answers:
-            mode = replace(mode, front=True, bypass=True)
+            LocalCluster.create(directory)
         # By Kafka's default of one replica nothing of somebody's first topic would be replicated.
-        replicas = min(KAFKAS_REPLICAS, load_layout(directory).broker_count)
-        own = {"default.replication.factor": str(replicas)}
-        settings = ClusterSettings(mode, own, full_compiler=True).with_protocol(protocol)
+        own = {"default.replication.factor": str(KAFKAS_REPLICAS)}
+        settings = ClusterSettings(AgentsMode(front=held_answers, bypass=held_answers), own, full_compiler=True)
         cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
         for broker_id, keys in cluster.changed_by_hand.items():
             file = cluster.layout.server_properties(broker_id)
@@ -105,17 +73,14 @@ def down(
     import shutil
 
     from local_cluster.cluster import LocalCluster
-    from local_cluster.object_store.native import end_native_store
 
     cluster = LocalCluster.open(directory)
     with plain_console(stderr=True).status("ending brokers and agents"):
         if remove:
             cluster.kill_all()
-            end_native_store(_native_directory(directory))
             shutil.rmtree(directory, ignore_errors=True)
         else:
             cluster.stop()
-            end_native_store(_native_directory(directory))
     typer.echo(f"brokers and agents are ended; {f'{directory} is removed' if remove else f'data stay in {directory}'}")
 
 
@@ -132,25 +97,6 @@ def _start(cluster: "LocalCluster", directory: Path) -> None:
         raise type(error)(f"{told}. On a busy machine, try again by the same command") from error
 
 
-def _native_directory(directory: Path) -> Path:
-    return directory.absolute() / "object-store-server"
-
-
-def _agents(directory: Path, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode":
-    """Return the mode for the cluster of this directory; its native store runs on return."""
-    from local_cluster.broker_config import AgentsMode
-    from local_cluster.object_store.native import start_native_store
-    from local_cluster.object_store.store_spec import S3_BACKEND, S3_EXPRESS_BACKEND, LocalDirectoryStore, S3Store
-
-    if store is StoreKind.LOCAL:
-        return AgentsMode(LocalDirectoryStore())
-    if store is StoreKind.S3_NATIVE:
-        _server, spec = start_native_store(_native_directory(directory), bucket)
-        return AgentsMode(spec)
-    class_name = S3_EXPRESS_BACKEND if store is StoreKind.S3_EXPRESS else S3_BACKEND
-    return AgentsMode(S3Store(endpoint_url, bucket, class_name))
-
-
 def _show(layout: "ClusterLayout", as_json: bool) -> None:
     """Show where the cluster's parts listen, all of which are ready."""
     parts: dict[str, list[dict[str, Any]]] = {
@@ -164,7 +110,7 @@ def _show(layout: "ClusterLayout", as_json: bool) -> None:
         ],
         "agents": [
             {"broker_id": one, "agents": layout.peer_address(one), "http": layout.agent_http_address(one)}
-            for one in (layout.broker_ids if layout.has_agents else ())
+            for one in layout.broker_ids
         ],
     }
     cluster = {"bootstrap_servers": layout.bootstrap_servers, "directory": str(layout.directory)}
@@ -189,17 +135,14 @@ def _show_next_steps(layout: "ClusterLayout", directory: Path) -> None:
     records = "--num-records 200000 --record-size 1000"
     steps = [
         ("a topic", f"./run kafka{of} topics --create --topic orders --partitions 3"),
+        ("its links", f"./run topics enable orders{at}"),
         ("a load", f"./run kafka{of} producer-perf --topic orders --throughput 4000 \\\n{'':17}{records}"),
+        ("its way", f"./run describe --why{at}"),
+        ("all", f"./run status{at}"),
+        ("in a browser", f"http://{layout.agent_http_address(layout.broker_ids[0])}/"),
         ("settings", f"{directory}/broker-1/server.properties, and so on"),
         ("the end", f"./run cluster down{of}, with --remove for its data, too"),
     ]
-    if layout.has_agents:
-        steps[1:1] = [("its links", f"./run topics enable orders{at}")]
-        steps[3:3] = [
-            ("its way", f"./run describe --why{at}"),
-            ("all", f"./run status{at}"),
-            ("in a browser", f"http://{layout.agent_http_address(layout.broker_ids[0])}/"),
-        ]
     typer.echo("\nWhat next:")
     for what, how in steps:
         typer.echo(f"  {what:<13}{how}")

@@ -1,6 +1,5 @@
 """`remote-wal demo`: watch a cluster replicate through object storage, and check that it keeps every record."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,21 +7,11 @@ import typer
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
-from cli.local.cluster import ProtocolOption
 from cli.tables import tell_json
-from local_cluster.object_store.store_spec import OwnStore
-from local_cluster.security.listeners import InterBrokerProtocol
 
 
 def demo(
-    store: Annotated[
-        OwnStore, typer.Option(help="A directory, or a native S3 server (needs Go), on this machine.")
-    ] = OwnStore.LOCAL,
-    protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     quick: Annotated[bool, typer.Option("--quick", help="About two minutes, with less of everything.")] = False,
-    keep: Annotated[
-        Path | None, typer.Option(help="Keep all data and logs in this new directory.", file_okay=False)
-    ] = None,
     json: Json = False,
 ) -> None:
     """Run three Kafka brokers with agents, write, break things, and show what it cost.
@@ -33,7 +22,7 @@ def demo(
     need_extra("demo")
     from rich.console import Console
 
-    from demo.plan import plan_for
+    from demo.plan import QUICK, DemoPlan
     from demo.presentation import PAGE_WIDTH, Progress, show_introduction, show_report
     from demo.run import run_demo
     from local_cluster.processes import ends_what_it_started
@@ -41,16 +30,15 @@ def demo(
     console = Console(stderr=json)
     if not console.is_terminal:
         console = Console(stderr=json, width=PAGE_WIDTH)
-    show_introduction(console, store)
+    show_introduction(console)
     try:
         with ends_what_it_started(), Progress(console) as progress:
-            report = run_demo(plan_for(store, quick=quick), store, protocol, keep, progress)
+            report = run_demo(QUICK if quick else DemoPlan(), progress)
             progress.end()
     except KeyboardInterrupt:
-        console.print("interrupted: brokers, agents and data are gone" if keep is None else "interrupted")
+        console.print("interrupted: brokers, agents and data are gone")
         raise typer.Exit(130) from None
-    plain = protocol is InterBrokerProtocol.PLAINTEXT
-    show_report(console, report, keep, "" if plain else f" --inter-broker-protocol {protocol}")
+    show_report(console, report)
     code = ExitCode.FINDINGS if report.broken_promises else ExitCode.GOOD
     if json:
         tell_json(report.to_document(), code)

@@ -17,7 +17,7 @@ from typing import Final
 
 from jvm.ivy import IvyError, exclusive
 from local_cluster.kafka_distribution import downloads_directory
-from local_cluster.layout import free_port_block, port_is_free
+from local_cluster.layout import free_port_block
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.processes import ManagedProcess, ProcessSpec
 from local_cluster.security.authority import Authority
@@ -89,48 +89,26 @@ def start_native_store(
     """Start the S3 server of `directory`, which must allow extended attributes, with this bucket; the caller ends it.
 
     It listens at `host`, which its certificate names. `prefix` begins its command line, for example to run it in
-    another network namespace. A running server is left as it is. A new one takes over the objects, the authority and,
-    if possible, the port of the one before. Raises GoProgramMissingError, ProcessStartError, WaitTimeoutError.
+    another network namespace. Raises GoProgramMissingError, ProcessStartError, WaitTimeoutError.
     """
     program = native_server()
-    (directory / "objects" / bucket).mkdir(parents=True, exist_ok=True)
-    is_running, port = _known(directory).is_alive(), _port(directory)
-    files = Authority.kept(directory).tls_for("localhost", dict.fromkeys((LOOPBACK, host)))
-    server = _known(
-        directory,
+    (directory / "objects" / bucket).mkdir(parents=True)
+    (port,) = free_port_block(1, random.SystemRandom())
+    files = Authority(directory).tls_for("localhost", dict.fromkeys((LOOPBACK, host)))
+    command = (
         *prefix, str(program), "--port", f"{host}:{port}", "--keep-alive", "--quiet",
         *(("--cert", str(files.certificate_file), "--key", str(files.key_file)) if tls else ()),
         "posix", str(directory / "objects"),
     )  # fmt: skip
+    credentials = {"ROOT_ACCESS_KEY": _ACCESS, "ROOT_SECRET_KEY": _SECRET}
+    server = ManagedProcess(
+        ProcessSpec("versitygw", command, directory / "server.log", directory / "pid", directory, credentials)
+    )
     more = {"tls.ca.file": str(files.ca_file)} if tls else {}
     url = f"{'https' if tls else 'http'}://{host}:{port}"
     store = S3Store(url, bucket, access_key_id=_ACCESS, secret_access_key=_SECRET, more_settings=more)
-    if not is_running:
-        server.start_until(lambda: _listens(host, port), "listens", _START_TIMEOUT_S)
+    server.start_until(lambda: _listens(host, port), "listens", _START_TIMEOUT_S)
     return server, store
-
-
-def end_native_store(directory: Path) -> None:
-    """End the server of this directory, if one runs. The objects stay."""
-    _known(directory).terminate()
-
-
-def _known(directory: Path, *command: str) -> ManagedProcess:
-    credentials = {"ROOT_ACCESS_KEY": _ACCESS, "ROOT_SECRET_KEY": _SECRET}
-    spec = ProcessSpec("versitygw", command, directory / "server.log", directory / "pid", directory, credentials)
-    return ManagedProcess(spec)
-
-
-def _port(directory: Path) -> int:
-    """Return the port of the server that runs there, or for the next one."""
-    file = directory / "port"
-    with contextlib.suppress(OSError, ValueError):
-        port = int(file.read_text())
-        if _known(directory).is_alive() or port_is_free(port):
-            return port
-    (port,) = free_port_block(1, random.SystemRandom())
-    file.write_text(str(port))
-    return port
 
 
 def _listens(host: str, port: int) -> bool:

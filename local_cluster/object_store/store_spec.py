@@ -19,15 +19,6 @@ class OwnStore(StrEnum):
     """Compiled by Go, under TLS: see `local_cluster.object_store.native`."""
 
 
-class StoreKind(StrEnum):
-    """The object stores of a cluster's agents: those of `OwnStore`, and S3 servers that run already."""
-
-    LOCAL = "local"
-    S3 = "s3"
-    S3_NATIVE = "s3native"
-    S3_EXPRESS = "s3express"
-
-
 class StoreSpec(Protocol):
     """An object store, as settings of the agents."""
 

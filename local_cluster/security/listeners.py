@@ -1,11 +1,10 @@
 """TLS and logins of a cluster: among agents, of the listeners that bypass agents, and among brokers and controllers.
 
 Certificates have the subject CN=broker-<id>, which is also the principal that other brokers see. Clients use neither
-TLS nor logins; with StandardAuthorizer, brokers are super users, and clients may do what CLIENTS_MAY lists.
+TLS nor logins; with StandardAuthorizer, brokers are super users, and clients may do what `clients_may` lists.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,22 +20,6 @@ _BYPASS = "BYPASS"
 
 Allowed = tuple[str, ...]
 """Options of Kafka's AclCommand for one permission."""
-
-_CLUSTER_OPERATIONS = ("Create", "Describe", "DescribeConfigs", "Alter", "AlterConfigs", "IdempotentWrite")
-CLIENTS_MAY: tuple[Allowed, ...] = (
-    ("--topic", "*", "--group", "*", "--transactional-id", "*", "--operation", "All"),
-    ("--cluster", *(part for operation in _CLUSTER_OPERATIONS for part in ("--operation", operation))),
-)
-"""All permissions except ClusterAction, which lets a client act as a broker."""
-
-
-class InterBrokerProtocol(StrEnum):
-    """The protocols that brokers can use between each other: Kafka's SecurityProtocol."""
-
-    PLAINTEXT = "PLAINTEXT"
-    SSL = "SSL"
-    SASL_PLAINTEXT = "SASL_PLAINTEXT"
-    SASL_SSL = "SASL_SSL"
 
 
 def certificate_principal(broker_id: int) -> str:

@@ -11,7 +11,6 @@ from cli.main import build_app
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.layout import LayoutError
-from local_cluster.object_store import native
 from local_cluster.polling import WaitTimeoutError
 from tests.command_lines import is_command
 
@@ -47,24 +46,14 @@ def test_a_cluster_that_has_started_is_shown_with_what_to_do_next_in_80_columns(
     assert all(is_command("", words) for words in steps)
 
 
-def test_a_cluster_without_agents_has_nothing_of_theirs_among_the_steps(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    command._show_next_steps(LocalCluster.create(tmp_path / "stock").layout, Path("mine"))  # noqa: SLF001
-    shown = capsys.readouterr().out
-    assert "./run cluster down -d mine" in shown
-    assert "enable" not in shown
-
-
-@pytest.mark.parametrize(("brokers", "replicas"), [("2", "2"), ("4", "3")])
 def test_a_topic_of_the_new_cluster_has_replicas_without_asking_for_them(
-    brokers: str, replicas: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_start", lambda *_: None)
-    words = ["cluster", "up", "-d", str(tmp_path), "--brokers", brokers]
+    words = ["cluster", "up", "-d", str(tmp_path)]
     assert CliRunner().invoke(build_app(), words, catch_exceptions=False).exit_code == 0
     told = LocalCluster.open(tmp_path).layout.server_properties(1).read_text()
-    assert f"default.replication.factor={replicas}\n" in told
+    assert "default.replication.factor=3\n" in told
 
 
 def test_a_start_that_takes_too_long_says_what_it_stopped_and_which_log_to_read() -> None:
@@ -86,7 +75,6 @@ def test_the_end_says_what_became_of_the_data(
         def kill_all(self) -> None: ...
 
     monkeypatch.setattr(LocalCluster, "open", lambda _directory: Cluster())
-    monkeypatch.setattr(native, "end_native_store", lambda _directory: None)
     directory = tmp_path / "mine"
     directory.mkdir()
     told = CliRunner().invoke(build_app(), ["cluster", "down", "-d", str(directory), *options])

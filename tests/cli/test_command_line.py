@@ -14,10 +14,9 @@ from agent.log_stream import LogStream
 from cli import main as main_module
 from cli import start as start_module
 from cli.exit_code import ExitCode
-from cli.local.cluster import StoreOptionError
 from cli.log_lines import show_log
 from kafka_cluster.client_config import LIBRDKAFKA_LOGGER
-from local_cluster.layout import LAYOUT_FILE, LayoutError
+from local_cluster.layout import LayoutError
 
 
 def test_help_lists_the_commands() -> None:
@@ -158,12 +157,3 @@ def test_a_directory_with_other_things_in_it_is_not_taken_for_a_cluster(tmp_path
     with pytest.raises(LayoutError, match="is not empty"):
         LocalCluster.create(tmp_path)
     assert list(tmp_path.iterdir()) == [tmp_path / "thesis.txt"]
-
-
-def test_the_number_of_brokers_is_not_ignored_for_a_cluster_that_is_there(tmp_path: Path) -> None:
-    (tmp_path / LAYOUT_FILE).touch()
-    done = CliRunner().invoke(
-        main_module.build_app(), ["cluster", "up", "--directory", str(tmp_path), "--brokers", "5"]
-    )
-    assert isinstance(done.exception, StoreOptionError)
-    assert "--brokers is for a new cluster" in str(done.exception)

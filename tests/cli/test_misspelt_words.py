@@ -27,8 +27,8 @@ BY_CLUSTER = {
 }  # fmt: skip
 FREE = {
     "pause --reason", "verify --drill", "report --output", "report --textfile", "report --master",
-    "estimate --bytes-in", "estimate --bytes-out", "estimate --page", "cluster up --directory", "cluster up --bucket",
-    "deploy write directory", "deploy spark-zip file", "gateway plan --gateway-name", "demo --keep",
+    "estimate --bytes-in", "estimate --bytes-out", "estimate --page", "cluster up --directory",
+    "deploy write directory", "deploy spark-zip file", "gateway plan --gateway-name",
     "takeover --directory", "takeover --recover-option",
 }  # fmt: skip
 """Texts, queries and places to write to, of which any may be meant."""

@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.security.listeners import InterBrokerProtocol
 from local_cluster.workload.replica_comparison import compare_replicas
 from metadata_topic.records.states import DELETING, FINISHED, STARTED
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -19,6 +18,7 @@ from tests.cluster.conftest import cluster_of
 from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.replica_moves import delete_topic
 from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.secured import secured
 from tests.cluster.stored_log import followed_metadata
 
 HASTY_AGENTS = {
@@ -31,9 +31,7 @@ HASTY_AGENTS = {
 BROKERS = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay.ms": "100"}
 
 
-cluster = cluster_of(
-    lambda _: ClusterSettings(QuickAgents(overrides=HASTY_AGENTS), BROKERS).with_protocol(InterBrokerProtocol.SASL_SSL)
-)
+cluster = cluster_of(lambda _: secured(ClusterSettings(QuickAgents(overrides=HASTY_AGENTS), BROKERS)))
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import S3Store
-from local_cluster.security.listeners import InterBrokerProtocol
 from plugin.segment_metadata import CombinedSegmentId
 from plugin.store_loop import ask_each
+from tests.cluster import secured as of_secured
 from tests.cluster.conftest import cluster_of
 from tests.faulty_store import DEFAULT_BUCKET, start_faulty_store
 from tests.soak.fault_plan import PROCESS_FAULTS, FaultKind
@@ -25,7 +25,7 @@ SEED = 11
 FAULTS_S = 30.0
 
 
-secured = cluster_of(lambda _: ClusterSettings(AgentsMode()).with_protocol(InterBrokerProtocol.SASL_SSL))
+secured = cluster_of(lambda _: of_secured.secured(ClusterSettings(AgentsMode())))
 
 
 def test_what_kafkas_verifiable_clients_wrote_survives_random_kills_and_pauses(

@@ -29,7 +29,6 @@ from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.node_processes import broker_process
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess, ProcessSpec
-from local_cluster.security.listeners import InterBrokerProtocol
 from local_cluster.workload.replica_comparison import compare_replicas
 from local_cluster.zones import ZoneHosts, hosts_where_allowed
 from metadata_topic.settings.settings_topic import read_settings
@@ -37,6 +36,7 @@ from recovery.reassignment.admin import ReassignmentAdmin
 from tests.cluster.agent_views import describe
 from tests.cluster.recovery_commands import CHECKOUT
 from tests.cluster.script import PATIENCE_S
+from tests.cluster.secured import secured
 from tests.cluster.test_gateway_durable import DURABLE, NumberedProducer
 from tests.cluster.test_pipelined_acks import more_acknowledged
 
@@ -54,7 +54,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     with hosts_where_allowed(HOSTS) as are_there:
         if not are_there:
             pytest.skip("network namespaces need root and iproute2")
-        settings = ClusterSettings(AGENTS, heap_mb=384, hosts=HOSTS).with_protocol(InterBrokerProtocol.SASL_SSL)
+        settings = secured(ClusterSettings(AGENTS, heap_mb=384, hosts=HOSTS))
         assert settings.agents is not None
         with LocalCluster.create(tmp_path / "cluster", brokers=4, settings=settings) as made:
             voters = ",".join(f"{one}@{made.layout.controller_address(one)}" for one in CONTROLLERS)

@@ -14,7 +14,7 @@ from local_cluster.broker_config import (
 )
 from local_cluster.layout import ClusterLayout
 from local_cluster.object_store.store_spec import S3Store
-from local_cluster.security.listeners import InterBrokerProtocol
+from local_cluster.security.listeners import InterBroker
 from local_cluster.zones import ZoneGateways
 
 
@@ -102,15 +102,8 @@ def test_what_somebody_changed_by_hand_stays_and_is_named(layout: ClusterLayout)
     assert found["remote.log.wal.storage.system.enable"] == "true", "the rest is as the cluster needs it now"
 
 
-def test_clients_of_such_a_cluster_may_all_but_act_as_brokers() -> None:
-    spoken = ClusterSettings().with_protocol(InterBrokerProtocol.SSL).inter_broker
-    assert spoken is not None
-    (of_cluster,) = (options for options in spoken.clients_may if "--cluster" in options)
-    assert not {"All", "ClusterAction"}.intersection(of_cluster)
-
-
 def test_certificates_of_before_stay_good_when_a_cluster_is_configured_again(layout: ClusterLayout) -> None:
-    settings = ClusterSettings(AgentsMode()).with_protocol(InterBrokerProtocol.SSL)
+    settings = ClusterSettings(AgentsMode(), inter_broker=InterBroker("SSL"))
     write_configuration(layout, settings)
     properties = server_properties(layout, 1, settings)
     old = x509.load_pem_x509_certificate(Path(properties["ssl.keystore.location"]).read_bytes())

@@ -1,4 +1,4 @@
-"""The native S3 server: where it listens, who trusts it, and when it ends."""
+"""The native S3 server: where it listens, and who trusts it."""
 
 import sys
 from pathlib import Path
@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from local_cluster.object_store.native import (
-    end_native_store,
-    start_native_store,
-)
+from local_cluster.object_store.native import start_native_store
 
 SERVER = """#!{python}
 import socket, sys
@@ -39,25 +36,4 @@ def test_it_listens_where_it_is_told_and_its_certificate_names_that(home: Path) 
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert {str(one) for one in names.get_values_for_type(x509.IPAddress)} == {"127.0.0.1", "127.0.0.7"}
     finally:
-        end_native_store(home)
-        assert not server.is_alive()
-
-
-def test_the_next_server_of_a_directory_is_trusted_and_found_where_the_first_was(home: Path) -> None:
-    first, told = start_native_store(home, "wal")
-    trusted = x509.load_pem_x509_certificate(Path(told.more_settings["tls.ca.file"]).read_bytes())
-    pid = first.pid
-    end_native_store(home)
-    assert not first.is_alive()
-    second, told_again = start_native_store(home, "wal")
-    assert second.pid not in (None, pid)
-    assert told == told_again
-    certificate = x509.load_pem_x509_certificate((home / "localhost.pem").read_bytes())
-    certificate.verify_directly_issued_by(trusted)
-    end_native_store(home)
-    assert not second.is_alive()
-
-
-def test_where_none_was_started_none_is_ended(tmp_path: Path) -> None:
-    end_native_store(tmp_path)
-    assert not list(tmp_path.iterdir())
+        server.kill()
