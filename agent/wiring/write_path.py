@@ -26,9 +26,7 @@ from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.lifecycle import archive_links
 from gateway.durable.durable_uploads import DurableUploads
-from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.inline_reason import InlineReason
 from replication.wire.metrics import RecentTraffic
 from rlm.archive.stored_runs import LedLogs
@@ -42,7 +40,7 @@ from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
 from rlm.write_path.explanation import Explanation
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint, end_of_log, resume_point
-from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, UploadListener, WritePathOwner
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import PretendedUploads, RLMWalCombineTask
 from rlm.write_path.uploads.object_spacing import spacing_s
@@ -102,7 +100,7 @@ class TopicWay:
         return cls(recent.share(60, now_s), recent.share(3600, now_s), reasons, now.reason, now.plain, numbers)
 
 
-class WritePath(WritePathOwner):
+class WritePath:
     """Builds and runs the log manager and its listeners for one run of the storage system."""
 
     def __init__(self, around: AgentResources, kafka: KafkaFollowing, gaps: GapDeclarations) -> None:
@@ -139,18 +137,24 @@ class WritePath(WritePathOwner):
             is_off=lambda: around.publication.is_stalled,
             paused_because=relaying.pauses.find_reason,
         )
-        runtime = Runtime(clocks)
-        self.manager = RemoteWalLogManager(limits, self.combine, self._decider, stage_times, metrics, runtime, self)
+        self.manager = RemoteWalLogManager(
+            limits,
+            self.combine,
+            self._decider,
+            stage_times,
+            metrics,
+            Runtime(clocks),
+            self._resume_point if self._shadow is None else end_of_log,
+            relaying.leadership_asked.set,
+        )
         self._answers = TailResponses(around.configuration.client)
         self.tails = TailUploads(around.identity.broker_id, self.manager, self._answers, clocks.wall_ms)
         self._durable: DurableUploads | None = None
         if gateway is not None and gateway.durable is not None:
             self._durable = DurableUploads(self.manager, self.combine.when_published, gateway.durable)
-        listeners: list[UploadListener] = [relaying.leader, self.tails] if self._shadow is None else [self._shadow]
-        if self._durable is not None:
-            listeners.append(self._durable.published)
-        for listener in listeners:
-            self.manager.add_listener(listener)
+        durable = (self._durable, self._durable.published) if self._durable is not None else ()
+        for one in (relaying.leader, self.tails, *durable, gaps) if self._shadow is None else (self._shadow,):
+            self.manager.add_listener(one)
 
     async def run(self) -> None:
         """Upload until cancelled, and then what was read before, within the shutdown time.
@@ -234,43 +238,11 @@ class WritePath(WritePathOwner):
         """Wait for responses to tail requests that are being written; blocks."""
         self._answers.close()
 
-    # WritePathOwner.
-
-    def resume_point(self, assignment: Assignment) -> ResumePoint:
-        if self._shadow is not None:
-            return end_of_log(assignment)
+    def _resume_point(self, assignment: Assignment) -> ResumePoint:
         metadata = self._kafka.metadata  # it was read before anything is led
-        return resume_point(metadata.store, metadata.archive, assignment)
-
-    def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        if self._shadow is None:
-            self._gaps.declare_begin(assignment, resume)
-
-    def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
-        if self._durable is not None:
-            self._durable.gaps_found(assignment, gaps)
-        if self._shadow is None:
-            self._gaps.declare_gaps(assignment, gaps)
-
-    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange], leader_epoch: int) -> None:
-        if self._shadow is None:
-            self._gaps.declare_not_wanted(assignment, ranges, leader_epoch)
-
-    def bytes_left_out(self, assignment: Assignment, size: int) -> None:
-        if self._shadow is not None:
-            partition = assignment.topic_id_partition
-            self._shadow.left_out(partition, size, self.manager.why_inline(partition))
-
-    def look_for_assignments(self) -> None:
-        self._around.relaying.leadership_asked.set()
-
-    def hurried_log_settled(self, partition: TopicIdPartition) -> None:
-        self.tails.settled(partition)
-        if self._durable is not None:
-            self._durable.settled(partition)
-
-    def links_left_out(self) -> None:
-        self._around.relaying.leader.links_left_out()
+        resume = resume_point(metadata.store, metadata.archive, assignment)
+        self._gaps.declare_begin(assignment, resume)
+        return resume
 
     # For metrics and `describe`, on other threads.
 

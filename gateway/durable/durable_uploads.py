@@ -13,9 +13,10 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.published_offsets import PublishedOffsets
 from rlm.write_path.uploads.tail_uploads import HurriedUploads
+from rlm.write_path.uploads.upload_listener import UploadListener
 
 
-class DurableUploads:
+class DurableUploads(UploadListener):
     """Reports to `DurableLogs` what one instance of the write path has stored and published."""
 
     def __init__(
@@ -67,7 +68,7 @@ class DurableUploads:
         except (OSError, MalformedFileError):
             return None
 
-    def settled(self, partition: TopicIdPartition) -> None:
+    def hurried_log_settled(self, partition: TopicIdPartition) -> None:
         """Report a log that was already stored to its end, for which no upload will be reported."""
         self._logs.look(partition)
 

@@ -45,6 +45,7 @@ from replication.wire.peer_listener import (
 )
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
 from rlm.write_path.uploads.segment_queue import UploadedSegment
+from rlm.write_path.uploads.upload_listener import UploadListener
 
 log = structlog.get_logger(__name__)
 
@@ -96,8 +97,8 @@ async def _answer_presence(context: LeaderContext, peer: FramedConnection, asker
         answer(question)
 
 
-class LeaderProxy:
-    """The peer listener. It is also an UploadListener: stored batches become links and announcements here."""
+class LeaderProxy(UploadListener):
+    """The peer listener. It is also an upload listener: stored batches become links and announcements here."""
 
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
@@ -299,11 +300,11 @@ class LeaderProxy:
         if self._found is not None:
             self._found.drop_object(segment_id)
 
+    # UploadListener.
+
     def links_left_out(self) -> None:
         """Wake waiting responses, because some of the links that they wait for will not come."""
         self._context.uploads.notify()
-
-    # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
         """List the batches, announce the segment to the followers of its partitions, and wake waiting responses."""

@@ -22,13 +22,14 @@ from replication.wire.metrics import LINKED, Traffic
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.core.led_partition import LedPartition
 from rlm.write_path.uploads.segment_queue import UploadedSegment, ranges_read
+from rlm.write_path.uploads.upload_listener import UploadListener
 
 PRODUCERS_SLOWED: Final = "unknown: followers do not read through this agent"
 
 
-class Shadow:
-    """Counts, in shadow mode, what links would do. An upload listener for the event loop; any thread may read
-    `traffic` and `requests`."""
+class Shadow(UploadListener):
+    """Counts, in shadow mode, what links would do. For the event loop; any thread may read `traffic` and
+    `requests`."""
 
     def __init__(
         self,
@@ -77,10 +78,10 @@ class Shadow:
         self.requests.put += 1
         self.requests.put_bytes += segment.size_bytes
 
-    def left_out(self, partition: TopicIdPartition, size: int, reason: InlineReason) -> None:
+    def bytes_left_out(self, assignment: Assignment, size: int, reason: InlineReason) -> None:
         """Count bytes that would be in no object."""
         # Links begin with what comes next.
-        self._inline(partition, size, InlineReason.LOAD if reason is InlineReason.LOOK else reason)
+        self._inline(assignment.topic_id_partition, size, InlineReason.LOAD if reason is InlineReason.LOOK else reason)
 
     async def follow(self, led: Mapping[TopicIdPartition, LedPartition], far_bytes: int) -> None:
         """Set the followers' assumed positions in logs that are further behind than `far_bytes`, as after an outage of
@@ -95,12 +96,6 @@ class Shadow:
             with suppress(OSError):
                 one.followers_offset = await asyncio.to_thread(log_end, one.assignment.directory)
                 self._inline(partition, size, InlineReason.NOT_STORED)
-
-    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Do nothing: followers would have got the truncated records as well."""
-
-    def partition_released(self, partition: TopicIdPartition) -> None:
-        """Do nothing: `set_led` brings the led partitions."""
 
     def _inline(self, partition: TopicIdPartition, size: int, reason: InlineReason) -> None:
         followers, moved = self._followers.get(partition, frozenset()), self.traffic.by_partition[partition]

@@ -8,7 +8,7 @@ Belongs to the event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -35,13 +35,14 @@ from rlm.write_path.assignment import Assignment
 from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint
+from rlm.write_path.uploads.upload_listener import UploadListener
 
 log = structlog.get_logger(__name__)
 
 _PUBLISH_AGAIN_S = 0.5
 
 
-class GapDeclarations:
+class GapDeclarations(UploadListener):
     """Declares in the metadata topic which records of led logs are in no object, and why."""
 
     def __init__(
@@ -84,9 +85,9 @@ class GapDeclarations:
             )
             self.declare([gap])
 
-    def declare_gaps(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
+    def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
         """Declare offsets that the log no longer has."""
-        partition, gaps = assignment.topic_id_partition, list(gaps)
+        partition = assignment.topic_id_partition
         try:
             epochs = read_leader_epochs(assignment.directory)
         except (OSError, MalformedFileError) as error:
@@ -100,7 +101,7 @@ class GapDeclarations:
             for gap in holes
         )
         if not assignment.is_kept:
-            self.declare_not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in lost], epochs.latest_epoch)
+            self.ranges_not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in lost], epochs.latest_epoch)
             return
         for gap in lost:
             reason = GapReason.UNREADABLE if gap.is_unreadable else GapReason.RETENTION
@@ -111,14 +112,11 @@ class GapDeclarations:
                 )
                 self.declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
 
-    def declare_not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange], epoch: int) -> None:
-        """Declare offsets that were left out of objects because they went inline and nothing needs them stored.
-
-        A negative `epoch` stands for the newest epoch of the log on disk.
-        """
+    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange], leader_epoch: int) -> None:
+        """Declare offsets that were left out of objects because they went inline and nothing needs them stored."""
         partition = assignment.topic_id_partition
         try:
-            epoch = epoch if epoch >= 0 else read_leader_epochs(assignment.directory).latest_epoch
+            epoch = leader_epoch if leader_epoch >= 0 else read_leader_epochs(assignment.directory).latest_epoch
         except (OSError, MalformedFileError):
             return  # read again at the next resume, and left out again
         self.declare([DeclaredGap(partition, begin, end, epoch, GapReason.NOT_WANTED) for begin, end in ranges])

@@ -13,17 +13,14 @@ It does not decide which partitions it leads: `assign` says so.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 import structlog
 from prometheus_client import Counter
 
 from kafka_log.open_files import OpenFiles
-from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.offset_ranges import OffsetRange
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.errors import defect_site
 from plugin.inline_reason import InlineReason
@@ -61,66 +58,27 @@ from rlm.write_path.reading.resume_point import ResumePoint, ResumeUnknownError
 from rlm.write_path.reading.wal_task import LogReader, RLMWalTask
 from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
-from rlm.write_path.uploads.segment_queue import UploadedSegment
+from rlm.write_path.uploads.upload_listener import UploadListener
 
 log = structlog.get_logger(__name__)
 
-
-class WritePathOwner:
-    """The agent around the write path: the log manager asks it for resume points, and notifies it. Event loop only.
-
-    By default each log is uploaded from its active segment on, and notifications are ignored.
-    """
-
-    def resume_point(self, assignment: Assignment) -> ResumePoint:
-        """Return which parts of a log must be uploaded. Raises ResumeUnknownError to put it off until the next
-        `assign`."""
-        return ResumePoint(None)
-
-    def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        """Called when a log is taken on, with where its upload continues or begins."""
-
-    def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
-        """Called with ranges that should be uploaded and that the log no longer has."""
-
-    def ranges_not_wanted(self, assignment: Assignment, ranges: Sequence[OffsetRange], leader_epoch: int) -> None:
-        """Called with ranges that were left out of objects: they went inline, and nothing needs them stored."""
-
-    def bytes_left_out(self, assignment: Assignment, size: int) -> None:
-        """Called with how many bytes were read and left out of objects, because links do not pay for them."""
-
-    def look_for_assignments(self) -> None:
-        """Called to get new assignments: a follower fetches a log that is not known as led, or one was put off."""
-
-    def hurried_log_settled(self, partition: TopicIdPartition) -> None:
-        """Called when the log of a hurried partition was read to its end and had nothing left to upload."""
-
-    def links_left_out(self) -> None:
-        """Called when records queued for links are not stored after all, because links no longer pay."""
-
-
-class UploadListener(Protocol):
-    """Is notified of stored objects, truncations, and partitions that are no longer led here."""
-
-    def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """Called when an object is stored."""
-
-    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Called when the log was truncated: what was uploaded from this offset on is dead."""
-
-    def partition_released(self, partition: TopicIdPartition) -> None:
-        """Called when the partition is no longer led here."""
+ResumePoints = Callable[[Assignment], ResumePoint]
 
 
 class UploadListeners:
-    """Notifies all listeners in their order. A failing one stops neither the others nor uploads."""
+    """Notifies all listeners in their order."""
 
     def __init__(self, defects: Counter) -> None:
         self._defects = defects
         self.all: list[UploadListener] = []
 
+    def tell_strictly(self, tell: Callable[[UploadListener], None]) -> None:
+        """Call this function with each listener. Raises what they raise."""
+        for listener in self.all:
+            tell(listener)
+
     def tell(self, tell: Callable[[UploadListener], None]) -> None:
-        """Call this function with each listener."""
+        """Call this function with each listener. A failing one stops neither the others nor uploads."""
         for listener in self.all:
             try:
                 tell(listener)
@@ -178,12 +136,13 @@ class Effects:
         combine_task: RLMWalCombineTask,
         stage_times: StageTimes,
         metrics: WriteMetrics,
-        owner: WritePathOwner,
         runtime: Runtime,
+        resume_point: ResumePoints,
+        ask: Callable[[], object],
     ) -> None:
         self._stage_times = stage_times
         self._metrics = metrics
-        self._owner = owner
+        self._resume_point, self._ask_owner = resume_point, ask
         self.listeners = UploadListeners(metrics.listener_defects)
         self.open_files = OpenFiles(limits.open_files)
         self.watcher = AppendWatcher(runtime.directory_events())
@@ -196,11 +155,10 @@ class Effects:
     def log_task(self, assignment: Assignment) -> LogTask:
         """Return the task that reads the log from where its upload continues. Raises ResumeUnknownError."""
         try:
-            resume = self._owner.resume_point(assignment)
+            resume = self._resume_point(assignment)
         except ResumeUnknownError:
             self._metrics.resumes_put_off.inc()
             raise
-        self._owner.upload_resumed(assignment, resume)
         return RLMWalTask(assignment.topic_id_partition, assignment.directory, resume, self.open_files)
 
     def carry_out(self, actions: Iterable[Action]) -> None:
@@ -251,32 +209,32 @@ class Effects:
     ) -> None:
         match action:
             case TellLeftOut():
-                self._owner.links_left_out()
+                self.listeners.tell_strictly(lambda one: one.links_left_out())
             case TellStored(segment):
                 self.listeners.tell(lambda one: one.segment_uploaded(segment))
             case TellTruncated(partition, offset):
                 self.listeners.tell(lambda one: one.partition_truncated(partition, offset))
             case TellSettled(partition):
-                self._owner.hurried_log_settled(partition)
+                self.listeners.tell_strictly(lambda one: one.hurried_log_settled(partition))
             case DeclareGaps(assignment, gaps):
-                self._owner.gaps_found(assignment, gaps)
+                self.listeners.tell_strictly(lambda one: one.gaps_found(assignment, gaps))
             case DeclareNotWanted(assignment, ranges, leader_epoch):
-                self._owner.ranges_not_wanted(assignment, ranges, leader_epoch)
+                self.listeners.tell_strictly(lambda one: one.ranges_not_wanted(assignment, ranges, leader_epoch))
             case AskAnew(after_s) if after_s > 0:
                 if self._asking is None:  # one question answers for all partitions
                     self._asking = asyncio.get_running_loop().call_later(after_s, self._ask)
             case AskAnew():
-                self._owner.look_for_assignments()
+                self._ask_owner()
 
     def _ask(self) -> None:
         self._asking = None
-        self._owner.look_for_assignments()
+        self._ask_owner()
 
     def _count(self, action: CountLeftOut | CountLook | CountQueued | CountStored | CountReadFailure) -> None:
         match action:
-            case CountLeftOut(assignment, size_bytes):
+            case CountLeftOut(assignment, size_bytes, reason):
                 self._metrics.left_out_bytes.inc(size_bytes)
-                self._owner.bytes_left_out(assignment, size_bytes)
+                self.listeners.tell_strictly(lambda one: one.bytes_left_out(assignment, size_bytes, reason))
             case CountLook(_, found):
                 self._metrics.looks.labels(found.value).inc()
             case CountQueued(outcome):
@@ -425,14 +383,19 @@ class RemoteWalLogManager:
         stage_times: StageTimes,
         metrics: WriteMetrics,
         runtime: Runtime,
-        owner: WritePathOwner | None = None,
+        resume_point: ResumePoints = lambda _assignment: ResumePoint(None),
+        ask: Callable[[], object] = lambda: None,
     ) -> None:
-        owner = owner or WritePathOwner()
+        """`resume_point` returns which parts of a log must be uploaded, by default its active segment. It raises
+        ResumeUnknownError to put that off until the next `assign`.
+
+        `ask` is called to get new assignments: a follower fetches a log that is not known as led, or one was put off.
+        """
         self._clock, self._wall_ms = runtime.clocks.monotonic_s, runtime.clocks.wall_ms
         self._decider = decider
         self._combine_task = combine_task
         self._core = core = WritePathCore(limits, decider)
-        self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, owner, runtime)
+        self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, runtime, resume_point, ask)
         self._loop = CommitLoop(core, effects, combine_task, self._clock)
         self._running: list[asyncio.Task[None]] = []
 

@@ -31,9 +31,11 @@ class Rig:
             self.registry, WAIT_S, lambda brokers: {one: zones[one] for one in brokers}, lambda: 1000.0
         )
         followers = {HERE: frozenset({2, 3}), THERE: frozenset({4}), ALONE: frozenset[int]()}
-        self.shadow.set_led(
-            Assignment(one, "t", Path("t"), LinkPolicy.COST, 20, remote_followers=its) for one, its in followers.items()
-        )
+        self.led = {
+            one: Assignment(one, "t", Path("t"), LinkPolicy.COST, 20, remote_followers=its)
+            for one, its in followers.items()
+        }
+        self.shadow.set_led(self.led.values())
 
     def stored(self, *items: MetaQueueItem, at_s: float = 100.1) -> None:
         size = sum(len(one.records) for one in items)
@@ -81,8 +83,8 @@ def test_what_is_stored_after_followers_gave_up_would_have_gone_inline_and_is_re
 )
 def test_what_is_left_out_goes_inline_by_its_reason(reason: InlineReason, told: str) -> None:
     rig = Rig()
-    rig.shadow.left_out(HERE, 10, reason)
-    rig.shadow.left_out(ALONE, 10, reason)
+    rig.shadow.bytes_left_out(rig.led[HERE], 10, reason)
+    rig.shadow.bytes_left_out(rig.led[ALONE], 10, reason)
     assert rig.moved() == {told: 20}
     counted = rig.registry.get_sample_value("remote_wal_shadow_record_bytes_total", {"path": told})
     assert counted == 20

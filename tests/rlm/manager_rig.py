@@ -23,10 +23,11 @@ from rlm.write_path.core.pacing import LogManagerLimits
 from rlm.write_path.core.partition_schedule import ScheduleIntervals
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint
-from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import UploadedSegment
+from rlm.write_path.uploads.upload_listener import UploadListener
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.driven_core import price
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
@@ -53,7 +54,7 @@ LIMITS = LogManagerLimits(
 
 
 @dataclass
-class Listener:
+class Listener(UploadListener):
     uploaded: list[UploadedSegment] = field(default_factory=list)
     truncated: list[tuple[TopicIdPartition, int]] = field(default_factory=list)
     released: list[TopicIdPartition] = field(default_factory=list)
@@ -86,7 +87,7 @@ class Listener:
 
 
 @dataclass
-class Owner(WritePathOwner):
+class Owner(UploadListener):
     """The agent around the log manager, with answers that a test can replace."""
 
     resume: Callable[[Assignment], ResumePoint] = lambda _assignment: ResumePoint(0)
@@ -96,19 +97,18 @@ class Owner(WritePathOwner):
     found: list[Gap] = field(default_factory=list)
 
     def resume_point(self, assignment: Assignment) -> ResumePoint:
-        return self.resume(assignment)
-
-    def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        resume = self.resume(assignment)
         if self.gaps is not None:
             self.gaps.declare_begin(assignment, resume)
+        return resume
+
+    def ask(self) -> None:
+        self.look_again()
 
     def gaps_found(self, assignment: Assignment, gaps: Sequence[Gap]) -> None:
         self.found += gaps
         if self.gaps is not None:
-            self.gaps.declare_gaps(assignment, gaps)
-
-    def look_for_assignments(self) -> None:
-        self.look_again()
+            self.gaps.gaps_found(assignment, gaps)
 
     def hurried_log_settled(self, partition: TopicIdPartition) -> None:
         self.settled.append(partition)
@@ -125,9 +125,17 @@ class Rig:
         decider = LinkDecider(price(30_000, 0.1), Cadence(limits.commit))
         self.owner = Owner()
         self.manager = RemoteWalLogManager(
-            limits, combine, decider, StageTimes(registry), self.metrics, Runtime(clocks), self.owner
+            limits,
+            combine,
+            decider,
+            StageTimes(registry),
+            self.metrics,
+            Runtime(clocks),
+            self.owner.resume_point,
+            self.owner.ask,
         )
         self.manager.add_listener(self.listener)
+        self.manager.add_listener(self.owner)
         self.logs: dict[TopicIdPartition, LogWriter] = {}
 
     def log(self, number: int = 0) -> LogWriter:

@@ -114,8 +114,8 @@ def test_a_log_of_which_nothing_was_left_to_upload_is_answered_without_an_upload
     rig.tails.assigned(LED)
     rig.ask(9)
     rig.uploads.offset = 8
-    rig.tails.settled(KEY)
+    rig.tails.hurried_log_settled(KEY)
     assert rig.answers == []
     rig.uploads.offset = 9
-    rig.tails.settled(KEY)
+    rig.tails.hurried_log_settled(KEY)
     assert rig.answers == [(T0, TailStored("r1", 7, 9))]

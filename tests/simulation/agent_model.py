@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
@@ -25,11 +26,12 @@ from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.log_task import LogTask, TaskOutcome
 from rlm.write_path.reading.resume_point import ResumePoint, resume_point
 from rlm.write_path.reading.wal_task import run_tasks
-from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager, WritePathOwner
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem, UploadedSegment
+from rlm.write_path.uploads.upload_listener import UploadListener
 from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.directory_events import SimulatedDirectoryEvents
 from tests.simulation.led_log import LedLog
@@ -99,7 +101,7 @@ class ObservedCombineTask(RLMWalCombineTask):
         return segment
 
 
-class AgentModel(WritePathOwner):
+class AgentModel(UploadListener):
     """What is fixed here of the product is what `agent` fixes: what stands on what, and the order of a start."""
 
     def __init__(
@@ -135,10 +137,14 @@ class AgentModel(WritePathOwner):
         self.directory_events: list[SimulatedDirectoryEvents] = []
         runtime = Runtime(clocks, self._pool, self._directory_events)
         decider = LinkDecider(Price(lambda _led: Outlook(BREAK_EVEN_BYTES, 0.0, 1.0), 0.1), Cadence(LIMITS.commit))
-        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, runtime, self)
+        times, ask = world.stage_times, partial(world.assigned_anew, self)
+        self.manager = RemoteWalLogManager(
+            LIMITS, self.combine, decider, times, metrics, runtime, self.resume_point, ask
+        )
         self.gaps = GapDeclarations(first_id, self.publication, store.declares, tiers, metrics, self.wall_ms)
         self.failover = FailoverPlanner(broker_id, store, self.gaps.declare_loss)
-        self.manager.add_listener(self)
+        for one in (self, self.gaps):
+            self.manager.add_listener(one)
         self.is_living = True
         self._is_stopping = False
         self.assignments: list[Assignment] = []
@@ -157,13 +163,11 @@ class AgentModel(WritePathOwner):
         """What was read of them."""
         self.on_object_stored: Callable[[CombinedSegmentId], None] = lambda _segment_id: None
 
-    # WritePathOwner.
-
     def resume_point(self, assignment: Assignment) -> ResumePoint:
-        return resume_point(self.store, self.archive, assignment)
-
-    def look_for_assignments(self) -> None:
-        self._world.assigned_anew(self)
+        resume = resume_point(self.store, self.archive, assignment)
+        self._note_resumed(assignment, resume)
+        self.gaps.declare_begin(assignment, resume)
+        return resume
 
     def start(self) -> None:
         self.publication.publish(
@@ -225,9 +229,7 @@ class AgentModel(WritePathOwner):
             except PublicationBacklogFullError:
                 self.failover.plan_again(update)
 
-    # WritePathOwner: notes, and hands on.
-
-    def upload_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+    def _note_resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
         log = self._world.logs[assignment.topic_id_partition]
         if not self._says_begun(log.partition):
             self.begun.pop(log.partition, None)
@@ -236,21 +238,16 @@ class AgentModel(WritePathOwner):
             self.begun[log.partition] = BatchKey(resume.leader_epochs.latest_epoch, resume.next_offset or 0)
         # Where a new leader has not told its files of its epoch, only a look at the log's end shows what it lacks.
         self.cuts_at_start[log.partition] = len(log.cuts) if log.has_told_epoch else 0
-        self.gaps.declare_begin(assignment, resume)
 
     def _says_begun(self, partition: TopicIdPartition) -> bool:
         """Whether its word of where the upload began is what it goes on by, whatever others said without the topic."""
         begun = self.begun.get(partition)
         return begun in [BatchKey(gap.leader_epoch, gap.to_offset) for gap in self.store.declared_gaps(partition)]
 
+    # UploadListener.
+
     def gaps_found(self, assignment: Assignment, gaps: Any) -> None:
         self.gaps_declared += 1
-        self.gaps.declare_gaps(assignment, gaps)
-
-    def ranges_not_wanted(self, assignment: Assignment, ranges: Any, leader_epoch: int) -> None:
-        self.gaps.declare_not_wanted(assignment, ranges, leader_epoch)
-
-    # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
         if self.is_living:
@@ -258,9 +255,6 @@ class AgentModel(WritePathOwner):
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
         self._world.note("truncated", partition.partition, offset)
-
-    def partition_released(self, partition: TopicIdPartition) -> None:
-        pass
 
     # The machine.
 

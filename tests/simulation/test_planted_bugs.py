@@ -97,7 +97,7 @@ def publish_in_any_order(patch: pytest.MonkeyPatch) -> None:
 
 
 def declare_no_gaps(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GapDeclarations, "declare_gaps", lambda _self, _assignment, _gaps: None)
+    patch.setattr(GapDeclarations, "gaps_found", lambda _self, _assignment, _gaps: None)
 
 
 def trust_what_was_known_of_a_log_that_was_cut(patch: pytest.MonkeyPatch) -> None:

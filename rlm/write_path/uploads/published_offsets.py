@@ -16,6 +16,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.segment_queue import UploadedSegment
+from rlm.write_path.uploads.upload_listener import UploadListener
 
 
 class PublishedLogs(Protocol):
@@ -44,8 +45,8 @@ class _Unpublished:
         """Those of these objects that are acknowledged and wait for an older one."""
 
 
-class PublishedOffsets:
-    """The offsets up to which durable logs are stored and published. An upload listener."""
+class PublishedOffsets(UploadListener):
+    """The offsets up to which durable logs are stored and published."""
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from metadata_topic.settings.settings_table import TAILS_STORED
 from metadata_topic.settings.settings_topic import SettingsWriter
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.segment_queue import UploadedSegment
+from rlm.write_path.uploads.upload_listener import UploadListener
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +35,8 @@ class HurriedUploads(Protocol):
     def uploaded_offset(self, partition: TopicIdPartition) -> int | None: ...
 
 
-class TailUploads:
-    """The open requests to upload a partition's tail. An upload listener."""
+class TailUploads(UploadListener):
+    """The open requests to upload a partition's tail."""
 
     def __init__(self, broker_id: int, uploads: HurriedUploads, answer: Respond, wall_ms: Callable[[], int]) -> None:
         """`answer` is called with each response to a request; it must not block."""
@@ -68,15 +69,9 @@ class TailUploads:
             stored = {item.topic_id_partition for item in segment.items}
             self._look([where for where in self._open if self._led.get(where) in stored])
 
-    def settled(self, partition: TopicIdPartition) -> None:
+    def hurried_log_settled(self, partition: TopicIdPartition) -> None:
         """Respond for a hurried log that was already stored to its end, for which no upload will be reported."""
         self._look([where for where in self._open if self._led.get(where) == partition], hurry=False)
-
-    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """Do nothing: the log will be read again from there."""
-
-    def partition_released(self, partition: TopicIdPartition) -> None:
-        """Do nothing: the new leader's agent responds."""
 
     def _look(self, partitions: list[TopicPartitionName], hurry: bool = True) -> None:
         for where in partitions:

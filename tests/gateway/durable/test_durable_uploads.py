@@ -52,7 +52,7 @@ async def test_a_log_that_was_not_looked_at_yet_is_read_to_its_end_once_somebody
     assert held is not None
     assert path.hurried == [LOG]
     path.uploaded = 100  # by the agent before this one: no upload tells of it
-    durable.settled(LOG)
+    durable.hurried_log_settled(LOG)
     assert held.verdict is Verdict.STORED
 
 
@@ -141,7 +141,7 @@ async def test_a_topic_made_anew_under_its_name_is_not_stored_because_the_old_on
     durable.assigned([assignment])
     assert (held.log, held.verdict) == (new, None)
     path.uploaded = 1
-    durable.settled(new)
+    durable.hurried_log_settled(new)
     assert told == [Verdict.STORED]
 
 
