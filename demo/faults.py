@@ -15,6 +15,7 @@ from demo.plan import ALL_TOPICS, PROBE_TOPIC
 from demo.report import FaultSeen
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.processes import ManagedProcess
 
 _LINKS_AGAIN_TIMEOUT_S = 30.0
 _AT_FDCWD = -100
@@ -101,20 +102,34 @@ def directory_away(directory: Path) -> Iterator[None]:
         stand_in.unlink()
 
 
+@contextlib.contextmanager
+def server_paused(server: ManagedProcess) -> Iterator[None]:
+    """Pause a server process: requests reach its host and get no response, as if the network dropped them.
+
+    Raises StoreOutageError.
+    """
+    if not server.pause():
+        raise StoreOutageError(f"{server.spec.name} does not run")
+    try:
+        yield
+    finally:
+        server.resume()
+
+
 def _exchange(left: Path, right: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE):
         raise StoreOutageError(f"cannot swap {left} and {right}: {os.strerror(ctypes.get_errno())}")
 
 
-def store_outage(scene: Scene, seconds: float) -> FaultSeen:
-    """Make the object store unreachable for some seconds.
+def store_outage(scene: Scene, server: ManagedProcess | None, told: str, seconds: float) -> FaultSeen:
+    """Make the object store unreachable for some seconds: this server or, without one, the cluster's directory.
 
     Raises StoreOutageError, WaitTimeoutError.
     """
     before = scene.sampler.now()
     struck_s = time.monotonic()
-    with directory_away(scene.cluster.layout.object_store_directory):
+    with server_paused(server) if server else directory_away(scene.cluster.layout.object_store_directory):
         scene.pause(seconds)
         during = scene.sampler.now()
     ended_s = time.monotonic()
@@ -137,7 +152,7 @@ def store_outage(scene: Scene, seconds: float) -> FaultSeen:
     after = scene.sampler.now()
     return scene.seen(
         "store_outage",
-        "requests fail, as on a lost mount",
+        told,
         struck_s,
         ended_s - struck_s,
         longest_acknowledgement_s=_rounded(longest_wait_s, 2),

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.workload.ledger import ProducerPlan, TransactionPlan
 from local_cluster.zones import ZoneGateways
 
@@ -48,10 +49,6 @@ class PerformanceRun:
 BULK_CONFIG: Mapping[str, str] = {"batch.size": "262144", "linger.ms": "20"}
 """A batch size for throughput. With Kafka's default of 16 KB a small machine is busy with requests."""
 _LEDGER_BYTES = 4000
-_LEDGER_RECORDS_PER_S = 100
-"""How much each numbered producer writes."""
-_LEDGER_LINGER_MS = 300
-"""Batches as bulk producers send them: large enough that an object is cheaper than its bytes across zones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +59,45 @@ class DemoPlan:
     """For latencies."""
     saturated: tuple[PerformanceRun, ...] = tuple(PerformanceRun(way, 250_000, config=BULK_CONFIG) for way in WAYS)
     """For throughput and cost."""
+    ledger_records_per_s: float = 100.0
+    """How much each numbered producer writes."""
+    ledger_linger_ms: int = 300
+    """Batches as bulk producers send them: large enough that an object is cheaper than its bytes across zones."""
     store_outage_s: float = 10.0
     calm_s: float = 5.0
     """Between two faults, so that each one's effects stand alone."""
 
+    def ledger_producers(self) -> tuple[ProducerPlan, ...]:
+        """The plans of the ledger's producers: every acks, every codec, and transactions."""
+        rate = self.ledger_records_per_s
+        client = {"linger.ms": self.ledger_linger_ms}
 
-def _ledger_producer(name: str, acks: str = "all", codec: str = "none") -> ProducerPlan:
-    client = {"linger.ms": _LEDGER_LINGER_MS}
-    return ProducerPlan(
-        name, acks, codec, _LEDGER_BYTES, _LEDGER_RECORDS_PER_S, client_config=client, sends_events=True
-    )
+        def producer(name: str, acks: str = "all", codec: str = "none") -> ProducerPlan:
+            return ProducerPlan(name, acks, codec, _LEDGER_BYTES, rate, client_config=client, sends_events=True)
+
+        transactions = TransactionPlan(records=max(10, round(rate)), abort_every=4)
+        return (
+            producer("acks=1", acks="1"),
+            producer("acks=all"),
+            *(producer(codec, codec=codec) for codec in ("gzip", "snappy", "lz4", "zstd")),
+            dataclasses.replace(producer("transactions"), transaction=transactions),
+        )
 
 
-LEDGER_PRODUCERS = (
-    _ledger_producer("acks=1", acks="1"),
-    _ledger_producer("acks=all"),
-    *(_ledger_producer(codec, codec=codec) for codec in ("gzip", "snappy", "lz4", "zstd")),
-    dataclasses.replace(
-        _ledger_producer("transactions"), transaction=TransactionPlan(_LEDGER_RECORDS_PER_S, abort_every=4)
-    ),
-)
-"""The plans of the ledger's producers: every acks, every codec, and transactions."""
-QUICK = DemoPlan(
-    paced=tuple(PerformanceRun(way, 3000, 1000) for way in WAYS),
-    # Agents know after a second or two that nothing else comes to a topic: in a short run that is half of it.
-    saturated=tuple(PerformanceRun(way, 120_000 if way.by_agents else 40_000, config=BULK_CONFIG) for way in WAYS),
-    store_outage_s=4.0,
-    calm_s=1.0,
-)
+def plan_for(store: OwnStore, *, quick: bool = False) -> DemoPlan:
+    """Return the demo's amounts for a store; an S3 server on this machine takes fewer requests than a directory."""
+    plan = DemoPlan()
+    if quick:
+        plan = DemoPlan(
+            paced=tuple(PerformanceRun(way, 3000, 1000) for way in WAYS),
+            # Agents know after a second or two that nothing else comes to a topic: in a short run that is half of it.
+            saturated=tuple(
+                PerformanceRun(way, 120_000 if way.by_agents else 40_000, config=BULK_CONFIG) for way in WAYS
+            ),
+            store_outage_s=4.0,
+            calm_s=1.0,
+        )
+    if store is not OwnStore.LOCAL:
+        slower = (dataclasses.replace(run, records=run.records // 2, records_per_s=4000) for run in plan.saturated)
+        plan = dataclasses.replace(plan, saturated=tuple(slower), ledger_records_per_s=50.0, ledger_linger_ms=600)
+    return plan

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from demo.measurement import LINKED
 from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
+from local_cluster.object_store.store_spec import OwnStore
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 80
 """Columns that a page is laid out for."""
 
+
+_STORES = {
+    OwnStore.LOCAL: "a local directory (5 ms per request)",
+    OwnStore.S3_NATIVE: "a native S3 server on this machine, under TLS",
+}
 
 _PICTURE = """
  the leader's zone                                    two followers' zones
@@ -69,13 +75,13 @@ class Progress:
         self._title = None
 
 
-def show_introduction(console: "Console") -> None:
+def show_introduction(console: "Console", store: OwnStore) -> None:
     """Print what the demo is about to do."""
     console.print()
     console.print("[bold]remote-wal[/]  Kafka replicates across zones through object storage")
     console.print(
         "[dim]Three stock Kafka brokers stand for three zones. Beside each runs an agent, which sends followers a link "
-        "to bytes in object storage instead of the bytes. The store is a local directory (5 ms per request).[/]",
+        f"to bytes in object storage instead of the bytes. The store is {_STORES[store]}.[/]",
         highlight=False,
     )
     console.print()
@@ -138,9 +144,10 @@ def _money(report: Report) -> "RenderableType":
     row("per GB written: remote-wal", (_coloured(*one) for one in spent))
     row("  of it requests and their bytes", (_dollars(traffic, "remote_wal_requests") for traffic in columns), "dim")
     row("  of it zone crossings", (_dollars(traffic, "remote_wal_zone") for traffic in columns), "dim")
+    prices = "S3 Express" if report.store is OwnStore.LOCAL else "S3 Standard"
     return _captioned(
         table,
-        "S3 Express and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
+        f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
         "For a small load (paced) an object would cost more than it saves, so most bytes go inline, and packing saves. "
         "What producers and consumers send across zones themselves is in neither bill.",
     )

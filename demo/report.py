@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from demo.measurement import LINKED, Moment
 from local_cluster.kafka_tools import ProducerPerformance
+from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.workload.ledger import LedgerReport
 from plugin.prices import BYTES_PER_GB, Prices
 
@@ -89,11 +90,10 @@ class Traffic:
         return {**figures, "link_share": self.link_share}
 
 
-def traffic_between(before: Moment, after: Moment, prices: Prices, produced_bytes: int | None = None) -> Traffic:
-    """Calculate the figures between two moments. `produced_bytes` None: as the agents read them from the logs.
-
-    Requests cost what they would at S3 Express, if objects are read in other zones than written.
-    """
+def traffic_between(
+    before: Moment, after: Moment, prices: Prices, store: OwnStore, produced_bytes: int | None = None
+) -> Traffic:
+    """Calculate the figures between two moments. `produced_bytes` None: as the agents read them from the logs."""
     grown = after.totals.subtract(before.totals)
     metadata = after.metadata_log_bytes - before.metadata_log_bytes
     with_links, stock = int(grown.zone_bytes) + metadata, max(0, int(grown.stock_bytes) - _FOLLOWERS * metadata)
@@ -103,9 +103,7 @@ def traffic_between(before: Moment, after: Moment, prices: Prices, produced_byte
     requests = {"put": int(grown.puts), "get": int(grown.gets)}
     moved = grown.sum_by("remote_wal_store_bytes_total", "operation")
     request_bytes = {operation: int(moved.get(operation, 0)) for operation in requests}
-    spent = prices.s3_express.requests_across_usd(
-        requests["put"], requests["get"], request_bytes["put"], request_bytes["get"]
-    )
+    spent = requests_usd(prices, store, requests, request_bytes)
     stages = grown.stages_ms()
     return Traffic(
         traffic_seconds=round(after.at_s - before.at_s, 1),
@@ -124,6 +122,15 @@ def traffic_between(before: Moment, after: Moment, prices: Prices, produced_byte
             if stage in stages
         },
     )
+
+
+def requests_usd(prices: Prices, store: OwnStore, requests: Mapping[str, int], moved: Mapping[str, int]) -> float:
+    """Return what requests would cost at a cloud's store, if objects are read in other zones than written.
+
+    The directory costs what S3 Express does, an S3 server what S3 Standard does.
+    """
+    paid = prices.s3_express if store is OwnStore.LOCAL else prices.s3_standard
+    return paid.requests_across_usd(requests["put"], requests["get"], moved["put"], moved["get"])
 
 
 def moved_between(before: Moment, after: Moment, topic: str) -> dict[str, int]:
@@ -232,6 +239,7 @@ class ProducerRun:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    store: OwnStore
     kafka_version: str
     total_s: float
     load_s: float
@@ -270,6 +278,7 @@ class Report:
             for run in self.producers
         ]
         return {
+            "store": str(self.store),
             "kafka_version": self.kafka_version,
             "seconds": {"total": round(self.total_s, 1), "load": round(self.load_s, 1)},
             "records": dataclasses.asdict(self.records),

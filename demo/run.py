@@ -10,13 +10,16 @@ from pathlib import Path
 from demo import faults
 from demo.load import Heartbeat, prepare_topics, produce, read_back
 from demo.measurement import Moment, Sampler
-from demo.plan import ALL_TOPICS, GATEWAYS, LEDGER_PRODUCERS, LEDGER_TOPIC, DemoPlan, PerformanceRun
+from demo.plan import ALL_TOPICS, GATEWAYS, LEDGER_TOPIC, DemoPlan, PerformanceRun
 from demo.presentation import Progress
 from demo.report import MB_PER_MIB, FaultSeen, ProducerRun, Replicas, Report, moved_between, records_of, traffic_between
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_distribution import KAFKA_VERSION
 from local_cluster.kafka_tools import ProducerPerformance
+from local_cluster.object_store.native import start_native_store
+from local_cluster.object_store.store_spec import LocalDirectoryStore, OwnStore, StoreSpec
+from local_cluster.processes import ManagedProcess
 from local_cluster.workload.ledger import LedgerReport, LedgerWorkload
 from local_cluster.workload.replica_comparison import compare_replicas
 from plugin.prices import Prices
@@ -28,7 +31,7 @@ _BROKER_SETTINGS = {
 }
 
 
-def run_demo(plan: DemoPlan, progress: Progress) -> Report:
+def run_demo(plan: DemoPlan, store: OwnStore, progress: Progress) -> Report:
     """Run the demo in a temporary directory. However it ends, no process and no file is left.
 
     Raises the errors of local_cluster and metadata_topic, LedgerWorkloadError, KafkaToolError.
@@ -38,14 +41,15 @@ def run_demo(plan: DemoPlan, progress: Progress) -> Report:
         directory = Path(tempfile.mkdtemp(prefix="remote-wal-demo-"))
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
         progress.begin("start three brokers, three agents")
-        settings = ClusterSettings(AgentsMode(gateways=GATEWAYS), _BROKER_SETTINGS)
+        server, spec = _store(store, directory, undo)
+        settings = ClusterSettings(AgentsMode(spec, gateways=GATEWAYS), _BROKER_SETTINGS)
         cluster = LocalCluster.create(directory / "cluster", settings=settings, progress=progress.note)
         undo.callback(cluster.kill_all)
         cluster.start()
         progress.end(f"Kafka {KAFKA_VERSION}, unmodified; each pair is a zone of its own")
         progress.begin("make topics, switch them on", f"{len(ALL_TOPICS)} topics, remote.wal.storage.enable=true")
         prepare_topics(cluster)
-        show = _Show(plan, cluster, progress)
+        show = _Show(plan, store, cluster, server, progress)
         undo.callback(show.abandon)
         return show.play(started_s)
 
@@ -63,13 +67,17 @@ class _Phase:
 class _Show:
     """The part with records. Producers wait for their step."""
 
-    def __init__(self, plan: DemoPlan, cluster: LocalCluster, progress: Progress) -> None:
+    def __init__(
+        self, plan: DemoPlan, store: OwnStore, cluster: LocalCluster, server: ManagedProcess | None, progress: Progress
+    ) -> None:
         self._plan = plan
+        self._store = store
         self._cluster = cluster
+        self._server = server
         self._progress = progress
         self._direct = cluster.tools
         self._by_agents = cluster.runtime.tools(GATEWAYS.bootstrap_servers(cluster.layout, "az1"))
-        self._ledger = LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC, LEDGER_PRODUCERS)
+        self._ledger = LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC, plan.ledger_producers())
         self._heartbeat = Heartbeat(cluster.bootstrap_servers)
         self._sampler = Sampler(cluster)
 
@@ -93,22 +101,23 @@ class _Show:
         ledger_report, replicas, consumed = self._judge()
         first, last = paced.before, self._sampler.now()
         phases = {"paced": paced, "saturated": saturated}
-        prices = Prices.load()
+        prices, store = Prices.load(), self._store
         faults_counted = last.totals.sum_by("remote_wal_faults_total", "reason")
         return Report(
+            store=store,
             kafka_version=KAFKA_VERSION,
             total_s=time.monotonic() - started_s,
             load_s=last.at_s - first.at_s,
             records=records_of(
                 ledger_report,
-                [producer.name for producer in LEDGER_PRODUCERS if producer.acks == "1"],
+                [producer.name for producer in plan.ledger_producers() if producer.acks == "1"],
                 sum(run.records for run in (*plan.paced, *plan.saturated)),
                 sum(result.records for result in (*paced.results, *saturated.results)),
                 consumed,
             ),
             replicas=replicas,
-            whole=traffic_between(first, last, prices, replicas.bytes),
-            phases={name: traffic_between(one.before, one.after, prices) for name, one in phases.items()},
+            whole=traffic_between(first, last, prices, store, replicas.bytes),
+            phases={name: traffic_between(one.before, one.after, prices, store) for name, one in phases.items()},
             producers=tuple(
                 ProducerRun(name, run.way.name, result, moved_between(one.before, one.after, run.way.topic))
                 for name, one in phases.items()
@@ -131,8 +140,9 @@ class _Show:
         note = "a new leader after {new_leader_after_s:.1f} s, all in sync after {all_in_sync_after_s:.0f} s"
         progress.end(note.format_map(seen[-1].seen))
         scene.pause(plan.calm_s)
-        progress.begin(f"take the object store away for {plan.store_outage_s:.0f} s", "requests fail")
-        seen.append(faults.store_outage(scene, plan.store_outage_s))
+        told = "requests are never answered" if self._server else "requests fail, as on a lost mount"
+        progress.begin(f"take the object store away for {plan.store_outage_s:.0f} s", told)
+        seen.append(faults.store_outage(scene, self._server, told, plan.store_outage_s))
         inline = seen[-1].seen["inline_bytes"]
         assert isinstance(inline, int)  # noqa: S101 - narrows what faults.py counts
         progress.end(f"{inline / 1e6:.1f} MB went inline meanwhile")
@@ -169,3 +179,12 @@ def _latency_note(run: PerformanceRun, result: ProducerPerformance) -> str:
 
 def _throughput_note(run: PerformanceRun, result: ProducerPerformance) -> str:
     return f"{run.way.name} {result.mib_per_s * MB_PER_MIB:.1f} MB/s"
+
+
+def _store(store: OwnStore, directory: Path, undo: contextlib.ExitStack) -> tuple[ManagedProcess | None, StoreSpec]:
+    """Return the store's server, if it has one, and the agents' settings for it."""
+    if store is OwnStore.LOCAL:
+        return None, LocalDirectoryStore()
+    server, spec = start_native_store(directory / "object-store-server", "remote-wal")
+    undo.callback(server.kill)
+    return server, spec

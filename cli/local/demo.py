@@ -8,9 +8,13 @@ from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.extras import need_extra
 from cli.tables import tell_json
+from local_cluster.object_store.store_spec import OwnStore
 
 
 def demo(
+    store: Annotated[
+        OwnStore, typer.Option(help="A directory, or a native S3 server (needs Go), on this machine.")
+    ] = OwnStore.LOCAL,
     quick: Annotated[bool, typer.Option("--quick", help="About two minutes, with less of everything.")] = False,
     json: Json = False,
 ) -> None:
@@ -22,7 +26,7 @@ def demo(
     need_extra("demo")
     from rich.console import Console
 
-    from demo.plan import QUICK, DemoPlan
+    from demo.plan import plan_for
     from demo.presentation import PAGE_WIDTH, Progress, show_introduction, show_report
     from demo.run import run_demo
     from local_cluster.processes import ends_what_it_started
@@ -30,10 +34,10 @@ def demo(
     console = Console(stderr=json)
     if not console.is_terminal:
         console = Console(stderr=json, width=PAGE_WIDTH)
-    show_introduction(console)
+    show_introduction(console, store)
     try:
         with ends_what_it_started(), Progress(console) as progress:
-            report = run_demo(QUICK if quick else DemoPlan(), progress)
+            report = run_demo(plan_for(store, quick=quick), store, progress)
             progress.end()
     except KeyboardInterrupt:
         console.print("interrupted: brokers, agents and data are gone")

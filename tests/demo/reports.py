@@ -13,6 +13,7 @@ from demo.report import (
     ZoneBytes,
 )
 from local_cluster.kafka_tools import ProducerPerformance
+from local_cluster.object_store.store_spec import OwnStore
 
 TRAFFIC = Traffic(
     traffic_seconds=10.0,
@@ -85,6 +86,7 @@ def report(records: Records = RECORDS, replicas: Replicas | None = None) -> Repo
     """All promises hold unless told otherwise."""
     performance = ProducerPerformance(1000, 2000.0, 1.9, 5.0, 50.0, 4.0, 9.0, 20.0, 40.0)
     return Report(
+        store=OwnStore.LOCAL,
         kafka_version="4.3.0",
         total_s=180.0,
         load_s=120.0,

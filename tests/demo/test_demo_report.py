@@ -11,7 +11,7 @@ from rich.console import Console
 
 from demo.faults import directory_away
 from demo.measurement import LINKED, Moment
-from demo.plan import ALL_TOPICS, LEDGER_PRODUCERS, QUICK, WAYS, DemoPlan
+from demo.plan import ALL_TOPICS, WAYS, plan_for
 from demo.presentation import show_introduction, show_report
 from demo.report import (
     Records,
@@ -23,6 +23,7 @@ from demo.report import (
     traffic_between,
 )
 from local_cluster.agent_metrics import Counters
+from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.workload.ledger import LedgerReport, ProducerReport
 from plugin.errors import RemoteStorageError
 from plugin.local_directory import DirectoryStore
@@ -63,7 +64,7 @@ def counted(factor: float) -> Counters:
 def test_a_phase_counts_each_connection_once_and_charges_our_own_topics_to_us() -> None:
     before = Moment(1.0, counted(1), 10, 0.0)
     after = Moment(3.0, counted(3), 60, 0.0)
-    traffic = traffic_between(before, after, Prices.load())
+    traffic = traffic_between(before, after, Prices.load(), OwnStore.LOCAL)
     assert traffic.zone_bytes == ZoneBytes(with_links=2 * 1100 + 50, stock=2 * 20_000 - 2 * 50, metadata=50)
     assert (traffic.objects, traffic.requests) == (12, {"put": 14, "get": 28})
     assert traffic.produced_bytes == 18_000
@@ -123,7 +124,7 @@ def test_the_json_has_what_programs_look_for() -> None:
 
 def shown(console_width: int, **changes: Any) -> str:
     console = Console(width=console_width, file=io.StringIO())
-    show_introduction(console)
+    show_introduction(console, OwnStore.LOCAL)
     show_report(console, dataclasses.replace(report(), **changes))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -165,11 +166,14 @@ def test_people_are_told_which_promise_was_broken() -> None:
 
 
 def test_every_plan_covers_both_acks_all_codecs_and_transactions() -> None:
-    for plan in (DemoPlan(), QUICK):
-        assert [run.way for run in plan.paced] == [run.way for run in plan.saturated] == list(WAYS)
-    assert {producer.codec for producer in LEDGER_PRODUCERS} == {"none", "gzip", "snappy", "lz4", "zstd"}
-    assert {producer.acks for producer in LEDGER_PRODUCERS} == {"1", "all"}
-    assert any(producer.transaction for producer in LEDGER_PRODUCERS)
+    for store in OwnStore:
+        for quick in (False, True):
+            plan = plan_for(store, quick=quick)
+            assert [run.way for run in plan.paced] == [run.way for run in plan.saturated] == list(WAYS)
+            producers = plan.ledger_producers()
+            assert {producer.codec for producer in producers} == {"none", "gzip", "snappy", "lz4", "zstd"}
+            assert {producer.acks for producer in producers} == {"1", "all"}
+            assert any(producer.transaction for producer in producers)
     assert len(ALL_TOPICS) == 2 + len(WAYS)
 
 
