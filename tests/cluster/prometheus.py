@@ -1,7 +1,4 @@
-"""A real Prometheus beside a cluster, with the project's rules and board, in the time that a test has.
-
-Beside the agents it looks at a real node exporter, where one is told of.
-"""
+"""A real Prometheus beside a cluster, with the project's rules and board, in the time that a test has."""
 
 import json
 import random
@@ -9,8 +6,7 @@ import re
 import shutil
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,25 +22,17 @@ _TIMEOUT_S = 10.0
 _LONGER = re.compile(r"(?<=\[)\d+[mhd](?=\])|(?<=offset )\d+[mhd]")
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    window_s: int = 20
-    """What ranges and offsets are cut to: for so long an alert by a counter outlives its cause."""
-    thresholds: Mapping[str, str] = field(default_factory=lambda: {"remote_wal_oldest_unstored_seconds > 300": "> 5"})
-    """Comparisons with an age, in seconds, that a test does not wait for, and what they are."""
+def hasty_rules(window_s: int = 20) -> str:
+    """The project's alerts with a second for each `for`, and an outage of seconds taken for one of minutes.
 
-    def rules(self) -> str:
-        """The project's, with these times, and a second for each `for`."""
-        text = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
-        text = re.sub(r"^( +for: )\d+[mhd]$", r"\g<1>1s", text, flags=re.MULTILINE)
-        text = _LONGER.sub(f"{self.window_s}s", text)
-        for whole, shorter in self.thresholds.items():
-            assert whole in text
-            text = text.replace(whole, f"{whole.partition(' > ')[0]} {shorter}")
-        return text
-
-
-USUAL = Times()
+    Ranges and offsets are cut to `window_s`: for so long an alert by a counter outlives its cause.
+    """
+    text = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
+    text = re.sub(r"^( +for: )\d+[mhd]$", r"\g<1>1s", text, flags=re.MULTILINE)
+    text = _LONGER.sub(f"{window_s}s", text)
+    lag = "remote_wal_oldest_unstored_seconds > 300"
+    assert lag in text
+    return text.replace(lag, "remote_wal_oldest_unstored_seconds > 5")
 
 
 def queries_of_the_board() -> Iterator[tuple[str, str]]:
@@ -61,15 +49,12 @@ def queries_of_the_board() -> Iterator[tuple[str, str]]:
 class Prometheus:
     """Asks all agents of the cluster every second. From `with` to its end."""
 
-    def __init__(self, cluster: LocalCluster, directory: Path, times: Times = USUAL, host: str = "") -> None:
-        """`host` is the address of a node exporter."""
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         assert PROMETHEUS is not None
         directory.mkdir()
-        (directory / "alerts.yml").write_text(times.rules())
+        (directory / "alerts.yml").write_text(hasty_rules())
         targets = [cluster.layout.agent_http_address(one) for one in cluster.broker_ids]
         jobs = [{"job_name": "remote-wal", "static_configs": [{"targets": targets}]}]
-        if host:
-            jobs.append({"job_name": "hosts", "static_configs": [{"targets": [host]}]})
         configuration = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(directory / "alerts.yml")],
@@ -98,27 +83,26 @@ class Prometheus:
         alerts = self._asked("alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
-    def expect_firing(self, *names: str, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Each of these fires, now or soon; `meanwhile` is called again and again. A failure tells what fired."""
+    def expect_firing(self, *names: str) -> None:
+        """Each of these fires, now or soon. A failure tells what fired."""
         fired: set[str] = set()
 
         def have_fired() -> bool:
-            meanwhile()
             fired.update(self.firing())
             return set(names) <= fired
 
         _wait(have_fired, f"{', '.join(names)} fires", fired)
 
-    def expect_quiet(self, *names: str) -> None:
-        """None of these fires, or none at all where none is named; or that is so soon. A failure tells what does."""
+    def expect_quiet(self) -> None:
+        """No alert fires, or that is so soon. A failure tells which does."""
         firing: set[str] = set()
 
         def is_quiet() -> bool:
             firing.clear()
             firing.update(self.firing())
-            return firing.isdisjoint(names) if names else not firing
+            return not firing
 
-        _wait(is_quiet, f"{', '.join(names) or 'each alert'} is quiet", firing)
+        _wait(is_quiet, "each alert is quiet", firing)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The samples that an expression has now. Raises OSError for one that Prometheus refuses."""

@@ -15,8 +15,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.security.authority import Authority
-from local_cluster.security.listeners import certificate_files, keystore_of
-from replication.wire.peer_connection import PeerTls
+from local_cluster.security.listeners import keystore_of
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.prometheus import PATIENCE_S, PROMETHEUS, Prometheus, queries_of_the_board
 from tests.cluster.quick_agent import QuickAgents, quick
@@ -58,12 +57,6 @@ class Certificates:
         begun = datetime.datetime.now(datetime.UTC) - datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
         files = self.authority.tls_for(f"broker-{broker_id}", [host], begun + datetime.timedelta(days=days))
         keystore_of(layout, broker_id).write_bytes(files.key_file.read_bytes() + files.certificate_file.read_bytes())
-
-    def put(self, broker_id: int, files: PeerTls) -> None:
-        """Of the agent alone; the authority that it trusts stays."""
-        its = certificate_files(self._cluster.layout, broker_id)
-        Path(its["ssl.key.file"]).write_bytes(files.key_file.read_bytes())
-        Path(its["ssl.certificate.file"]).write_bytes(files.certificate_file.read_bytes())
 
     def reload(self, broker_id: int) -> None:
         """As `systemctl reload` does it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.polling import wait_until
-from tests.cluster.prometheus import PROMETHEUS, Times
+from tests.cluster.prometheus import PROMETHEUS, hasty_rules
 from tests.package.booted_systemd import PATIENCE_S, BootedSystemd, why_not
 from tests.package.test_units_run import host
 
@@ -50,7 +50,7 @@ def test_a_check_that_never_runs_and_one_that_fails(host: BootedSystemd) -> None
 
 
 def watch(host: BootedSystemd) -> None:
-    rules = Times(window_s=15).rules()
+    rules = hasty_rules(window_s=15)
     assert "time() - 3 * 86400" in rules
     write(host, BELOW / "alerts.yml", rules.replace("time() - 3 * 86400", "time() - 600"))
     write(host, BELOW / "prometheus.yml", json.dumps(CONFIGURATION))  # which is YAML

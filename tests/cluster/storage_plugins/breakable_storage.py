@@ -16,7 +16,7 @@ it:
 - defect-in-pacing: the agent's group commit raises what nobody thought of, while the switch is set
 - put-latency-ms, get-latency-ms: waits that long before each request, while the switch is set
 - put-defect, get-defect: raises what no storage manager may, while the switch is set
-- puts-refused, lists-refused: the store lacks that permission, while the switch is set
+- puts-refused: the store lacks that permission, while the switch is set
 - garbled-links: the leader's side sends linked responses that nobody can decode, while the switch is set
 
 The first kind is taken away by the one thread that acts on it, so the agent survives its next start.
@@ -96,7 +96,8 @@ class BreakableStore:
 
     async def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         await self._wait("put-latency-ms")
-        self._refuse_if("puts-refused", "put", key)
+        if self.is_set("puts-refused"):
+            raise RemoteStorageAccessError("put", key, "puts-refused is set")
         self._raise_if("put-defect", chunks)
         if key.endswith(_RECORDS):
             await self._leave_a_hole(key)
@@ -146,7 +147,6 @@ class BreakableStore:
             self.die_if("die-after-delete")
 
     async def list_page(self, prefix: str, page: str | None) -> ListPage:
-        self._refuse_if("lists-refused", "list", prefix)
         return await self._store.list_page(prefix, page)
 
     def close(self) -> None:
@@ -161,10 +161,6 @@ class BreakableStore:
 
     def is_set(self, switch: str) -> bool:
         return Path(self._prefix + switch).exists()
-
-    def _refuse_if(self, switch: str, operation: str, key: str) -> None:
-        if self.is_set(switch):
-            raise RemoteStorageAccessError(operation, key, f"{switch} is set")
 
     def _raise_if(self, switch: str, at_hand: object) -> None:
         if self.is_set(switch):
