@@ -71,7 +71,6 @@ LONGEST = (
     "tests/cluster/test_lost_metadata.py",
     "tests/cluster/test_disks_and_cleaner.py",
     "tests/cluster/test_inter_broker_security.py",
-    "tests/cluster/test_brokers_come_and_go.py",
     "tests/cluster/test_wal_retention.py",
 )
 """They begin early, as one that begins last is waited for by all processes but its own."""

@@ -36,8 +36,6 @@ class BreakableStore:
 
     put_latency_ms: int = 3
     get_latency_ms: int = 3
-    adopted_age_ms: int = 0
-    """How old gateways' objects must be to go with the last segment that names them; 0: as ever."""
 
     @property
     def class_name(self) -> str:
@@ -45,8 +43,7 @@ class BreakableStore:
 
     def settings(self, default_directory: Path) -> dict[str, str]:
         plain = LocalDirectoryStore(self.put_latency_ms, self.get_latency_ms).settings(default_directory)
-        adopted = {"adopted.age.ms": str(self.adopted_age_ms)} if self.adopted_age_ms else {}
-        return {**plain, **adopted, "switches": str(default_directory.parent / "switches")}
+        return {**plain, "switches": str(default_directory.parent / "switches")}
 
     def environment(self) -> dict[str, str]:
         return {}

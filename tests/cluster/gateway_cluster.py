@@ -45,7 +45,6 @@ def gateway_cluster(
     controllers_apart: bool = False,
     tls: bool = False,
     bypass: bool = False,
-    store: BreakableStore = _STORE,
     heap_mb: int = 384,
 ) -> Iterator[LocalCluster]:
     """One broker for each that `gateways` names, with the store that has switches. Gone at the end.
@@ -57,7 +56,7 @@ def gateway_cluster(
     apart = {one: {"metadata.log.dir": str(directory / f"controller-{one}")} for one in gateways.zones}
     plugins = {"remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS)}
     settings = ClusterSettings(
-        QuickAgents(store, {**plugins, **(agent_keys or {})}, gateways=gateways, tls=tls, bypass=bypass),
+        QuickAgents(_STORE, {**plugins, **(agent_keys or {})}, gateways=gateways, tls=tls, bypass=bypass),
         {"group.initial.rebalance.delay.ms": "0", **(broker_keys or {})},
         apart if controllers_apart else {},
         heap_mb=heap_mb,

@@ -5,62 +5,35 @@ Zones az1 to az3 with a broker each; the topic is led in az2, and clients of az1
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
 
 from kafka_cluster.client_config import KafkaClientConfig
 from local_cluster.cluster import LocalCluster
-from local_cluster.cluster_admin import LINKED_AND_KEPT, set_topics
 from local_cluster.polling import wait_until
 from local_cluster.workload.replica_comparison import compare_replicas
 from local_cluster.zones import ZoneGateways
-from metadata_topic.records.states import FINISHED
-from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.topic_session import read_metadata
-from plugin.loading import ARCHIVE_IMPL_PREFIX
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from retention_job.run import RunSettings, run
 from tests.cluster.agent_views import AgentCounters, describe
-from tests.cluster.conftest import BreakableStore
-from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, with_gateways
 from tests.cluster.quick_agent import quick
 from tests.cluster.recovery_commands import drilled_recovery
-from tests.cluster.replica_moves import wait_for_isr
 from tests.cluster.script import PATIENCE_S, Script
-from tests.cluster.test_followers import expect_caught_up_by_objects, expect_identical
 from tests.cluster.test_lost_metadata import in_doubt, lose_metadata_topic, rebuild
-from tests.cluster.test_report_job import kinds, now_ms, sources, uploaded
-from tests.spark import spark
 
-__all__ = ["spark"]
 GATEWAYS = ZoneGateways(THREE_ZONES)
-LEADER, FOLLOWER = 2, 3
+LEADER = 2
 RECORDS, RECORD_BYTES = 20_000, 1000
 TIMEOUT_S = 60.0
 
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = {
-        **BY_OBJECTS,
-        **quick(expiration_interval_s=0.5, delete_grace_times=0.03, cluster_interval_s=0.5),
-        "remote.wal.agent.memory.bytes": str(1280 * 1024 * 1024),  # for the archive beside all of the gateway
-        "remote.wal.archive.enable": "true",
-        "remote.wal.archive.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
-        f"{ARCHIVE_IMPL_PREFIX}directory": str(tmp_path_factory.mktemp("archive")),
-        **quick(archive_object_min_bytes=1000000, archive_object_max_bytes=4000000, archive_run_bytes=1000000),
-        "remote.wal.archive.object.max.age.ms": "1000",
-        **quick(archive_look_s=0.5),
-    }
-    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, store=BreakableStore(adopted_age_ms=1000)) as made:
-        yield made
+cluster = with_gateways(GATEWAYS, {**BY_OBJECTS, **quick(cluster_interval_s=0.5)})
 
 
 def produce(cluster: LocalCluster, topic: str) -> int:
@@ -84,9 +57,9 @@ def produce(cluster: LocalCluster, topic: str) -> int:
 
 
 @contextmanager
-def produced(cluster: LocalCluster, topic: str, settings: TopicSettings = LINKED_AND_KEPT) -> Iterator[AgentCounters]:
+def produced(cluster: LocalCluster, topic: str) -> Iterator[AgentCounters]:
     with Script(cluster, topic) as script:
-        script.link_topic(settings)
+        script.link_topic()
         counters = AgentCounters(cluster)
         produced_bytes = produce(cluster, topic)
         wait_until(lambda: uploaded_offset(cluster, topic) >= RECORDS, "all is stored", PATIENCE_S)
@@ -134,52 +107,3 @@ def test_produced_bytes_are_stored_once_and_replicas_and_a_rebuilt_log_are_equal
         wait_until(lambda: not any(in_doubt(cluster)), "nobody doubts the topic", PATIENCE_S)
         assert named_objects(cluster) == named
         assert drilled_recovery(cluster, LEADER, topic, tmp_path / "again") == drilled
-
-
-@pytest.mark.thorough
-def test_who_missed_it_reads_it_from_there_the_report_is_content_and_it_goes_with_the_last_segment(
-    cluster: LocalCluster, topic: str, spark: SparkSession, tmp_path: Path
-) -> None:
-    # broker 3 dies -> 20 MB are adopted -> the leader's agent starts anew -> broker 3 catches up -> the report judges
-    # -> the objects are kept for a second more
-    cluster.admin.create_topic(topic, assignment=[[LEADER, 1, FOLLOWER]])
-    script, before = Script(cluster, topic), router_files(cluster)
-    cluster.broker(FOLLOWER).kill()
-    wait_for_isr(cluster.admin, topic, [LEADER, 1], timeout_s=PATIENCE_S)
-    with produced(cluster, topic):
-        pass
-    script.stop_agent(LEADER)
-    script.start_agent(LEADER)
-    script.link_topic()
-    counters = AgentCounters(cluster)
-    cluster.start_broker(FOLLOWER)
-    cluster.admin.wait_for_full_isr(topic, timeout_s=PATIENCE_S)
-    expect_caught_up_by_objects(counters, RECORDS)
-    expect_identical(script, RECORDS)
-
-    result = run(RunSettings(sources(cluster, tmp_path / "state"), now_ms(), "first"), spark)
-    result.finish()
-    assert kinds(result) == {}
-    assert uploaded(result, topic) == {0: RECORDS}
-
-    gone = router_files(cluster) - before
-    assert gone
-    set_topics(cluster.bootstrap_servers, [topic], replace(LINKED_AND_KEPT, wal_retention_ms=1000))
-    wait_until(lambda: not gone & router_files(cluster), "what gateways stored is gone", PATIENCE_S)
-
-
-def test_an_archived_log_has_what_gateways_stored(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
-    cluster.admin.create_topic(topic, assignment=[[LEADER, 1, FOLLOWER]])
-    with produced(cluster, topic, replace(LINKED_AND_KEPT, archive=True)):
-        wait_until(lambda: not segments_of(cluster, topic), "the segments are gone for the archive", PATIENCE_S)
-    drilled = drilled_recovery(cluster, LEADER, topic, tmp_path / "drill")
-    assert drilled["end_offset"] >= RECORDS
-
-
-def segments_of(cluster: LocalCluster, topic: str) -> int:
-    """Finished ones that have any of the topic."""
-    store, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers))
-    topic_id = Script(cluster, topic).topic_id()
-    return sum(
-        any(entry.topic_id_partition.topic_id == topic_id for entry in one.entries) for one in store.segments(FINISHED)
-    )

@@ -47,7 +47,6 @@ from plugin.local_directory import LocalDirectorySettings, LocalWalStorageManage
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from replication.leader import response_links
 from replication.wire.link import LinkedResponse, encode_linked_response
-from rlm.lifecycle import expiration
 from rlm.write_path.commit.cadence import Cadence
 
 _POLL_S = 0.005
@@ -58,9 +57,6 @@ _RECORDS = ".rwal"
 
 class BreakableSettings(LocalDirectorySettings):
     switches: Path = Field(description="Where the switch files are.")
-    adopted_age_ms: int = Field(
-        default=0, description="What takes the place of expiration.AGE_MS, unless 0: tests do not wait minutes."
-    )
 
 
 class BreakableWalStorageManager(LocalWalStorageManager):
@@ -69,8 +65,6 @@ class BreakableWalStorageManager(LocalWalStorageManager):
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         assert isinstance(settings, BreakableSettings)
         settings.switches.mkdir(parents=True, exist_ok=True)
-        if settings.adopted_age_ms:
-            vars(expiration)["AGE_MS"] = settings.adopted_age_ms
         prefix = f"{settings.switches}/{self._context.broker_id}-"
         directory = settings.directory.resolve()
         store = BreakableStore(super().open_store(settings), prefix, directory, self._sleep)
