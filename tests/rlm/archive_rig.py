@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry
 
 from kafka_log.batch_digests import records_digest
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
-from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import archive_records
@@ -41,7 +40,6 @@ from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.runtime import Runtime
 from tests.kafka_log.batches import batch
 from tests.rlm.memory_storage import MemoryStorage
-from tests.rlm.segment_lookup import Located, SegmentLookup, Tier
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
 OTHER = TopicIdPartition(TopicId(b"payments".ljust(16)), 0)
@@ -124,11 +122,6 @@ class Outside:
             )
         )  # fmt: skip
         return segment_id
-
-    def delete_segment(self, segment_id: CombinedSegmentId) -> None:
-        for state in (RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
-            self.wal.apply(RemoteWalCombinedLogSegmentMetadata(segment_id, (), state, self.wall_ms()))
-        ask(self.wal_storage.delete_log_segment_data(segment_id))
 
 
 class Agent:
@@ -214,25 +207,6 @@ class Agent:
             self.care.run_once(self.outside.wall_ms(), duties, self.task.unsettled)
             self.read_topic()
             self.outside.now_s += (TTL_MS + GRACE_MS) / 1000
-
-    def lookup(self, offset: int) -> Located | None:
-        lookup = SegmentLookup(self.outside.wal, self.archive)
-        return lookup.locate(ORDERS.topic_id, ORDERS.partition, offset, LeaderEpochs(self.outside.epochs))
-
-    def read(self, located: Located) -> bytes:
-        storage = self.outside.wal_storage.objects if located.tier is Tier.WAL else self.outside.archive_storage.objects
-        raw = storage[located.object_id][located.start_position : located.end_position]  # type: ignore[index]
-        assert crc32c(raw) == located.entry.crc32c
-        return raw
-
-    def release_sources(self) -> None:
-        """As expiration does, for combined segments of which this partition's entries are the last that matter."""
-        for segment in list(self.outside.wal.segments()):
-            mine = [entry for entry in segment.entries if entry.topic_id_partition == ORDERS]
-            if all(
-                self.archive.covers(ORDERS, entry.leader_epoch, entry.first_offset, entry.last_offset) for entry in mine
-            ):
-                self.outside.delete_segment(segment.combined_segment_id)
 
     def archived_bytes(self) -> bytes:
         """Everything that is committed, in the order of offsets."""

@@ -19,7 +19,6 @@ from tests.kafka_log.batches import batch
 from tests.kafka_log.forgery import forged
 from tests.metric_values import metric_value
 from tests.rlm.archive_rig import ORDERS, TTL_MS, Agent, Outside, plain_log
-from tests.rlm.segment_lookup import Tier
 
 Batch = tuple[int, int, bytes]
 
@@ -78,37 +77,6 @@ async def test_what_is_archived_is_the_log_byte_for_byte(
     ranges = sorted((named.first_offset, named.last_offset) for named in objects)
     assert all(before[1] < after[0] for before, after in pairwise(ranges))
     assert set(outside.archive_storage.objects) == set(objects)
-    agent.task.close()
-
-
-async def test_a_lookup_works_before_during_and_after_and_once_the_sources_are_gone() -> None:
-    outside = Outside(plain_log(12), ((0, 0),))
-    for at in range(0, 12, 2):
-        outside.upload(outside.log[at : at + 3])
-    agent = Agent(outside, 5)
-
-    def tiers() -> list[Tier]:
-        found = []
-        for base, _, raw in outside.log:
-            for offset in (base, base + 1):
-                located = agent.lookup(offset)
-                assert located is not None
-                assert located.entry.first_offset <= offset <= located.last_offset
-                assert raw in agent.read(located)
-                found.append(located.tier)
-        return found
-
-    assert set(tiers()) == {Tier.WAL}
-    assert await agent.task.run_due() == 1
-    assert set(tiers()) == {Tier.WAL}  # the commit was not read yet
-    agent.release_sources()
-    assert outside.wal_storage.objects
-    agent.read_topic()
-    assert set(tiers()) == {Tier.WAL}
-    agent.release_sources()
-    assert not outside.wal_storage.objects
-    assert set(tiers()) == {Tier.ARCHIVE}
-    assert agent.lookup(24) is None
     agent.task.close()
 
 
@@ -216,26 +184,6 @@ async def test_a_full_publisher_delays_a_commit_and_loses_none() -> None:
     assert agent.slept == [0.5, 0.5, 0.5]
     agent.read_topic()
     assert agent.archive.count_by_state()[FINISHED].segments == 1
-    agent.task.close()
-
-
-async def test_an_object_whose_commit_is_on_its_way_is_never_taken_for_one_given_up() -> None:
-    outside = Outside(plain_log(4), ((0, 0),))
-    outside.upload(outside.log)
-    agent = Agent(outside, 5)
-    await agent.task.run_due()
-    (key, value), commit = outside.topic[0], outside.topic.pop()  # prepared was read, the commit is late
-    assert key == commit[0]
-    assert value != commit[1]
-    agent.read_topic()
-    outside.now_s += 10 * TTL_MS / 1000
-    agent.take_care()
-    assert len(outside.archive_storage.objects) == 1
-    outside.topic.append(commit)
-    agent.read_topic()
-    agent.take_care()
-    assert agent.archive.count_by_state()[FINISHED].segments == 1
-    assert agent.task.unsettled == frozenset()
     agent.task.close()
 
 

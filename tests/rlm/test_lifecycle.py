@@ -97,26 +97,6 @@ async def test_an_object_whose_records_stand_unread_in_the_topic_is_no_orphan_ho
     agent.close()
 
 
-async def test_a_segment_whose_deletion_by_another_agent_stands_unread_in_the_topic_is_not_lost() -> None:
-    world = World()
-    agent, other = AgentOfWorld(world), AgentOfWorld(world, registers=False)
-    await agent.upload(0)
-    for record in world.topic:
-        other.store.apply(record)
-    await other.live_for(RETENTION_MS + 2 * GRACE_MS)
-    assert world.storage.objects == {}
-
-    def read_on() -> bool:
-        for record in world.topic:
-            agent.store.apply(record)
-        return True
-
-    agent.read_to_end = read_on
-    assert agent.orphans.compare([BROKER])[BROKER].disagreements == ()
-    agent.close()
-    other.close()
-
-
 async def test_nothing_is_said_of_a_listing_while_the_metadata_cannot_be_read_to_its_end() -> None:
     world = World()
     agent = AgentOfWorld(world)
@@ -127,18 +107,6 @@ async def test_nothing_is_said_of_a_listing_while_the_metadata_cannot_be_read_to
     with pytest.raises(MetadataBehindError) as behind:
         agent.orphans.compare([BROKER])
     assert skipped_because(behind.value) == "metadata_behind"
-    agent.close()
-
-
-async def test_an_upload_of_this_very_agent_is_no_orphan_while_its_metadata_waits_to_be_published() -> None:
-    world = World()
-    agent = AgentOfWorld(world)
-    agent.publisher.is_read_late = True
-    await agent.upload(0)
-    agent.combine._uploading.add(0)
-    world.now_ms += 2 * TTL_MS
-    comparison = agent.orphans.compare([BROKER])[BROKER]
-    assert (comparison.young, comparison.disagreements) == (1, ())
     agent.close()
 
 
@@ -239,21 +207,6 @@ async def test_links_end_when_the_deletion_starts_and_the_object_is_there_for_th
     await agent.expiration.run_once()
     assert world.storage.objects == {}
     agent.close()
-
-
-async def test_an_object_stays_until_the_topic_tells_that_its_deletion_was_started() -> None:
-    # its deletion is started, and the record waits in the publisher's queue for longer than the grace time -> the agent
-    # dies with it -> the object is there, as the topic says
-    world = World()
-    agent = AgentOfWorld(world)
-    await agent.upload(0)
-    agent.publisher.holds = True
-    await agent.live_for(RETENTION_MS + 4 * GRACE_MS)
-    agent.close()
-    successor = AgentOfWorld(world)
-    assert successor.store.count_by_state()[FINISHED].segments == len(world.storage.objects) == 1
-    successor.close()
-    await finish(world)
 
 
 @pytest.mark.parametrize("fault", [FAIL_BEFORE, FAIL_AFTER])
@@ -404,17 +357,6 @@ async def test_a_late_finished_record_of_an_orphan_being_deleted_holds_it_while_
     agent.close()
 
 
-async def test_an_upload_that_is_under_way_is_left_alone_however_long_it_takes() -> None:
-    world = World()
-    agent = AgentOfWorld(world)
-    assert not agent.combine.is_under_way(CombinedSegmentId(BROKER, world.incarnation, 0))
-    agent.combine._uploading.add(0)
-    started = CombinedSegmentId(BROKER, world.incarnation, 0)
-    assert agent.combine.is_under_way(started)
-    assert not agent.combine.is_under_way(started._replace(incarnation=99))
-    agent.close()
-
-
 async def test_while_the_store_reads_late_nothing_is_deleted_twice_and_nothing_is_called_lost() -> None:
     world = World()
     agent = AgentOfWorld(world)
@@ -430,21 +372,4 @@ async def test_while_the_store_reads_late_nothing_is_deleted_twice_and_nothing_i
         agent.store.apply(record)
     await agent.expiration.run_once()
     assert not agent.planner.is_being_deleted(CombinedSegmentId(BROKER, world.incarnation, 0))
-    agent.close()
-
-
-async def test_objects_of_a_metadata_topic_that_was_lost_stay_however_few_they_are() -> None:
-    world = World()
-    agent = AgentOfWorld(world)
-    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
-    for number in range(300):
-        await agent.upload(10 * number)
-    agent.close()
-    world.topic.clear()
-    world.now_ms += TTL_MS
-    agent = AgentOfWorld(world)
-    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
-    agent.heal()
-    await agent.live_for(10 * GRACE_MS)
-    assert len(world.storage.objects) == 300
     agent.close()

@@ -34,7 +34,6 @@ _ROUTER_OBJECT_MS = int((KEEP_S + SWEEP_EACH_S) * 1000) + 60_000
 """How long an object of a gateway that died may be there."""
 _PUT_OF_ROUTER = re.compile(r'"operation": "put", "key": "[^"]*?(router/[^"]*)"')
 _CHANNELS_S = 60.0
-_METADATA_S = 60.0
 _COMMAND_S = 600.0
 _SHOWN = 8
 
