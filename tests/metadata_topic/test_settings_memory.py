@@ -21,8 +21,6 @@ from metadata_topic.settings.topic_settings import FILE, TopicSettings
 from metadata_topic.topic.topic_follower import TopicRecord
 from tests.metadata_topic.settings_samples import BY_KIND, DURABLE, PAUSE
 
-Change = tuple[Kind[Any, Any], Any, Any]
-
 
 class Topic:
     def __init__(self) -> None:
@@ -140,45 +138,6 @@ def test_a_topic_that_is_whole_counts_alone(tmp_path: Path) -> None:
     agent.start()
     assert not agent.read(topic).topics
     assert not agent.memory.restorations()
-
-
-@pytest.mark.parametrize("first", ["stale", "newest"])
-def test_the_newest_memory_counts_whoever_restores_first(tmp_path: Path, first: str) -> None:
-    topic, stale, newest = Topic(), Agent(tmp_path / "stale"), Agent(tmp_path / "newest")
-    for one in ("stale", "newest"):
-        (tmp_path / one).mkdir()
-    topic.put(TOPICS, "orders", replace(DURABLE, durable=False))
-    topic.put(PAUSES, "all", PAUSE)
-    stale.read(topic)
-    topic.put(TOPICS, "orders", DURABLE)
-    topic.put(PAUSES, "all", None)
-    topic.put(PAUSES, "zone:a", PAUSE)
-    wanted = newest.read(topic)
-    topic.make_again()
-    for agent in (stale, newest) if first == "stale" else (newest, stale):
-        agent.restore(topic)
-    for agent in (stale, newest, Agent(None)):
-        assert agent.read(topic) == wanted
-        assert not agent.memory.restorations()
-
-
-def test_who_comes_back_long_after_the_loss_brings_nothing_back(tmp_path: Path) -> None:
-    (tmp_path / "away").mkdir()
-    topic, agent, away = Topic(), Agent(tmp_path), Agent(tmp_path / "away")
-    topic.put(PAUSES, "all", PAUSE)
-    away.read(topic)
-    topic.put(PAUSES, "all", None)
-    topic.put(PAUSES, "zone:a", PAUSE)
-    agent.read(topic)
-    agent.start()
-    topic.make_again()
-    agent.restore(topic)
-    topic.put(PAUSES, "zone:a", None)
-    agent.read(topic)
-    topic.compact()
-    away.start()
-    away.restore(topic)
-    assert away.read(topic) == agent.read(topic) == SettingsTable()
 
 
 def test_no_value_is_missing_while_a_restored_topic_is_read_batch_by_batch(tmp_path: Path) -> None:

@@ -28,14 +28,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     made.shared.close()
 
 
-async def test_what_an_earlier_agent_uploaded_is_linked_byte_for_byte(rig: Rig) -> None:
-    first, second = rig.fill(2)
-    sent = await rig.links(first + second)
-    assert rig.linked_bytes(sent) == b"".join(written.raw for written in first + second)
-    assert sent.linked == ((partition(0), 16, len(rig.linked_bytes(sent))),)
-    assert metric_value(rig.metrics.catch_up.found_bytes) == len(rig.linked_bytes(sent))
-
-
 async def test_where_inline_is_cheaper_what_was_stored_is_looked_for_if_the_response_may_be_worth_it(rig: Rig) -> None:
     (written,) = rig.fill(1)
     raw = joined(written)
@@ -183,18 +175,6 @@ async def test_when_the_follower_has_come_to_the_newest_objects_reading_ahead_en
     assert rig.announced_sequences == [0, 1]
 
 
-async def test_what_is_in_archive_objects_alone_is_linked_byte_for_byte_and_announced(rig: Rig) -> None:
-    filled = rig.fill(6)
-    archived = rig.log.archive_all(rig.log.writer.batches)
-    sent = await rig.links(filled[0])  # what one read finds
-    assert rig.linked_bytes(sent) == b"".join(written.raw for written in filled[0])
-    assert {link.object_id for link in sent.response.links} == {archived}
-    assert len(sent.response.links) == 1  # the runs adjoin
-    await rig.has_read()
-    assert {named for named, _ in rig.announced} == {archived}
-    assert isinstance(rig.begin(filled[1]), SendLinked)
-
-
 async def test_a_follower_with_links_to_archive_objects_is_far_behind_and_reads_with_restraint(rig: Rig) -> None:
     filled = rig.fill(2)
     rig.log.archive_all(rig.log.writer.batches)
@@ -205,21 +185,6 @@ async def test_a_follower_with_links_to_archive_objects_is_far_behind_and_reads_
     verdict = rig.planner.decide(rig.now_s)
     assert isinstance(verdict, SendLinked)
     assert rig.sent(verdict)
-
-
-async def test_an_agent_without_archive_links_is_never_told_of_archive_objects(rig: Rig) -> None:
-    filled = rig.fill(2)
-    rig.log.archive_all(rig.log.writer.batches)
-    await rig.links(filled[0])  # a newer agent's connection found them
-    await rig.has_read()
-    rig.announced.clear()
-    older, planner = rig.follower(~PeerCapabilities.ARCHIVE_LINKS)
-    verdict = rig.begin_with({0: joined(filled[0])}, (older, planner))
-    assert isinstance(verdict, WaitForUploads)  # combined segments are looked for
-    await rig.has_read()
-    assert planner.decide(rig.now_s) is None
-    assert rig.announced == []
-    older.close()
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -142,25 +142,6 @@ def test_links_that_the_follower_pauses_end_a_wait_and_come_again() -> None:
     rig.linked()
 
 
-def test_the_original_of_a_linked_response_is_sent_when_it_is_asked_for_and_once() -> None:
-    rig = Rig()
-    rig.linked()
-    assert rig.budget.used == len(FRAME)
-    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1)) == ORIGINAL
-    assert rig.budget.used == 0
-    with pytest.raises(MalformedFrameError):
-        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1))
-
-
-def test_the_next_request_means_that_a_linked_response_arrived() -> None:
-    rig = Rig()
-    rig.linked()
-    rig.asked(8)
-    assert rig.budget.used == 0
-    with pytest.raises(MalformedFrameError):
-        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1))
-
-
 def test_an_original_that_memory_was_too_short_for_ends_the_connection() -> None:
     rig = Rig()
     rig.linked()
@@ -184,15 +165,6 @@ def test_a_response_that_comes_too_late_ends_the_connection_linked_or_not() -> N
     with pytest.raises(ConnectionResetError):
         rig.answered()
     assert rig.faults("stale_response") == 1
-
-
-def test_a_response_belongs_to_the_next_request_and_one_of_another_is_refused() -> None:
-    rig = Rig()
-    rig.stored()
-    rig.asked(6)
-    rig.asked(7)
-    with pytest.raises(MalformedFrameError):
-        rig.answered()
 
 
 def test_an_upload_is_announced_for_what_the_follower_was_given_before() -> None:

@@ -38,24 +38,6 @@ def test_waiting_for_nothing_and_never_waiting_are_failures(loop: VirtualTimeLoo
         run(VirtualTimeLoop(), spin())
 
 
-def test_calls_take_effect_after_their_delay_no_more_at_once_than_there_are_threads(loop: VirtualTimeLoop) -> None:
-    delays = iter([(2.0, 1.0), (0.5, 0.0), (0.0, 0.0)])
-    made = list[tuple[float, str]]()
-    began_s = loop.time()
-    pool = SeededExecutor(loop, 2, lambda: next(delays))
-
-    async def calls() -> list[float]:
-        async def call(name: str) -> float:
-            await loop.run_in_executor(pool, lambda: made.append((loop.time() - began_s, name)))
-            return loop.time() - began_s
-
-        return list(await asyncio.gather(call("a"), call("b"), call("c")))
-
-    assert run(loop, calls()) == pytest.approx([3.0, 0.5, 0.5])
-    assert [name for _, name in made] == ["b", "c", "a"]
-    assert [made_s for made_s, _ in made] == pytest.approx([0.5, 0.5, 2.0])
-
-
 @pytest.mark.parametrize("takes_effect", [True, False])
 def test_after_a_crash_what_ran_may_have_had_its_effect_and_nobody_is_told(
     loop: VirtualTimeLoop, takes_effect: bool

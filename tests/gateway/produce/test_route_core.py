@@ -21,7 +21,6 @@ from gateway.produce.route_request import splice_request
 from plugin.router_object_id import RouterObjectId
 from replication.wire.kafka_frame import MalformedFrameError
 from tests.gateway.produce.produce_frames import produce, records
-from tests.replication.fetch_frames import request as fetch_request
 
 WAIT_S = 0.2
 KIB = 1024
@@ -58,23 +57,6 @@ def forwarded(action: Action, number: int, frame: bytes) -> None:
     assert b"".join(map(bytes, splice_request(action.request, records(2 * KIB)))) == frame
 
 
-def test_what_is_not_linked_goes_on_at_once() -> None:
-    core = make()
-    for frame in (small(1), fetch_request({0: 5}), b"token", large(2, version=8), large(3, acks=0)):
-        assert core.frame_came(frame, 1.0) == [ForwardInline(frame)]
-    assert (core.kept_bytes, core.is_full, core.deadline_s) == (0, False, None)
-
-
-def test_a_failed_upload_sends_its_request_inline_in_its_place() -> None:
-    core = make()
-    offered(core.frame_came(large(1), 1.0), 0)
-    offered(core.frame_came(large(2), 1.0), 1)
-    assert core.not_stored(1, 1.1) == [Settled(1)]
-    first, second = core.stored(0, WHERE, 1.1)
-    forwarded(first, 0, large(1))
-    assert second == ForwardInline(large(2))
-
-
 def test_a_slow_upload_is_waited_for_so_long_and_no_longer_and_its_end_means_nothing_then() -> None:
     core = make()
     offered(core.frame_came(large(1), 1.0), 0)
@@ -108,31 +90,6 @@ def test_nothing_is_given_that_may_have_reached_the_broker_or_did_not_go_on() ->
     for number in (0, 1):
         with pytest.raises(MalformedFrameError):
             core.inline_asked(number, 1.3)
-
-
-def test_what_did_not_go_on_is_dropped_when_the_client_is_gone() -> None:
-    core = make()
-    for number in range(3):
-        core.frame_came(large(number), 1.0)
-    core.frame_came(small(4), 1.0)
-    core.stored(0, WHERE, 1.1)
-    core.stored(2, WHERE, 1.1)
-    assert sorted(core.closed(), key=str) == [Settled(0), Settled(1), Settled(2)]
-    for nothing in (core.stored(1, WHERE, 1.2), core.look_again(9.0), core.frame_came(small(5), 9.0), core.closed()):
-        assert nothing == []
-    assert (core.answered(0, 9.0), core.inline_asked(0, 9.0)) == ([], [])
-    assert (core.kept_bytes, core.deadline_s) == (0, None)
-
-
-def test_the_client_is_read_no_further_while_too_much_is_kept() -> None:
-    core = make(kept_requests=2)
-    core.frame_came(large(1), 1.0)
-    was_full = [core.is_full]
-    core.frame_came(small(2), 1.0)
-    was_full.append(core.is_full)
-    core.stored(0, WHERE, 1.1)
-    was_full.append(core.is_full)
-    assert was_full == [False, True, False]
 
 
 @pytest.mark.parametrize("window", [Window(2, 1 << 20), Window(64, 2 * len(small(0)))])

@@ -41,12 +41,6 @@ def make(window: Window = DEFAULT_WINDOW, reading_bytes: int = 1 << 20) -> Splic
     return SpliceCore(SpliceLimits(WAIT_S, 1 << 20, reading_bytes, window), 4, 11)
 
 
-def test_frames_go_to_the_broker_at_once_where_nothing_waits() -> None:
-    core = make()
-    assert to_broker(core.frame_came(b"any")) == [b"any"]
-    assert core.deadline_s is None
-
-
 def test_a_late_read_is_asked_for_once_and_what_it_brings_is_not_looked_at() -> None:
     core = make()
     core.request_came(route(0), 1.0)
