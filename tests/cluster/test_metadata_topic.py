@@ -1,7 +1,6 @@
 """The metadata topics on three real brokers: their layout, and an outage below min.insync.replicas."""
 
 import time
-from functools import partial
 
 import pytest
 
@@ -10,10 +9,9 @@ from kafka_cluster.cluster import KafkaCluster
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.polling import wait_until
 from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, MetadataTopicSettings, ensure_topics
+from metadata_topic.topic.topic import MetadataTopicSettings, ensure_topics
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -21,7 +19,6 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from tests.cluster.conftest import cluster_of
-from tests.cluster.replica_moves import in_sync_replicas, leader_of
 from tests.cluster.stored_log import followed_metadata
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -46,22 +43,6 @@ def record(broker_id: int, sequence: int, state: RemoteLogSegmentState) -> Remot
     return RemoteWalCombinedLogSegmentMetadata(
         CombinedSegmentId(broker_id, 1, sequence), (entry,) if finished else (), state, 1, 800 if finished else -1
     )
-
-
-def test_each_agents_partition_is_led_by_its_own_broker(cluster: LocalCluster, client: KafkaClientConfig) -> None:
-    ensure_topics(KafkaCluster(client, "test", 30.0), MetadataTopicSettings())
-
-    def leads_its_partition(broker_id: int) -> bool:
-        return leader_of(cluster.admin, METADATA_TOPIC, broker_id % 12) == broker_id
-
-    for broker_id in cluster.broker_ids:
-        wait_until(
-            partial(leads_its_partition, broker_id),
-            f"broker {broker_id} leads its agent's partition",
-            30.0,
-        )
-    # Agents register beside their start, so brokers may learn of it last.
-    wait_until(lambda: set(in_sync_replicas(cluster.admin, SETTINGS_TOPIC)) == {0}, "settings have a partition", 30.0)
 
 
 def test_below_min_insync_replicas_publications_wait_and_then_arrive_in_order(

@@ -231,14 +231,6 @@ async def test_records_that_cross_between_the_agents_are_packed_both_ways_unless
         assert (zone.gateway.gateway_bytes("to_broker") < 1000) is not off
 
 
-async def test_records_that_clients_produce_go_between_the_agents_where_only_consumers_links_are_on() -> None:
-    async with consumers() as zone:
-        client = await zone.connect()
-        client.writer.write(framed(produce({0: records(5000)}, correlation_id=5)))
-        assert await client.receive() == b"\x00\x00\x00\x05some other answer"
-        assert zone.routed.store.puts == 0
-
-
 async def test_produce_and_fetch_of_one_connection_go_by_object_storage_side_by_side() -> None:
     routed = PeerCapabilities.ROUTED_PRODUCE
     async with consumers(BOTH | routed, CAPABILITIES | BOTH | routed) as zone:

@@ -123,18 +123,6 @@ def test_another_copy_is_taken_where_one_is_forged(tmp_path: Path) -> None:
     assert len(restored.failed_copies) == 1
 
 
-def test_without_another_copy_the_log_ends_before_the_gap(tmp_path: Path) -> None:
-    store = ObjectsInMemory()
-    uploads = [store.upload(number, records(ORDERS, 0, 10 * number, 10 * number + 9)) for number in range(4)]
-    job = _job(tmp_path, LogRuns(runs_of(uploads, ORDERS)))
-    store.remove(2)
-
-    restored = _restore(job, store)
-
-    assert (restored.end_offset, restored.gap) == (20, Gap(20, 30))
-    assert _bytes(job.directory) == _whole(records(ORDERS, 0, 0, 19))
-
-
 @pytest.mark.parametrize("is_released", [True, False])
 def test_a_log_begins_behind_what_cannot_be_read_if_that_was_released(tmp_path: Path, *, is_released: bool) -> None:
     """Of epoch 0 offset 0 alone was the log's. What of epoch 1 stood behind it went with its object, and the leader,

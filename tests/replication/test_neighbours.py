@@ -102,12 +102,6 @@ async def test_of_a_neighbour_that_is_slow_the_range_is_read_from_the_store_in_a
         assert zone.agents[2].hydration.in_flight_bytes == 0
 
 
-async def test_of_a_neighbour_that_is_gone_the_range_is_read_from_the_store_at_once() -> None:
-    async with zone_of(2, timeout_s=1000.0) as zone:
-        await zone.agents[1].listener.stop()
-        await own_read_for(zone, "gone")
-
-
 async def test_of_a_neighbour_that_goes_while_it_is_asked_the_range_is_read_from_the_store_at_once() -> None:
     async with zone_of(2, timeout_s=1000.0) as zone:
         zone.stores[1].fetch_gate.clear()

@@ -1,8 +1,5 @@
 """Which range is next: what a plan costs, and what lies behind a hole."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive.archive_store import ArchiveStore
@@ -10,8 +7,6 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive.archive_plan import ArchiveLimits, LogView, PartitionPlanner
-from rlm.write_path.commit.bandwidth import TokenBucket
-from rlm.write_path.commit.constants import BURST_S
 from tests.rlm.archive_rig import ORDERS, Outside, plain_log
 
 VIEW = LogView(0, ((0, 0),))
@@ -77,17 +72,3 @@ def test_the_first_offset_behind_a_hole_is_the_logs_own() -> None:
     chain = LeaderEpochs(outside.epochs)
     behind = [outside.wal.stored_ranges(ORDERS, chain, offset + 1)[:1] for offset in (4, 12, 17)]
     assert [[first for first, _ in found] for found in behind] == [[10], [14], []]
-
-
-@given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 3)), min_size=1, max_size=30))
-def test_bytes_are_moved_no_faster_than_the_bandwidth(takes: list[tuple[int, float]]) -> None:
-    bucket = TokenBucket(1000)
-    now = 100.0
-    moved: list[tuple[float, int]] = []
-    for size, pause in takes:
-        now += pause
-        moved.append((now + bucket.take(size, now), size))
-    for first, (began, _) in enumerate(moved):
-        for last in range(first, len(moved)):
-            before_the_last = sum(size for _, size in moved[first:last])
-            assert before_the_last <= (moved[last][0] - began) * 1000 + 1000 * BURST_S + 1e-6

@@ -94,19 +94,6 @@ async def test_a_corrupt_or_missing_source_gives_way_to_its_copy() -> None:
     agent.task.close()
 
 
-async def test_a_corrupt_source_without_a_copy_is_never_archived_and_backs_off() -> None:
-    outside = Outside(plain_log(4), ((0, 0),))
-    segment_id = outside.upload(outside.log)
-    raw = bytearray(outside.wal_storage.objects[segment_id])
-    raw[150] ^= 1
-    outside.wal_storage.objects[segment_id] = bytes(raw)
-    agent = Agent(outside, 5)
-    assert await agent.archive_all() == 0
-    assert metric_value(agent.metrics.failures.labels("corrupt")) >= 2
-    assert outside.topic == []
-    agent.task.close()
-
-
 async def test_a_forged_source_is_never_archived() -> None:
     outside = Outside(plain_log(4), ((0, 0),))
     segment_id = outside.upload(outside.log)

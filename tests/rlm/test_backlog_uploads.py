@@ -46,11 +46,6 @@ def backlog(rig: Rig) -> int:
     return rig.manager.status()[partition(0)].backlog_offsets
 
 
-def held(rig: Rig) -> set[int]:
-    entries = [entry for of_object in rig.storage.entries.values() for entry in of_object]
-    return {at for entry in entries for at in range(entry.first_offset, entry.last_offset + 1)}
-
-
 async def test_what_is_new_is_stored_and_told_before_what_was_passed_over(tmp_path: Path) -> None:
     async with running(tmp_path, **slow(BATCH_BYTES)) as rig:
         offset = await fall_behind(rig)
@@ -67,32 +62,3 @@ async def test_what_is_new_is_stored_and_told_before_what_was_passed_over(tmp_pa
         stored_log = rig.manager.stored_log(partition(0))
         assert stored_log is not None
         assert stored_log.uploaded_offset == status.uploaded_offset
-
-
-async def test_all_that_was_passed_over_is_stored_in_the_end_and_nobody_is_sent_links_of_it(tmp_path: Path) -> None:
-    async with running(tmp_path, read_bytes=BATCH_BYTES) as rig:
-        offset = await fall_behind(rig)
-        end = rig.log().log_end_offset
-        await rig.until(lambda: rig.manager.uploaded_offset(partition(0)) == end, "all is stored")
-        assert held(rig) == set(range(end))
-        linked = rig.listener.stored(partition(0))
-        assert 0 < len(linked) < offset
-        assert backlog(rig) == 0
-        assert rig.manager.status()[partition(0)].lag_age_ms == 0
-
-
-async def test_what_retention_deletes_of_it_is_told_as_a_gap(tmp_path: Path) -> None:
-    async with running(tmp_path, **slow(96 * BATCH_BYTES)) as rig:
-        append(rig, 1)
-        for _ in range(3):
-            rig.log().roll()
-            append(rig, FAR)
-        await fall_behind(rig)
-        await rig.until(lambda: backlog(rig) > 0, "the log is passed over")
-        for _ in range(3):
-            rig.log().remove_oldest(unlink=True)
-        end = rig.log().log_end_offset
-        await rig.until(lambda: rig.manager.uploaded_offset(partition(0)) == end, "the rest is stored")
-        gone = {at for gap in rig.owner.found for at in range(gap.from_offset, gap.to_offset)}
-        assert gone
-        assert held(rig) | gone == set(range(end))

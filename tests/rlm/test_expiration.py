@@ -17,7 +17,7 @@ from plugin.segment_metadata import (
 )
 from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner, Planned, Verdict
 from rlm.lifecycle.failover import FailoverPlanner
-from rlm.lifecycle.release import NEVER, ClusterView, Release, Tiers, TopicWatch
+from rlm.lifecycle.release import NEVER, ClusterView, HiddenTopics, Release, Tiers, TopicWatch
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))
 WRITTEN_MS = 1_000_000
@@ -189,6 +189,52 @@ def test_a_deleted_topic_releases_its_records_after_the_grace_time_and_not_befor
     assert not rig.reasons()
     rig.planner.cluster_seen(watch.seen(frozenset({CLICKS}), 1300))
     assert rig.reasons() == [Release.TOPIC_DELETED]
+
+
+def test_a_topic_that_is_out_of_sight_for_a_moment_is_not_gone() -> None:
+    watch = TopicWatch(grace_ms=300)
+    watch.seen(frozenset({ORDERS}), 0)
+    assert not watch.seen(frozenset(), 299).is_gone(ORDERS)
+    assert not watch.seen(frozenset({ORDERS}), 5000).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 5001).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 5300).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 5301).is_gone(ORDERS)
+    assert not watch.seen(frozenset({ORDERS}), 5400).is_gone(ORDERS)
+
+
+def test_the_first_answer_after_a_long_silence_that_lacks_a_topic_does_not_make_it_gone() -> None:
+    watch = TopicWatch(grace_ms=300)
+    watch.seen(frozenset({ORDERS}), 0)
+    assert not watch.seen_by_id(frozenset(), frozenset({ORDERS}), 60_000).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 60_299).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 60_300).is_gone(ORDERS)
+
+
+def test_a_topic_that_this_agent_never_saw_is_gone_only_after_it_has_watched_for_the_grace_time() -> None:
+    watch = TopicWatch(grace_ms=300)
+    assert not ClusterView().is_gone(ORDERS)
+    assert not watch.seen(frozenset({CLICKS}), 1000).is_gone(ORDERS)
+    assert watch.seen(frozenset({CLICKS}), 1300).is_gone(ORDERS)
+
+
+def test_while_any_topic_is_hidden_no_topic_that_this_agent_never_saw_is_gone_but_one_that_it_saw_go_is() -> None:
+    watch = TopicWatch(grace_ms=300)
+    hidden = HiddenTopics(others=True)
+    watch.seen(frozenset({CLICKS}), 0, hidden)
+    watch.seen(frozenset(), 8000, hidden)
+    view = watch.seen(frozenset(), 9000, hidden)
+    assert view.is_gone(CLICKS)
+    assert not view.is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 9299).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 9300).is_gone(ORDERS)
+
+
+def test_a_topic_that_went_and_whose_name_is_hidden_later_stays_gone() -> None:
+    watch = TopicWatch(grace_ms=300)
+    watch.seen(frozenset({ORDERS}), 0)
+    watch.seen(frozenset(), 10)
+    watch.seen(frozenset(), 310)
+    assert watch.seen(frozenset(), 400, HiddenTopics(frozenset({ORDERS}), others=True)).is_gone(ORDERS)
 
 
 def test_an_upload_that_never_finished_goes_after_its_time_to_live_unless_it_is_under_way() -> None:

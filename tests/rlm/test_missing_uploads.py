@@ -18,7 +18,6 @@ from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.core import write_path_core
 from rlm.write_path.reading.resume_point import ResumePoint, ResumeUnknownError, resume_point
-from tests.kafka_log.log_writer import LogWriter
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher
@@ -219,28 +218,6 @@ async def test_a_first_upload_declares_where_it_begins_and_waits_for_the_publish
             DeclaredGap(partition(0), 0, 0, 0, GapReason.BEFORE_UPLOAD),
             DeclaredGap(partition(1), 0, 4, 0, GapReason.BEFORE_UPLOAD),
         ]
-
-
-def test_a_log_written_anew_before_it_was_first_read_is_uploaded_from_the_new_epochs_begin(tmp_path: Path) -> None:
-    """Leadership is known before the broker has cut off its log and written on."""
-    from kafka_log.open_files import OpenFiles
-    from rlm.write_path.reading.wal_task import RLMWalTask
-
-    log = LogWriter(tmp_path / "t-0")
-    log.append(10)
-    log.append(20)
-    resume = ResumePoint(30, ((2, 4), (20, 25)), EPOCH_0)
-    log.truncate_to(10)
-    log.append(40, leader_epoch=1)
-    task = RLMWalTask(partition(0), log.path, resume, OpenFiles())
-    read = []
-    for _ in range(10):
-        outcome = task.run(10_000, 0.0, 0.0)
-        read += [(item.first_offset, item.last_offset) for item in outcome.items]
-        if not outcome.more:
-            break
-    assert read == [(0, 9), (10, 49)]
-    task.close()
 
 
 async def test_many_partitions_are_taken_on_without_holding_up_the_event_loop(tmp_path: Path) -> None:

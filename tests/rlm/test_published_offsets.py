@@ -82,16 +82,6 @@ def test_an_object_that_ends_before_an_older_one_counts_with_it() -> None:
     assert rig.published == 300
 
 
-def test_under_load_it_follows_acknowledgements() -> None:
-    rig = Rig()
-    for sequence in range(5, 10):
-        rig.stored(sequence, 20 * sequence, 20 * sequence + 20, 20 * sequence + 20)
-    assert rig.published == 100
-    for sequence in range(5, 10):
-        rig.acknowledge(sequence)
-        assert rig.published == 20 * sequence + 20
-
-
 def test_a_cut_log_goes_back() -> None:
     rig = Rig()
     rig.stored(5, 100, 200, 200)
