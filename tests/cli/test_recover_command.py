@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from cli.main import build_app, main
 from cli.recovery import recovery_sources
 from cli.recovery.recovery_sources import BrokersCluster, open_stores
+from cli.recovery.recovery_table import LogRow
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
@@ -25,19 +26,24 @@ from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import MetadataTopicError, TopicAbsentError
 from metadata_topic.settings import settings_topic
-from metadata_topic.settings.settings_table import SettingsTable
+from metadata_topic.settings.settings_table import AGENTS, TOPICS, SettingsTable
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.topic.topic import SETTINGS_TOPIC
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
 from plugin.store_loop import ask
 from recovery import cluster_view
+from recovery.logs import log_directory_target
+from recovery.logs.restore import GoneHead
 from recovery.metadata.inventory import Inventory, from_objects
 from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyFront, FaultyServer
-from tests.kafka_log.kraft_records import DIRECTORY
+from tests.kafka_log.batches import batch
+from tests.kafka_log.kraft_records import DIRECTORY, message, metadata_batch, tagged, text
 from tests.recovery.ruins import CLUSTER, ORDERS, PAYMENTS, Ruins
 from tests.recovery.stored_objects import records
 
 LONGER_THAN_AN_AGENT_WAITS_S = 1.6
+NOTHING_STORED = "nothing stored; other replicas"
 
 
 @pytest.fixture
@@ -83,6 +89,17 @@ def test_an_unfinished_recovery_counts_as_erased(ruins: Ruins) -> None:
 def test_a_directory_has_one_id(ruins: Ruins) -> None:
     refused = ruins.run("recover", "--directory-id", "/a=1", "--directory-id", "/a=2")
     assert (refused.exit_code, "is given more than once" in refused.stderr) == (2, True), refused.output
+
+
+def test_without_its_disk_an_empty_log_directory_is_refused_where_one_is_required(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruins.log_dir.mkdir()
+    monkeypatch.setattr(log_directory_target, "is_mount", lambda _path: False)
+    refused = ruins.run("recover", "--if-empty", "--require-mount")
+    assert refused.exit_code == 4
+    assert "mounted below /" in refused.stderr
+    assert list(ruins.log_dir.iterdir()) == []
 
 
 def test_a_new_broker_without_replicas_has_nothing_to_be_restored(ruins: Ruins) -> None:
@@ -154,6 +171,44 @@ def test_a_log_that_is_not_selected_would_be_led_from_offset_0_and_is_refused_to
 
     told = _told(ruins.run("recover", "--json", "--topic", "orders", "--lead-with-what-is-restored"))
     assert [log["log"] for log in told["logs"]] == ["orders-0"]
+
+
+def _set(ruins: Ruins, *settings: tuple[int, str, str, str]) -> None:
+    """Let the controllers' log have settings: a kind of resource, its name, and the key and value."""
+    configs = (message(4, 0, bytes([kind]) + b"".join(map(text, its)) + tagged()) for kind, *its in settings)
+    log = ruins.directory / "controller" / "__cluster_metadata-0" / f"{0:020}.log"
+    log.write_bytes(log.read_bytes() + metadata_batch(4, *configs))
+
+
+def _with_a_tier(ruins: Ruins) -> None:
+    _set(ruins, (2, "orders", "remote.storage.enable", "true"))
+    ruins.upload(1, records(ORDERS, 3, 5, 9))
+
+
+def test_what_was_set_for_brokers_at_runtime_counts_before_server_properties(ruins: Ruins) -> None:
+    ruins.write(more="log.retention.ms=1\n")
+    for first in (0, 8):
+        ruins.upload(first, records(ORDERS, 0, first, first + 4))
+    [log] = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"))["logs"]
+    assert (log["start_offset"], log["gap"]) == (8, None), "what was before has expired"
+    _set(ruins, (4, "", "log.retention.ms", "5"), (4, "1", "log.retention.ms", "-1"), (4, "2", "log.retention.ms", "5"))
+    [log] = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code=1)["logs"]
+    assert (log["start_offset"], log["gap"] is None) == (0, False)
+
+
+def test_after_the_loss_of_all_brokers_a_tiered_log_comes_back_and_its_tier_is_said_to_be_unknown(ruins: Ruins) -> None:
+    _with_a_tier(ruins)
+
+    assert _told(ruins.run("recover", "--dry-run", "--json"), exit_code=1)["would_be_refused"] == []
+    told = _told(ruins.run("recover", "--json"), exit_code=1)
+    assert [(log["start_offset"], log["end_offset"], log["lacks_tier_epochs"]) for log in told["logs"]] == [
+        (5, 10, True),
+        (0, 0, False),
+    ]
+    assert (ruins.log_dir / "orders-0").is_dir()
+    shutil.rmtree(ruins.log_dir)
+    table = ruins.run("recover")
+    assert (table.exit_code, "Kafka deletes its older records from the tier" in table.stdout) == (1, True)
 
 
 def test_settings_that_cannot_be_read_are_named_because_topics_may_be_hidden(
@@ -232,6 +287,90 @@ def test_commands_that_need_stores_alone_ask_nothing_of_topics(ruins: Ruins, mon
         assert stores.cluster_id == "cluster-1"
 
 
+def test_a_log_is_refused_where_a_living_cluster_cannot_say_which_leader_epochs_are_on_its_tier(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka would delete from the tier what is of epochs older than the restored log's first one."""
+    _with_a_tier(ruins)
+    living = cluster_view.read_kraft_view(ruins.directory / "controller", None)
+    monkeypatch.setattr(cluster_view, "ask_cluster", lambda _client: living)
+    monkeypatch.setattr(cluster_view, "with_hidden", lambda view, *_: view)
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client, memory: SettingsTable())
+    monkeypatch.setattr(cluster_view, "read_tier", lambda *_arguments: None)
+    config = str(ruins.directory / "server.properties")
+
+    def recover(*options: str) -> Result:
+        asked = ["recover", "--broker-config", config, "--bootstrap-server", "nowhere:1", "--from-objects", "--json"]
+        return CliRunner().invoke(build_app(), [*asked, *options])
+
+    [refusal] = _told(recover("--dry-run"), exit_code=1)["would_be_refused"]
+    refused = recover("--with-less-than-others")
+    assert refused.exit_code == 4
+    assert refusal in refused.stderr
+    assert "orders-0 are on KIP-405's tier" in refusal
+    assert not ruins.log_dir.exists()
+
+    [orders, _] = _told(recover("--without-tier-epochs"), exit_code=1)["logs"]
+    assert (orders["start_offset"], orders["end_offset"], orders["lacks_tier_epochs"]) == (5, 10, True)
+
+
+@pytest.mark.parametrize(
+    "payments",
+    [{"in_sync": (2,), "last_known": (1,)}, {"in_sync": (), "eligible": (2,)}, {"in_sync": (1,), "eligible": (2,)}],
+)
+def test_where_another_replica_may_be_elected_the_broker_is_restored_beside_it(
+    ruins: Ruins, payments: dict[str, tuple[int, ...]]
+) -> None:
+    ruins.write(payments=payments)
+    ruins.upload(1, records(PAYMENTS, 2, 0, 2))
+    assert _told(ruins.run("recover", "--json", "--topic", "payments"))["only_in_sync_here"] == []
+
+
+@pytest.mark.parametrize(
+    ("settings_at", "behind_ms", "start_offset", "exit_code"),
+    [
+        pytest.param("controller", 4_000_000, 10, 0, id="known, and older than the WAL keeps records"),
+        pytest.param("log", 4_000_000, 10, 0, id="known by what is left of the broker's own log directory"),
+        pytest.param("controller", 3_000_000, 0, 1, id="known, and lost before its time, however long ago that is"),
+        pytest.param(None, 4_000_000, 0, 1, id="not known"),
+    ],
+)
+def test_leftovers_are_known_by_the_settings_topic_beside_the_controllers_log(
+    ruins: Ruins, settings_at: str | None, behind_ms: int, start_offset: int, exit_code: int
+) -> None:
+    """The WAL keeps records for an hour by the topic's own setting, which is the newer of two."""
+    if settings_at is not None:
+        log = ruins.directory / settings_at / "__remote_wal_topic_settings-0"
+        log.mkdir(parents=True)
+        older, newer = (TOPICS.encode(TopicSettings(True, wal_retention_ms=ms)) for ms in (-1, 3_600_000))
+        agent = AGENTS.encode(AgentRegistration(1, 5, "", "", "1", 0, wal_retention_ms=60_000))
+        (log / f"{0:020}.log").write_bytes(
+            batch(0, payload=older, key=TOPICS.key("orders")) + batch(1, payload=agent, key=AGENTS.key(1))
+        )
+        (log / f"{2:020}.log").write_bytes(batch(2, payload=newer, key=TOPICS.key("orders")))
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    ruins.upload(1 + behind_ms, records(ORDERS, 0, 10, 14))
+    [log_told] = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code)["logs"]
+    assert log_told["start_offset"] == start_offset
+
+
+def test_a_dry_run_up_to_a_time_tells_where_the_logs_would_end_at_most(ruins: Ruins) -> None:
+    for sequence, first in enumerate((0, 5, 10, 15)):
+        later = records(ORDERS, 0, first, first + 4, timestamp_ms=1000 * sequence)
+        ruins.upload(sequence, later)
+    before = sorted(ruins.directory.rglob("*"))
+
+    told = _told(ruins.run("recover", "--dry-run", "--json", "--to-timestamp", "1500"))
+
+    ends = [(log["log"], log["end_offset"], log["status"], log["is_at_most"]) for log in told["logs"]]
+    assert ends == [("orders-0", 10, "to the timestamp, at most", True), ("payments-2", 0, NOTHING_STORED, False)]
+    assert sorted(ruins.directory.rglob("*")) == before
+    restored = _told(ruins.run("recover", "--json", "--to-timestamp", "1500"))
+    assert not any(log["is_at_most"] for log in restored["logs"])
+    for key in ("end_offset", "size_bytes", "recovery_point_ms", "leader_epochs"):
+        assert [log[key] for log in restored["logs"]] == [log[key] for log in told["logs"]]
+
+
 def test_a_corrupt_object_without_another_copy_ends_the_log_and_is_an_exit_code(ruins: Ruins) -> None:
     ruins.upload(1, records(ORDERS, 0, 0, 4))
     damaged = ruins.upload(2, records(ORDERS, 0, 5, 9))
@@ -291,6 +430,41 @@ def test_a_log_goes_on_behind_a_declared_gap_with_an_exit_code_of_its_own(
     shutil.rmtree(ruins.log_dir)
     table = ruins.run("recover", "--topic", "orders")
     assert (table.exit_code, "5 to 7 missing" in table.stdout) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("is_expired", "told"), [(True, "whole; 0 to 9 expired meanwhile"), (False, "whole; 0 to 9 deleted meanwhile")]
+)
+def test_what_was_deleted_meanwhile_is_told_and_incomplete_unless_it_had_expired(is_expired: bool, told: str) -> None:
+    head = GoneHead(0, 10, is_expired)
+    row = LogRow("orders-0", 10, 20, 1, None, 1, (), "whole", gone_head=head)
+    assert (row.told, row.is_complete) == (told, is_expired)
+    assert not replace(row, gap=(20, 30), status="gap").is_complete
+    assert replace(row, gap=(20, 30), status="gap").told.startswith("20 to 29 missing; 0 to 9 ")
+
+
+def test_a_log_that_is_asked_for_without_its_lost_records_is_not_called_whole(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    ruins.upload(2, records(ORDERS, 0, 5, 9))
+
+    def inventory(*arguments: Any) -> Inventory:
+        found = from_objects(*arguments)
+        first, second = sorted(found.runs[ORDERS], key=lambda run: run.first_offset)
+        found.runs[ORDERS], found.lost[ORDERS] = [second], [first]
+        found.unreachable[first.stored_in.object_id] = "zone-b"
+        return found
+
+    monkeypatch.setattr("recovery.metadata.inventory.from_objects", inventory)
+    [lacking] = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code=1)["logs"]
+    assert (lacking["gap"], lacking["unreachable_in"]) == ({"from_offset": 0, "to_offset": 5}, ["zone-b"])
+
+    told = _told(ruins.run("recover", "--json", "--topic", "orders", "--after-last-gap"), exit_code=1)
+    [log] = told["logs"]
+    assert (log["start_offset"], log["end_offset"], log["gap"]) == (5, 10, None)
+    assert log["lost"] == [{"from_offset": 0, "to_offset": 5}]
+    assert (told["complete"], log["unreachable_in"]) == (False, ["zone-b"])
 
 
 @pytest.mark.parametrize(

@@ -23,16 +23,6 @@ def test_metrics_text_becomes_counters_and_gauges_by_label() -> None:
     assert not any(name.endswith("_created") for name, _ in totals.values)
 
 
-def test_what_a_killed_agent_had_counted_stays_in_the_totals() -> None:
-    accounts = AgentAccounts()
-    accounts.observe(1, 100, counted(50))
-    accounts.observe(2, 200, counted(7))
-    accounts.observe(1, 101, counted(3))
-    assert accounts.totals().of("bytes_total") == 60
-    accounts.observe(1, 102, counted(80))  # more than its predecessor ever had: still a new account
-    assert accounts.totals().of("bytes_total") == 50 + 3 + 80 + 7
-
-
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.integers(0, 1000)), max_size=40))
 def test_totals_are_what_was_counted_however_often_agents_restart(events: list[tuple[int, bool, int]]) -> None:
     accounts = AgentAccounts()

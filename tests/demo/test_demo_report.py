@@ -1,20 +1,15 @@
-import asyncio
 import dataclasses
 import io
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from demo.faults import directory_away
 from demo.measurement import LINKED, Moment
 from demo.plan import ALL_TOPICS, WAYS, plan_for
 from demo.presentation import show_introduction, show_report
 from demo.report import (
-    Records,
     Replicas,
     ZoneBytes,
     cost_per_gb,
@@ -25,10 +20,7 @@ from demo.report import (
 from local_cluster.agent_metrics import Counters
 from local_cluster.object_store.store_spec import OwnStore
 from local_cluster.workload.ledger import LedgerReport, ProducerReport
-from plugin.errors import RemoteStorageError
-from plugin.local_directory import DirectoryStore
 from plugin.prices import Prices
-from plugin.store_loop import ask
 from tests.demo.reports import RECORDS, report
 
 
@@ -108,20 +100,6 @@ def test_replicas_that_differ_or_were_not_compared_break_the_promise(replicas: R
     assert len(report(replicas=replicas).broken_promises) == 1
 
 
-def test_the_json_has_what_programs_look_for() -> None:
-    found = json.loads(json.dumps(report().to_document()))
-    assert {field.name for field in dataclasses.fields(Records)} == set(found["records"])
-    assert found["replicas_identical"] is True
-    assert found["zone_bytes"] == {"with_links": 10_000_000, "stock": 2_000_000_000, "metadata": 1000, "ratio": 0.005}
-    assert found["objects"] == 1000
-    assert found["requests"] == {"put": 1001, "get": 2000}
-    assert found["cost_per_gb"]["stock"] == 0.04
-    assert set(found["latency_ms"]) == {"producers", "stages"}
-    assert [fault["fault"] for fault in found["faults"]] == ["leader_killed", "store_outage", "agent_killed"]
-    assert found["broken_promises"] == []
-    assert found["seconds"] == {"total": 180.0, "load": 120.0}
-
-
 def shown(console_width: int, **changes: Any) -> str:
     console = Console(width=console_width, file=io.StringIO())
     show_introduction(console, OwnStore.LOCAL)
@@ -159,12 +137,6 @@ def test_the_account_of_followers_bytes_adds_up_and_has_no_bytes_of_others() -> 
     assert "links, packed: 10.0 MB" in picture
 
 
-def test_people_are_told_which_promise_was_broken() -> None:
-    text = shown(80, records=dataclasses.replace(RECORDS, lost=3))
-    assert "3 records were acknowledged with acks=all, and not consumed" in text
-    assert "every promise held" not in text
-
-
 def test_every_plan_covers_both_acks_all_codecs_and_transactions() -> None:
     for store in OwnStore:
         for quick in (False, True):
@@ -175,20 +147,3 @@ def test_every_plan_covers_both_acks_all_codecs_and_transactions() -> None:
             assert {producer.acks for producer in producers} == {"1", "all"}
             assert any(producer.transaction for producer in producers)
     assert len(ALL_TOPICS) == 2 + len(WAYS)
-
-
-def test_a_directory_store_fails_while_it_is_away_and_has_everything_when_it_is_back(tmp_path: Path) -> None:
-    directory = tmp_path / "store"
-    directory.mkdir()
-    store = DirectoryStore(directory, 0.0, 0.0, asyncio.sleep)
-    ask(store.put_if_absent("a/1", [b"before"]))
-    with directory_away(directory):
-        with pytest.raises(RemoteStorageError):
-            ask(store.put_if_absent("a/2", [b"lost"]))
-        with pytest.raises(RemoteStorageError):
-            ask(store.put_if_absent("new/1", [b"lost"]))
-        with pytest.raises(RemoteStorageError):
-            ask(store.get_range("a/1", 0, 6))
-    assert ask(store.get_range("a/1", 0, 6)) == b"before"
-    ask(store.put_if_absent("a/2", [b"after"]))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]

@@ -289,6 +289,36 @@ def test_a_higher_epoch_of_the_same_leader_keeps_what_its_log_still_has(epoch: i
     assert rig.told() == (NO_ERROR, 0)
 
 
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_topic_is_known_once_it_has_a_directory_and_the_leader_says_the_same(version: int) -> None:
+    # the broker applies one change of its metadata, in which a topic is deleted and made again: its name is the new
+    # one's, and its partition is the old one's still, under the same epoch
+    rig = Rig(version)
+    rig.leader.topic_id = OTHER_ID
+    number = 0
+
+    def acks() -> int | None:
+        nonlocal number
+        number += 1
+        sent = rig.send(number)
+        rig.ask(1.0)
+        rig.append(number, 5 * number)
+        rig.leader.high_watermark = 5 * number + 5
+        rig.ask(0.1)
+        assert rig.told() == (NO_ERROR, 0)
+        return sent
+
+    assert [acks() for _ in range(3)] == [-1] * 3
+    rig.logs.topics_known(SettingsTable(), {})
+    assert acks() == -1
+    assert rig.asked_anew
+    rig.leader.topic_id = TOPIC_ID
+    rig.logs.topics_known(SettingsTable(), {TOPIC_ID: TOPIC})
+    assert [acks() for _ in range(2)] == [-1, 1]
+    rig.logs.topics_known(SettingsTable(), {OTHER_ID: TOPIC})
+    assert acks() == -1
+
+
 def test_a_watermark_without_a_proven_topic_releases_nothing() -> None:
     rig = Rig().known()
     appended(rig)
@@ -369,6 +399,16 @@ def test_a_request_that_waits_in_turn_wakes_nobody_by_trying_again() -> None:
     woken = rig.woken
     assert rig.send(3) is None
     assert rig.woken == woken
+
+
+@pytest.mark.parametrize(("epoch", "told"), [(6, DUPLICATE), (7, NOT_LEADER)])
+def test_a_duplicate_without_an_offset_counts_only_while_the_log_can_have_lost_nothing(epoch: int, told: int) -> None:
+    rig = Rig().known()
+    assert rig.send(1) == 1
+    rig.append(1, -1, DUPLICATE)
+    rig.leader.epoch, rig.leader.ends, rig.leader.log_end, rig.leader.high_watermark = epoch, {5: 40}, 40, 40
+    rig.ask(0.1)
+    assert rig.told() == (told, 0)
 
 
 def test_a_duplicate_without_an_offset_is_refused_for_a_durable_topic() -> None:
