@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
@@ -269,17 +268,6 @@ def test_what_clients_produce_goes_by_object_storage_and_is_in_the_log_as_they_s
     log = cluster.layout.partition_directory(LEADER, topic, 0)
     assert log is not None
     assert cluster.runtime.tools(clients.bootstrap).dump_log(*sorted(log.glob("*.log")), deep=True)
-
-
-@pytest.mark.parametrize("zone", ["az1", "az2", "az3"])
-@pytest.mark.parametrize("asked", [1, 2, 3])
-def test_librdkafka_is_told_of_brokers_as_its_zone_reaches_them(cluster: LocalCluster, zone: str, asked: int) -> None:
-    address = GATEWAYS.bootstrap_address(cluster.layout, asked)
-    admin = AdminClient({"bootstrap.servers": address, "client.id": f"app,zone={zone}"})
-    brokers = admin.list_topics(timeout=TIMEOUT_S).brokers
-    told = {one.id: one.host for one in brokers.values()}
-    gateway = GATEWAYS.gateway_name(zone)
-    assert told == {one: GATEWAYS.broker_host(one) if its == zone else gateway for one, its in THREE_ZONES.items()}
 
 
 @pytest.mark.parametrize("client_id", ["app", "app,zone=az3"])

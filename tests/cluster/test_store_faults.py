@@ -4,14 +4,13 @@ Every fault strikes all requests of its method until it is taken away; then link
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from cli.exit_code import ExitCode
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
-from local_cluster.object_store.store_spec import S3_EXPRESS_BACKEND, S3Store
+from local_cluster.object_store.store_spec import S3Store
 from local_cluster.polling import wait_until
 from local_cluster.workload.ledger import ProducerPlan
 from metadata_topic.records.declared_gaps import GapReason
@@ -22,7 +21,7 @@ from tests.cluster.quick_agent import QuickAgents, quick
 from tests.cluster.recovery_commands import planned_recovery
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 from tests.cluster.stored_log import stored_log
-from tests.faulty_store import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, Fault, FaultyFront, FaultyServer
+from tests.faulty_store import DEFAULT_BUCKET, Fault, FaultyFront, FaultyServer
 
 pytestmark = pytest.mark.whole_machine
 
@@ -117,26 +116,6 @@ def test_a_lost_answer_to_an_upload_is_recognised_as_success(s3_script: Script, 
         s3_script.expect_links_to_be_used()
     assert s3_script.counters.growth(UPLOAD_FAILURES) == 0
     s3_script.expect_promises()
-
-
-def test_sessions_of_s3_express_end_while_records_flow(tmp_path: Path, topic: str) -> None:
-    # links -> all sessions end: the next request is refused, a new session is made -> links, and nothing went wrong
-    front = FaultyFront(put_latency=STORE_LATENCY_S, get_latency=STORE_LATENCY_S)
-    with FaultyServer(front, [DEFAULT_DIRECTORY_BUCKET]) as store:
-        express = S3Store(store.endpoint_url, DEFAULT_DIRECTORY_BUCKET, S3_EXPRESS_BACKEND)
-        settings = ClusterSettings(QuickAgents(express, SMALL), IMPATIENT)
-        with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
-            cluster.start()
-            with Script(cluster, topic) as script:
-                script.create_topic(partitions=3)
-                script.produce(PLAIN, ZSTD)
-                script.expect_links_to_be_used()
-                with script.without_a_shrinking_isr():
-                    front.sessions.expire()
-                    script.expect_growth("remote_wal_store_failures_total", reason="session_expired")
-                    script.expect_links_to_be_used()
-                assert script.counters.growth(UPLOAD_FAILURES) == 0
-                script.expect_promises()
 
 
 def test_a_store_that_is_away_for_longer_than_the_log_is_kept(s3_script: Script, store: FaultyServer) -> None:

@@ -141,3 +141,11 @@ def test_where_the_setting_cannot_be_lifted_the_run_ends_at_once() -> None:
     with pytest.raises(ReassignmentSettingError, match="not allowed"):
         cluster.run().run()
     assert "submit" not in cluster.calls
+
+
+def test_cancelling_takes_back_what_is_under_way() -> None:
+    cluster = Cluster()
+    run = cluster.run()
+    run.run(lambda _: run.cancel())
+    assert "cancel" in cluster.calls
+    assert {one.state for one in run.reassignment.progress.values()} == {MoveState.CANCELLED}

@@ -22,6 +22,16 @@ def test_the_oldest_objects_go_first_when_it_is_full() -> None:
     assert [offset for offset in range(15) if index.find(partition(0), offset)] == list(range(6, 15))
 
 
+def test_truncation_forgets_from_its_offset_on() -> None:
+    index = LinkIndex()
+    index.add(partition(0), [(offset, stored(0, offset)) for offset in range(6)])
+    index.drop_from(partition(0), 4)
+    index.drop_from(partition(7), 0)
+    assert [offset for offset in range(6) if index.find(partition(0), offset)] == [0, 1, 2, 3]
+    index.add(partition(0), [(4, stored(1, 4))])
+    assert index.find(partition(0), 4) == stored(1, 4)
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "add", "add", "drop", "cut"]), st.integers(0, 2), st.integers(0, 20)),
@@ -67,3 +77,13 @@ def test_a_batch_that_was_stored_again_outlives_the_first_object() -> None:
     for _ in range(2):
         index.drop_object(stored(0, 0).object_id)
     assert index.find(partition(0), 0) == stored(1, 0)
+
+
+def test_the_bound_holds_with_dropped_objects_among_the_others() -> None:
+    index = LinkIndex(max_batches=3)
+    for number in range(10):
+        index.add(partition(0), [(number, stored(number, number))])
+        if number % 2:
+            index.drop_object(stored(number, number).object_id)
+    assert len(index) == 3
+    assert [number for number in range(10) if index.find(partition(0), number)] == [8]

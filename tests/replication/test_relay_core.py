@@ -142,6 +142,25 @@ def test_links_that_the_follower_pauses_end_a_wait_and_come_again() -> None:
     rig.linked()
 
 
+def test_the_original_of_a_linked_response_is_sent_when_it_is_asked_for_and_once() -> None:
+    rig = Rig()
+    rig.linked()
+    assert rig.budget.used == len(FRAME)
+    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1)) == ORIGINAL
+    assert rig.budget.used == 0
+    with pytest.raises(MalformedFrameError):
+        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1))
+
+
+def test_the_next_request_means_that_a_linked_response_arrived() -> None:
+    rig = Rig()
+    rig.linked()
+    rig.asked(8)
+    assert rig.budget.used == 0
+    with pytest.raises(MalformedFrameError):
+        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(1))
+
+
 def test_an_original_that_memory_was_too_short_for_ends_the_connection() -> None:
     rig = Rig()
     rig.linked()

@@ -97,6 +97,13 @@ def test_what_an_interval_brought_and_does_not_pay_goes_inline() -> None:
     assert now_s <= 1.0 + INTERVAL_S + 1e-3
 
 
+def test_what_pays_is_uploaded() -> None:
+    rig = Rig(LinkPolicy.COST)
+    for holder in "ab":
+        rig.channel.offer(holder, [b"." * 600])
+    assert rig.begun(1.1).size_bytes == 1200
+
+
 def test_an_object_goes_when_all_of_its_requests_are_settled_and_not_before() -> None:
     rig = Rig()
     upload = rig.offer_and_begin("a", "b")
@@ -130,6 +137,14 @@ def test_a_failed_upload_may_have_taken_effect_so_its_object_is_deleted_and_its_
     assert rig.channel.due_deletions(1.1) == [DueDeletion(upload.object_id, b"")]
     rig.channel.deleted(upload.object_id)
     assert rig.offer_and_begin("c", now_s=9.0).object_id.sequence == 1
+
+
+def test_after_a_failure_the_next_upload_waits() -> None:
+    rig = Rig()
+    rig.channel.failed(rig.offer_and_begin("a").object_id, 1.1)
+    rig.channel.offer("b", [b"b"])
+    assert rig.channel.start_s(1.15) > 1.15
+    assert rig.channel.start_s(1.21) <= 1.21
 
 
 def test_a_request_that_is_settled_before_its_upload_began_is_not_uploaded() -> None:

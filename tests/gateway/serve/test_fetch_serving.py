@@ -243,6 +243,17 @@ def test_a_log_with_holes_is_not_followed() -> None:
     assert rig.ways[-1] is ServeOutcome.NOT_FOLLOWED
 
 
+def test_records_of_open_transactions_are_the_brokers_to_give_to_who_reads_them() -> None:
+    rig, client = served(is_committed=False)
+    log = rig.broker.logs[0]
+    log.append(2, producer_id=7)
+    log.high_watermark = 5
+    rig.follow()
+    assert not client.is_served()
+    assert rig.ways[-1] is ServeOutcome.UNCOMMITTED
+    assert client.consumer.read[0] == list(range(5))
+
+
 def test_a_client_that_produces_too_is_served() -> None:
     _, client = served()
     assert client.serving.asked(b"\x00\x00\x00\x09\x00\x00\x00\x09\x00\x00") is None
@@ -287,6 +298,34 @@ def test_memory_is_bounded_for_the_tails_of_all_brokers_together() -> None:
             rig.follow()
     assert 300 <= small.tail.size < large.tail.size, "the largest log gives way"
     assert small.tail.size + large.tail.size == held.size <= 3000
+
+
+def test_the_first_batch_comes_even_if_it_is_larger_than_may_be() -> None:
+    rig, client = served(max_bytes=100)
+    rig.broker.logs[0].append(5, size=300)
+    rig.broker.logs[0].high_watermark = 8
+    rig.follow()
+    assert client.is_served()
+    assert client.consumer.read[0] == list(range(8))
+
+
+def test_an_aborted_transaction_that_ended_below_the_asked_offset_is_not_told() -> None:
+    rig, client = served()
+    log = rig.broker.logs[0]
+    log.append(1, producer_id=7)
+    log.end_transaction(7, aborts=True)
+    log.append(1, producer_id=7)
+    log.end_transaction(7, aborts=False)
+    log.high_watermark = log.end
+    rig.follow()
+    other = rig.consumer()
+    other.consumer.positions[0] = 5
+    other.fetch()
+    other.consumer.positions[0] = 5
+    assert client.is_served()
+    assert other.is_served()
+    assert client.consumer.read[0] == [0, 1, 2, 5]
+    assert other.consumer.read[0] == [5, 5]
 
 
 @given(requests())
