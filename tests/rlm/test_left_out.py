@@ -88,6 +88,27 @@ def test_a_log_that_grows_inline_is_told_of_once_and_then_after_minutes() -> Non
     assert joined_ranges([*told, *driven.all_declared()]) == [(0, 13)]
 
 
+def test_a_pause_between_linked_stretches_is_one_range() -> None:
+    driven = Cost()
+    driven.pay()
+    driven.append(0, 2)
+    driven.settle()
+    driven.now_s += 10.0
+    for _ in range(3):
+        driven.append(0)
+        driven.settle()
+    assert driven.declared() == []
+    driven.pay()
+    driven.append(0, 2)
+    driven.settle()
+    driven.now_s += 20.0
+    driven.pay()
+    driven.append(0)
+    driven.settle()
+    assert [batch for batch, _ in driven.told] == [0, 1, 5, 6, 7]
+    assert driven.declared() == [(2, 5)]
+
+
 def test_what_all_followers_have_already_is_left_out_when_links_begin_to_pay() -> None:
     driven = Cost()
     driven.append(0, 6)

@@ -110,6 +110,18 @@ async def test_nothing_is_said_of_a_listing_while_the_metadata_cannot_be_read_to
     agent.close()
 
 
+async def test_an_upload_of_this_very_agent_is_no_orphan_while_its_metadata_waits_to_be_published() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.publisher.is_read_late = True
+    await agent.upload(0)
+    agent.combine._uploading.add(0)
+    world.now_ms += 2 * TTL_MS
+    comparison = agent.orphans.compare([BROKER])[BROKER]
+    assert (comparison.young, comparison.disagreements) == (1, ())
+    agent.close()
+
+
 @pytest.mark.parametrize("can_read", [True, False])
 async def test_an_upload_whose_end_stands_unread_in_the_topic_is_not_taken_for_uncommitted(can_read: bool) -> None:
     world = World()
@@ -354,6 +366,17 @@ async def test_a_late_finished_record_of_an_orphan_being_deleted_holds_it_while_
     agent.store.apply(finished)
     await agent.live_for(10 * GRACE_MS)
     assert segment_id in world.storage.objects
+    agent.close()
+
+
+async def test_an_upload_that_is_under_way_is_left_alone_however_long_it_takes() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    assert not agent.combine.is_under_way(CombinedSegmentId(BROKER, world.incarnation, 0))
+    agent.combine._uploading.add(0)
+    started = CombinedSegmentId(BROKER, world.incarnation, 0)
+    assert agent.combine.is_under_way(started)
+    assert not agent.combine.is_under_way(started._replace(incarnation=99))
     agent.close()
 
 
