@@ -99,9 +99,9 @@ def estimate(
     from cli.costs.cluster_samples import Sampler
 
     samples: list[Sample] = []
-    with Sampler(client, _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading the cluster") as progress:
+    with Sampler(client, _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading the cluster") as tell:
         try:
-            _look(sampler.sample, samples, minutes * 60, every, progress.update, time.monotonic)
+            _look(sampler.sample, samples, minutes * 60, every, tell, time.monotonic)
         except KeyboardInterrupt:
             if len(samples) < 2:
                 raise

@@ -83,11 +83,11 @@ def run_report(given: SourceOptions, options: RunOptions, master: str | None, me
 
     from retention_job.spark.session import spark_session
 
-    with shown_progress("starting Spark") as status:
+    with shown_progress("starting Spark") as tell:
         is_given = SparkSession.getActiveSession() is not None
         spark = spark_session(master, memory=memory)
         try:
-            return _run(sources, sections, options, cluster_id, prices, spark, status.update)
+            return _run(sources, sections, options, cluster_id, prices, spark, tell)
         finally:
             if not is_given:
                 spark.stop()

@@ -9,7 +9,8 @@ import typer
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import command_group, grouped
-from cli.recovery.recovery_sources import BrokersCluster, Tell, open_stores, patience_of, progress_to
+from cli.progress import Tell
+from cli.recovery.recovery_sources import BrokersCluster, open_stores, patience_of, progress_to
 from cli.tables import tell_json
 
 if TYPE_CHECKING:

@@ -42,12 +42,12 @@ def orphans(
     from rlm.lifecycle.orphans import MetadataBehindError, OrphanTask
 
     with (
-        shown_progress("reading the metadata topic") as shown,
+        shown_progress("reading the metadata topic") as tell,
         open_stores(BrokersCluster(broker_config)) as stores,
         open_metadata(stores, may_doubt=True) as topic,
     ):
         broker, ttl_ms = stores.broker, milliseconds(stores.settings.lifecycle.uncommitted_ttl_s)
-        shown.update(f"listing the objects of broker {broker.node_id}")
+        tell(f"listing the objects of broker {broker.node_id}")
         task = OrphanTask(
             stores.storage,
             topic.store,

@@ -13,7 +13,8 @@ import typer
 from cli.connection import Connection, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import command_group, grouped
-from cli.tables import fail, fitted, plain_console, show, tell_json
+from cli.progress import shown_progress
+from cli.tables import fail, fitted, show, tell_json
 
 if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
@@ -224,11 +225,10 @@ def _has_replica(connection: Connection, broker: int) -> bool:
 def measured_loads(connection: Connection, seconds: float) -> "Loads":
     """Return what each partition carries, as measured over this many seconds."""
     from cli.costs.cluster_samples import Sampler, partition_loads
-    from cli.progress import shown_progress
 
-    with Sampler(connection.client_config(), _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading") as shown:
+    with Sampler(connection.client_config(), _TIMEOUT_S, time.monotonic) as sampler, shown_progress("reading") as tell:
         first = sampler.sample()
-        shown.update(f"measuring what {len(first.racks)} brokers carry, for {seconds:.0f} s")
+        tell(f"measuring what {len(first.racks)} brokers carry, for {seconds:.0f} s")
         threading.Event().wait(seconds)
         return partition_loads(first, sampler.sample())
 
@@ -310,51 +310,27 @@ def _run(
 
     from recovery.reassignment.run import ReassignmentRun, requests_of
 
-    with tails or nullcontext(), _MovesShown() as shown:
+    with tails or nullcontext(), shown_progress("preparing") as tell:
         uploading = {name for name, one in tails.topics().items() if one.enable} if tails is not None else set[str]()
         requests = requests_of(planned.moves, admin, uploading)
         run = ReassignmentRun(requests, limits, admin, tails, time.monotonic, threading.Event().wait)
         before = signal.signal(signal.SIGINT, lambda *_: run.cancel())
         try:
-            return run.run(shown.update)
+            return run.run(lambda moving: tell(_progress_of(moving)))
         finally:
             signal.signal(signal.SIGINT, before)
 
 
-class _MovesShown:
-    """Shows a bar of moves, and a line for each that ended, on standard error: standard output is for the report."""
+def _progress_of(reassignment: "Reassignment") -> str:
+    from recovery.reassignment.moves import ENDS, MoveState
 
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=plain_console(stderr=True),
-        )
-        self._task = self._bar.add_task("preparing", total=None)
-
-    def __enter__(self) -> "_MovesShown":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def update(self, reassignment: "Reassignment") -> None:
-        """Show this progress."""
-        from recovery.reassignment.moves import ENDS, MoveState
-
-        states = [one.state for one in reassignment.progress.values()]
-        busy = [
-            f"{states.count(state)} {state.value}"
-            for state in MoveState
-            if state in states and state not in ENDS and state is not MoveState.WAITING
-        ]
-        ended = sum(state in ENDS for state in states)
-        self._bar.update(self._task, total=len(states), completed=ended, description=", ".join(busy) or "moving")
+    states = [one.state for one in reassignment.progress.values()]
+    busy = [
+        f", {states.count(state)} {state.value}"
+        for state in MoveState
+        if state in states and state not in ENDS and state is not MoveState.WAITING
+    ]
+    return f"moving: {sum(state in ENDS for state in states)} of {len(states)} ended{''.join(busy)}"
 
 
 def _tails(client: "KafkaClientConfig", wanted: bool) -> "TailRequests | None":

@@ -12,10 +12,10 @@ import typer
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
-from cli.progress import ShownProgress, shown_progress
+from cli.progress import Tell, shown_progress
 from cli.recovery.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
 from cli.recovery.recovery_table import LogRow, left_row, planned_row, print_recovery, restored_row
-from cli.tables import fail, plain_console, tell_json
+from cli.tables import fail, tell_json
 
 if TYPE_CHECKING:
     from recovery.broker_recovery import LostBroker, PlannedLog, Selection
@@ -113,7 +113,7 @@ def recover(
     ids = dict(pairs := [_directory_id(text) for text in what.directory_id or ()])
     if len(ids) < len(pairs):
         raise typer.BadParameter("a directory is given more than once", param_hint="--directory-id")
-    with shown_progress("reading settings") as status, open_sources(logs, status.update) as sources:
+    with shown_progress("reading settings") as tell, open_sources(logs, tell) as sources:
         broker = _lost_broker(sources, what.log_dir, ids)
         is_all_shown = not sources.view.left_out and not sources.view.settings_unknown
         if step.if_empty and is_all_shown and not sources.view.replicas_of(broker.node_id):
@@ -124,13 +124,13 @@ def recover(
         lead_refused = None if what.lead else lead_refusal(leads, planned, sources.view)
         try:
             if dry_run:
-                status.update("reading time stamps")
+                tell("reading time stamps")
                 bounds = _bounds(sources, planned, selection, threads)
                 rows = [planned_row(log, bound) for log, bound in zip(planned, bounds, strict=True)]
             elif lead_refused is not None:
                 raise lead_refused
             else:
-                rows = _recover(status, broker, sources, planned, selection, threads)
+                rows = _recover(tell, broker, sources, planned, selection, threads)
         except TargetRefusedError as error:
             fail(error, ExitCode.REFUSED, json=json)
     rows = [_with_lost(row, log, sources) for row, log in zip(rows, planned, strict=True)]
@@ -217,46 +217,28 @@ def _bounds(
 
 
 def _recover(
-    status: ShownProgress,
+    tell: Tell,
     broker: "LostBroker",
     sources: Sources,
     planned: "list[PlannedLog]",
     selection: "Selection",
     threads: int,
 ) -> list[LogRow]:
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
     from recovery.broker_recovery import recover_broker
     from recovery.logs.restore import RestoreProgress, restore_logs
 
-    columns = (TextColumn("restoring"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    status.stop()
-    with Progress(
-        *columns, console=plain_console(stderr=True), transient=True, disable=not status.is_on_terminal
-    ) as bar:
-        task = bar.add_task("restoring", total=None)
+    def show(progress: RestoreProgress) -> None:
+        tell(f"restoring: {progress.read_bytes:,} of {progress.total_bytes:,} bytes")
 
-        def show(progress: RestoreProgress) -> None:
-            bar.update(task, completed=progress.read_bytes, total=progress.total_bytes)
-            if not status.is_on_terminal:
-                status.update(f"restoring: {progress.read_bytes:,} of {progress.total_bytes:,} bytes")
-
-        restore = partial(
-            restore_logs,
-            reader=sources.reader,
-            to_timestamp_ms=selection.to_timestamp_ms,
-            threads=threads,
-            progress=show,
-            wall_ms=sources.wall_ms,
-        )
-        restored = recover_broker(broker, sources.view, planned, restore, new_directory_id)
+    restore = partial(
+        restore_logs,
+        reader=sources.reader,
+        to_timestamp_ms=selection.to_timestamp_ms,
+        threads=threads,
+        progress=show,
+        wall_ms=sources.wall_ms,
+    )
+    restored = recover_broker(broker, sources.view, planned, restore, new_directory_id)
     done = {log.job.partition: log for log in restored}
     return [_made_row(log, done.get(log.partition)) for log in planned]
 

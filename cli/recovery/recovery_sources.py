@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.connection import BrokerConfig, CommandConfig, Connection, agents_client
+from cli.progress import Tell
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from recovery.metadata.inventory import Inventory
     from recovery.patience import Patience
 
-Tell = Callable[[str], None]
 _TIMEOUT_S = 30.0
 
 

@@ -10,7 +10,7 @@ import typer
 from cli.connection import Json
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
-from cli.progress import ShownProgress, shown_progress
+from cli.progress import Tell, shown_progress
 from cli.recovery.recovery_sources import Sources, StoredLogs, open_sources
 from cli.tables import fail, show, table, tell_json
 
@@ -83,7 +83,7 @@ def _verified(
     from recovery.broker_recovery import Selection, plan_broker
     from recovery.verification import ObjectVerifier, check_inventory
 
-    with shown_progress("reading settings") as status, open_sources(logs, status.update) as sources:
+    with shown_progress("reading settings") as tell, open_sources(logs, tell) as sources:
         selection = Selection(frozenset(logs.topic or ()), frozenset(logs.partition or ()))
         planned = plan_broker(
             _whole_broker(sources),
@@ -102,9 +102,9 @@ def _verified(
             random.Random(),  # noqa: S311 - it chooses a sample
             threads,
             sources.look_again,
-            lambda done, total: status.update(f"reading objects: {done:,} of {total:,}"),
+            lambda done, total: tell(f"reading objects: {done:,} of {total:,}"),
         )
-        drilled = _drill(drill, planned, sources.reader, threads, status) if drill is not None else []
+        drilled = _drill(drill, planned, sources.reader, threads, tell) if drill is not None else []
     return _document(sources, planned, [*findings, *verified.findings], verified, drilled)
 
 
@@ -115,9 +115,7 @@ def _whole_broker(sources: Sources) -> "LostBroker":
     return LostBroker(broker.node_id, sources.cluster_id, broker.log_dirs, broker.log_dirs, broker.raw)
 
 
-def _drill(
-    directory: Path, planned: "list[PlannedLog]", reader: Any, threads: int, status: ShownProgress
-) -> list[DrilledLog]:
+def _drill(directory: Path, planned: "list[PlannedLog]", reader: Any, threads: int, tell: Tell) -> list[DrilledLog]:
     from jvm.java import find_java
     from kafka_log.segment_files import list_segments, log_file_name
     from local_cluster.kafka_distribution import resolve_kafka
@@ -125,11 +123,11 @@ def _drill(
     from recovery.broker_recovery import run_drill
 
     java = find_java()
-    tools = KafkaTools(java, resolve_kafka(java, progress=status.update), "")
-    status.update("restoring into the scratch directory")
+    tools = KafkaTools(java, resolve_kafka(java, progress=tell), "")
+    tell("restoring into the scratch directory")
     drilled = []
     for log in run_drill(directory, planned, reader, threads=threads):
-        status.update(f"dump-log of {log.job.name}")
+        tell(f"dump-log of {log.job.name}")
         segments = [log.job.directory / log_file_name(base) for base in list_segments(log.job.directory)]
         try:
             batches = tools.dump_log(*segments, deep=True)

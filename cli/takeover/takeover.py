@@ -86,13 +86,12 @@ def takeover(
 
     connection = Connection(bootstrap_server, command_config)
     try:
-        with shown_progress("reading settings") as status:
-            if dry_run:
-                status.stop()
-                raise typer.Exit(_tell_plan(broker, place, connection))
+        if dry_run:
+            raise typer.Exit(_tell_plan(broker, place, connection))
+        with shown_progress("reading settings") as tell:
             place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            made = _place(broker, place, place.directory, connection, status.update)
-            run_steps(place.directory, broker, made, status.update)
+            made = _place(broker, place, place.directory, connection, tell)
+            run_steps(place.directory, broker, made, tell)
     except TakeoverRefusedError as error:
         fail(error, ExitCode.REFUSED, json=False)
     except IncompleteRecoveryError as error:

@@ -1,17 +1,17 @@
 import pytest
 
-from cli.progress import ShownProgress, shown_progress
+from cli.progress import lines_from_time_to_time, shown_progress
 
 
 class _Lines:
     def __init__(self) -> None:
         self.written: list[str] = []
         self.now_s = 0.0
-        self.shown = ShownProgress(None, self.written.append, lambda: self.now_s)
+        self.tell = lines_from_time_to_time(self.written.append, lambda: self.now_s)
 
     def at(self, now_s: float, text: str) -> None:
         self.now_s = now_s
-        self.shown.update(text)
+        self.tell(text)
 
 
 def test_without_a_terminal_a_step_is_told_when_it_begins_and_how_far_it_is_at_times() -> None:
@@ -31,7 +31,7 @@ def test_without_a_terminal_a_step_is_told_when_it_begins_and_how_far_it_is_at_t
 
 
 def test_standard_output_is_left_to_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    with shown_progress("reading settings") as shown:
-        shown.update("listing objects")
+    with shown_progress("reading settings") as tell:
+        tell("listing objects")
     out, err = capsys.readouterr()
     assert (out, err) == ("", "reading settings\nlisting objects\n")

@@ -72,9 +72,9 @@ from cli.progress import shown_progress
 from cli.standard_output import checked_output
 with checked_output():
     show_log(verbose=True)
-    with shown_progress("begun") as progress:
+    with shown_progress("begun") as tell:
         for step in range(3):
-            progress.update(f"step {step}")
+            tell(f"step {step}")
             structlog.get_logger().warning("seen", step=step)
     print("{}")
 """

@@ -172,8 +172,8 @@ def test_progress_on_a_terminal_shows_text_as_it_is(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with shown_progress(odd) as shown:
-        shown.update(f"{odd}!")
+    with shown_progress(odd) as tell:
+        tell(f"{odd}!")
     told = capsys.readouterr().err
     assert odd in told
     assert f"{odd}!" in told
