@@ -8,7 +8,7 @@ from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
-from kafka_cluster.responses import TOPIC_AUTHORIZATION_FAILED, ClusterListing, DescribedTopic
+from kafka_cluster.responses import TOPIC_AUTHORIZATION_FAILED, ClusterListing
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
@@ -22,9 +22,6 @@ from metadata_topic.settings.wal_retention import (
     why_not_as_local,
 )
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
-from recovery.errors import ReassignmentError
-from recovery.reassignment.admin import ReassignmentAdmin
-from recovery.reassignment.plan import TopicPartition
 
 _CLIENT_ID = "remote-wal-doctor"
 
@@ -98,14 +95,13 @@ def ask_topics(
     cluster = cluster_of(client, timeout_s)
     names = sorted(name for name, topic in settings.items() if topic.enable)
     described = {topic.name: topic for topic in cluster.topics(names)}
-    log_bytes = _log_bytes(client, described.values(), timeout_s)
     found = {}
     for name, config in cluster.topic_configurations(names).each():
         known = {} if isinstance(config, KafkaClusterError) else config
         topic = described.get(name)
         enabled = enabled_topic(known, settings[name], retention, topic.replication_factor if topic is not None else 0)
         is_hidden = topic is not None and topic.error_code == TOPIC_AUTHORIZATION_FAILED
-        found[name] = replace(enabled, is_hidden=is_hidden, log_bytes=log_bytes.get(name))
+        found[name] = replace(enabled, is_hidden=is_hidden)
     return found
 
 
@@ -136,22 +132,3 @@ def _grows(config: Mapping[str, str], settings: TopicSettings, kept: KeptFor | N
     """Whether storage grows without bound, and nobody has asked for that."""
     is_endless = kept is not None and kept.retention_ms == NO_LIMIT
     return is_endless and settings.wal_retention_ms != NO_LIMIT and why_not_as_local(config) is not None
-
-
-def _log_bytes(client: KafkaClientConfig, topics: Iterable[DescribedTopic], timeout_s: float) -> dict[str, int]:
-    """Return the bytes of one replica of each partition, by topic; unknown ones are left out. Only costs depend on
-    it.
-    """
-    partitions = [TopicPartition(topic.name, one.partition) for topic in topics for one in topic.partitions]
-    try:
-        with ReassignmentAdmin(client, timeout_s) as admin:
-            sizes = admin.replica_sizes(partitions)
-    except (ReassignmentError, KafkaClusterError):
-        return {}
-    largest: dict[TopicPartition, int] = {}
-    for (where, _broker), size in sizes.items():
-        largest[where] = max(size, largest.get(where, 0))
-    found: dict[str, int] = {}
-    for where, size in largest.items():
-        found[where.topic] = found.get(where.topic, 0) + size
-    return found

@@ -22,7 +22,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "gateway-agents": gateway_checks.gateway_agents,
     "gateway-sides": gateway_checks.gateway_sides,
     "gateway-names": gateway_checks.gateway_names,
-    "gateway-ports": gateway_checks.gateway_ports,
     "gateway-security": gateway_checks.gateway_security,
     "durable-topics": gateway_checks.durable_topics,
     "agents-registered": host_checks.agents_registered,

@@ -91,8 +91,6 @@ class EnabledTopic:
     """Producers are answered once their records are stored."""
     replicas: int = 0
     """Replicas of the partition with the fewest; 0: unknown."""
-    log_bytes: int | None = None
-    """Size of one replica of each partition; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +199,6 @@ class Facts:
     """The registered agents of brokers that were not decommissioned; empty if the registrations were not read."""
     names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """The advertised names of other zones' gateways, and the addresses that each resolves to here."""
-    led_to: Mapping[int, bool | Unknown | None] = field(default_factory=dict)
-    """By broker that clients reach through the gateway here: whether its port leads to that broker.
-
-    Found out by KIP-1242; None: the broker is too old to say.
-    """
     replica_hosts: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """The hosts that brokers advertise to each other, as far as known here, and the addresses that each resolves to."""
     broker_tls: BrokerTlsFacts | Unknown | None = None

@@ -164,25 +164,6 @@ def gateway_names(facts: Facts) -> Verdict:
     return worst(faults) if faults else Verdict(Level.OK, f"{len(facts.names)} names lead to several gateways each")
 
 
-def gateway_ports(facts: Facts) -> Verdict:
-    """Check whether each port of this host's gateway leads to the broker that it stands for, as that broker says."""
-    if not facts.settings.gateway.enable:
-        return Verdict(Level.OK, f"{_KEY}.enable is false")
-    wrong = sorted(one for one, is_led in facts.led_to.items() if is_led is False)
-    if wrong:
-        brokers, base = ", ".join(map(str, wrong)), facts.settings.gateway.port_base
-        found = f"who connects here for broker {brokers} reaches another one"
-        return Verdict(
-            Level.ERROR, found, f"let port {base} + id, and the agents' addresses, lead to the broker of that id"
-        )
-    untold = [is_led.reason for is_led in facts.led_to.values() if isinstance(is_led, Unknown)]
-    if untold:
-        return Verdict(Level.UNKNOWN, f"{len(untold)} of {len(facts.led_to)} ports do not tell: {untold[0]}")
-    if None in facts.led_to.values():
-        return Verdict(Level.OK, "not proven: brokers before Kafka 4.4 do not say who they are")
-    return Verdict(Level.OK, f"{len(facts.led_to)} ports lead to the brokers that they stand for")
-
-
 def gateway_security(facts: Facts) -> Verdict:
     """Report what brokers no longer know about clients that come through a gateway."""
     settings, raw = facts.settings.gateway, facts.broker.raw

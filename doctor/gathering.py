@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from agent.found_peers import registered_addresses, registered_bypasses, serving_clients
+from agent.found_peers import registered_addresses, registered_bypasses
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import tls_context
 from agent.settings.kafka_client import client_config
@@ -25,13 +25,10 @@ from doctor.host_questions import (
     broker_hosts,
     count_partitions,
     dial,
-    is_broker_there,
     max_user_watches,
     open_files_limit,
-    unverified_context,
 )
 from doctor.store_probe import probe_store, unopened
-from gateway.zone_proxies import ranked
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.preflight import reach
 from kafka_log.broker_files.cluster_metadata import read_leaders
@@ -52,7 +49,6 @@ T = TypeVar("T")
 _KAFKA_TIMEOUT_S = 10.0
 _PEER_TIMEOUT_S = 5.0
 _PEERS_AT_ONCE = 8
-_ALL_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - nothing is bound to them
 
 
 def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Facts:
@@ -154,27 +150,7 @@ def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:
     hosts = sorted({advertised[name].host for name in listeners if name in advertised})
     ways = {} if isinstance(client, Unknown) else _ways(client)
     names = {host: get_fact(partial(addresses_of, host)) for host in hosts}
-    return replace(facts, zones=zones, ways=ways, names=names, led_to=_led_to(facts, zones))
-
-
-def _led_to(facts: Facts, zones: Mapping[int, str | None] | Unknown) -> dict[int, bool | Unknown | None]:
-    """Return the gateway's ports on this host at which brokers of other zones are reached."""
-    settings, broker = facts.settings.gateway, facts.broker
-    cluster_id = get_fact(lambda: cluster_id_of(broker.log_dirs))
-    if isinstance(zones, Unknown) or isinstance(cluster_id, Unknown):
-        return {}
-    others = settings.reached(one for one, zone in zones.items() if zone != broker.rack and one != broker.node_id)
-    agents = {broker.node_id, *serving_clients(facts.registered, broker.rack or "")}
-    # At the zone's other agents the ports of these are closed.
-    others = [one for one in others if ranked(one, agents)[0] == broker.node_id]
-    host = "127.0.0.1" if settings.listen_host in _ALL_ADDRESSES else settings.listen_host
-
-    def ask(one: int) -> bool | Unknown | None:
-        tls = unverified_context() if settings.ssl_certificate_file is not None else None
-        return is_broker_there(Address(host, settings.port_base + one), tls, _PEER_TIMEOUT_S, cluster_id, one)
-
-    with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
-        return dict(zip(others, pool.map(ask, others), strict=True))
+    return replace(facts, zones=zones, ways=ways, names=names)
 
 
 def _ways(client: KafkaClientConfig) -> dict[str, Mapping[int, Endpoint] | Unknown]:

@@ -7,7 +7,6 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,6 @@ _DATE_RESOLUTION_MS = 1000
 _CLIENT_ID = b"remote-wal-doctor"
 _API_VERSIONS = struct.pack(">ihhih", 10 + len(_CLIENT_ID), 18, 0, 1, len(_CLIENT_ID)) + _CLIENT_ID
 """A frame with an ApiVersions request of version 0 and correlation id 1, which has no body."""
-_LED_TO: Mapping[int, bool | None] = {0: True, 129: False, 35: None}
-"""By Kafka's error codes: none, REBOOTSTRAP_REQUIRED, UNSUPPORTED_VERSION."""
-_CODE_BEGINS, _CODE_ENDS = 8, 10
-"""In an answer, behind its length and the correlation id."""
 _MAX_USER_WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
 _LOCKS = Path("/proc/locks")
 _HOSTS_OPTION = "-Djdk.net.hosts.file="
@@ -142,39 +137,6 @@ def _api_versions(address: Address, connection: socket.socket) -> str | None:
     connection.sendall(_API_VERSIONS)
     answer = connection.recv(8)
     return None if answer[4:8] == _API_VERSIONS[8:12] else f"{address}: closed, or no broker's answer"
-
-
-def unverified_context() -> ssl.SSLContext:
-    """Return a TLS context without verification, for requests to this host itself that carry no secret."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
-
-
-def is_broker_there(
-    address: Address, tls: ssl.SSLContext | None, timeout_s: float, cluster_id: str, broker_id: int
-) -> bool | Unknown | None:
-    """Return whether this address leads to this broker of this cluster, which ApiVersions of version 5 names
-    (KIP-1242).
-
-    None: the broker does not say, as before Kafka 4.4.
-    """
-    named = b"".join(bytes([len(text) + 1]) + text for text in (_CLIENT_ID, b"1", cluster_id.encode()))
-    head = struct.pack(">hhih", 18, 5, 1, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
-    body = head + named + struct.pack(">ib", broker_id, 0)
-    try:
-        with ExitStack() as open_:
-            connection = open_.enter_context(socket.create_connection((address.host, address.port), timeout_s))
-            if tls is not None:
-                connection = open_.enter_context(tls.wrap_socket(connection))
-            connection.sendall(struct.pack(">i", len(body)) + body)
-            answer = connection.recv(_CODE_ENDS)
-    except OSError as error:  # of TLS, too
-        return Unknown(f"{address}: {in_words(error)}")
-    if len(answer) < _CODE_ENDS:
-        return Unknown(f"{address}: closed without an answer")
-    code = int.from_bytes(answer[_CODE_BEGINS:_CODE_ENDS])
-    return _LED_TO.get(code, Unknown(f"{address}: error {code}"))
 
 
 def ask_agent(

@@ -57,7 +57,6 @@ def test_in_what_is_planned_no_gateway_check_finds_anything() -> None:
         "gateway-agents",
         "gateway-sides",
         "gateway-names",
-        "gateway-ports",
         "gateway-security",
     )
     assert gateway == dict.fromkeys(names, Level.OK)
@@ -233,17 +232,3 @@ def test_what_brokers_do_not_know_any_more_of_clients_is_told(changes: dict[str,
 def test_a_listener_that_the_protocol_map_lacks_keeps_the_file_from_being_read() -> None:
     with pytest.raises(Exception, match="listener CLIENT_AZ3 is missing"):
         planned({"listener.security.protocol.map": ",CLIENT_AZ3:PLAINTEXT -> "})
-
-
-@pytest.mark.parametrize(
-    ("led_to", "level", "told"),
-    [
-        ({2: True, 3: True}, Level.OK, "2 ports lead to the brokers"),
-        ({2: True, 3: False}, Level.ERROR, "for broker 3 reaches another one"),
-        ({2: None, 3: True}, Level.OK, "not proven"),
-        ({2: True, 3: Unknown("127.0.0.1:19203: refused")}, Level.UNKNOWN, "1 of 2 ports do not tell: 127.0.0.1:19203"),
-    ],
-)
-def test_each_port_is_to_lead_to_its_broker(led_to: dict[int, bool | Unknown | None], level: Level, told: str) -> None:
-    finding = planned(led_to=led_to)["gateway-ports"]
-    assert (finding.level, told in finding.found) == (level, True), finding.found

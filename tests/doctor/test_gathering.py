@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import ssl
-import struct
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +28,6 @@ from doctor.host_questions import (
     ask_broker,
     broker_hosts,
     dial,
-    is_broker_there,
     lock_holder,
     soft_limit,
 )
@@ -164,26 +162,6 @@ def test_a_broker_is_asked_past_its_agent_by_a_request_that_takes_no_login(tmp_p
         assert (refusal, asked) == (None, b"\0\0\0\x1b\0\x12\0\0\0\0\0\x01\0\x11remote-wal-doctor")
         assert asked_with(trusting, b"HTTP/1.1")[0] is not None
     assert "refused" in str(ask_broker(address, lambda: None, 5))
-
-
-@pytest.mark.parametrize(
-    ("code", "expected"), [(0, True), (129, False), (35, None), (42, "error 42"), (None, "closed")]
-)
-def test_a_broker_says_whether_it_is_the_one_that_is_meant(code: int | None, expected: bool | str | None) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
-
-        def answer() -> bytes:
-            with server.accept()[0] as peer:
-                asked = peer.recv(1000)
-                peer.sendall(b"" if code is None else struct.pack(">iih", 1000, 1, code))
-                return asked
-
-        asked, address = pool.submit(answer), Address("127.0.0.1", server.getsockname()[1])
-        told = is_broker_there(address, None, 5, "cluster-1", 7)
-        # KIP-1242's schema: two names, the cluster and the node that are meant, no tagged fields.
-        body = b"\x12remote-wal-doctor\x021\x0acluster-1\0\0\0\x07\0"
-        assert asked.result(60)[4:] == b"\0\x12\0\x05\0\0\0\x01\0\x11remote-wal-doctor\0" + body
-    assert expected in told.reason if isinstance(told, Unknown) and isinstance(expected, str) else told is expected
 
 
 @pytest.mark.parametrize(
