@@ -18,11 +18,10 @@ from cli.tables import fail, fitted, show, tell_json
 
 if TYPE_CHECKING:
     from kafka_cluster.client_config import KafkaClientConfig
-    from metadata_topic.settings.wal_retention import AgentsRetention
     from recovery.reassignment.admin import ReassignmentAdmin
     from recovery.reassignment.balance_turn import BalanceTurn
     from recovery.reassignment.moves import Reassignment, ReassignmentLimits
-    from recovery.reassignment.plan import ClusterReplicas, Loads, ReassignmentPlan, TopicPartition, TopicStorage
+    from recovery.reassignment.plan import ClusterReplicas, Loads, ReassignmentPlan, TopicPartition
     from recovery.reassignment.tail_requests import TailRequests
 
 _TIMEOUT_S: Final = 15.0
@@ -56,9 +55,6 @@ class Moving:
         bool, typer.Option("--upload-tail/--no-upload-tail", help="First have the agents upload what is not stored.")
     ] = True
     upload_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an upload.")] = 10.0
-    move_timeout: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds after which a move is taken back; never unless given.")
-    ] = None
 
 
 @app.command()
@@ -267,12 +263,12 @@ def _reassign(
                 tell_json(write_plan(planned))
                 _print_left(planned.left, to_stderr=True)
             else:
-                _print_plan(planned, admin, connection.client_config() if agents else None)
+                _print_plan(planned, admin)
             return
         done = None
         if planned.moves:
             tails = _tails(connection.client_config(), moving.upload_tail and agents)
-            limits = ReassignmentLimits(moving.max_moves, moving.upload_timeout, moving.move_timeout)
+            limits = ReassignmentLimits(moving.max_moves, moving.upload_timeout)
             done = _run(admin, planned, limits, tails)
     _report(done, planned, json)
 
@@ -397,46 +393,26 @@ def _print_left(left: "Mapping[TopicPartition, str]", *, to_stderr: bool = False
         typer.echo(f"{where} is left where it is: {why}", err=to_stderr)
 
 
-def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig | None") -> None:
+def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin") -> None:
     from rich.filesize import decimal
 
     sizes = admin.replica_sizes([move.topic_partition for move in planned.moves if move.adding])
-    topics, agents = _storage(planned, admin, client)
-    rows, total, inline = [], 0, 0
+    rows, total = [], 0
     for move in planned.moves:
         where = move.topic_partition
         size = max((sizes.get((where, broker), 0) for broker in move.before), default=0)
         total += size * len(move.adding)
-        inline += len(move.adding) * topics[where.topic].inline_bytes(size, len({*move.before, *move.after}), agents)
         copied = (_ids(move.adding), decimal(size)) if move.adding else ("-", "-")
         rows.append((where.topic, where.partition, _ids(move.before), _ids(move.after), *copied))
     if planned.moves:
         show(
             fitted("topic", ">part", "before", "after", "new on", ">local log", rows=rows, drop=("before", "new on")),
-            f"{len(planned.moves)} moves. At most {decimal(total)} of local logs are copied;",
-            "less where new replicas begin at the last tiered offset.",
-            f"About {decimal(total - inline)} of that go by links, and {decimal(inline)}, which are in no object any",
-            "more, inline, at a steady rate of writing. What is stored now is kept until its move has ended.",
+            f"{len(planned.moves)} moves. At most {decimal(total)} of local logs are copied, less where new replicas "
+            "begin at the last tiered offset. What is stored now is kept until its move has ended.",
         )
     elif not planned.left:
         show("Nothing is to be moved.")
     _print_left(planned.left)
-
-
-def _storage(
-    planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig | None"
-) -> "tuple[dict[str, TopicStorage], AgentsRetention]":
-    """Return the topics' settings that decide about their logs, and the agents' retention. No `client`: no agents."""
-    from metadata_topic.settings.settings_table import SettingsTable
-    from metadata_topic.settings.settings_topic import read_known_settings
-    from metadata_topic.settings.wal_retention import AgentsRetention
-    from recovery.reassignment.plan import TopicStorage
-
-    names = {move.topic_partition.topic for move in planned.moves}
-    known = read_known_settings(client) if client is not None else SettingsTable()
-    retention = admin.local_retentions_ms(names)
-    topics = {name: TopicStorage(known.of(name, None), retention.get(name)) for name in names}
-    return topics, AgentsRetention.registered(known.agents.values())
 
 
 def _ids(brokers: Any) -> str:

@@ -36,8 +36,6 @@ _RETENTION: Final = "retention.ms"
 _LOCAL_RETENTION: Final = "local.retention.ms"
 _TIERED: Final = "remote.storage.enable"
 _COPY_DISABLED: Final = "remote.log.copy.disable"
-LOCAL_RETENTION_KEYS: Final = (_CLEANUP, _RETENTION, _LOCAL_RETENTION, _TIERED, _COPY_DISABLED)
-"""The keys of a topic's Kafka configuration that decide about its local retention."""
 
 Config = Mapping[str, str | None]
 """A topic's configuration in Kafka; an absent key is unknown, or has Kafka's default."""

@@ -12,7 +12,6 @@ import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.kafka_python_config import kafka_python_settings
-from metadata_topic.settings.wal_retention import LOCAL_RETENTION_KEYS, local_retention_ms
 from recovery.errors import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment.moves import ClusterView
 from recovery.reassignment.plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition
@@ -110,16 +109,6 @@ class ReassignmentAdmin:
             lambda: self._client.list_partition_offsets(dict.fromkeys(names, timestamp)),
         )
         return {names[where]: int(one.offset) for where, one in found.items()}
-
-    def local_retentions_ms(self, topics: Collection[str]) -> dict[str, int]:
-        """Return the topics' local retentions where known (`local_retention_ms`). Raises ReassignmentError."""
-        keys = {key: self._configs("topic", topics, key) for key in LOCAL_RETENTION_KEYS}
-        configs = {
-            name: {key: entry["value"] for key, found in keys.items() if (entry := found.get(name)) is not None}
-            for name in topics
-        }
-        kept = {name: local_retention_ms(config) for name, config in configs.items()}
-        return {name: ms for name, ms in kept.items() if ms is not None}
 
     def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
         """Return bytes of the local logs by partition and broker. Raises ReassignmentError."""

@@ -85,8 +85,6 @@ class ReassignmentLimits:
     max_moves: int = 8
     """How many partitions may be under way at a time."""
     upload_timeout_s: float = 10.0
-    move_timeout_s: float | None = None
-    """After so long a move is cancelled and counts as failed. None: never."""
     retry_s: float = 1.0
     elect_timeout_s: float = 30.0
     stale_s: float = 3.0
@@ -111,7 +109,6 @@ class MoveProgress:
     """When the action of its state was last requested."""
     unlisted_s: float | None = None
     """Since when the controller does not list it any more."""
-    timed_out: bool = False
 
     @property
     def move(self) -> Move:
@@ -246,12 +243,8 @@ class Reassignment:
 
     def _taken_back(self, one: MoveProgress, now_s: float) -> None:
         """Handle that the controller does not list it, and brokers still show other replicas than wanted."""
-        if one.timed_out:
-            self._go(one, MoveState.FAILED, now_s, one.reason)
-        elif one.state is MoveState.CANCELLING:
-            self._go(one, MoveState.CANCELLED, now_s, one.reason)
-        else:
-            self._go(one, MoveState.CANCELLED, now_s, "cancelled by somebody else")
+        reason = one.reason if one.state is MoveState.CANCELLING else "cancelled by somebody else"
+        self._go(one, MoveState.CANCELLED, now_s, reason)
 
     # What to do.
 
@@ -303,13 +296,6 @@ class Reassignment:
                 self._go(one, MoveState.FAILED, now_s, "the tail was not uploaded in time")
             elif one.state is MoveState.ELECTING and age_s >= limits.elect_timeout_s:
                 self._go(one, MoveState.FAILED, now_s, "moved, but the preferred leader was not elected")
-            elif (
-                one.state is MoveState.CATCHING_UP
-                and limits.move_timeout_s is not None
-                and age_s >= limits.move_timeout_s
-            ):
-                one.timed_out = True
-                self._go(one, MoveState.CANCELLING, now_s, f"not in sync within {limits.move_timeout_s:g} s")
 
     def _due(self, state: MoveState, now_s: float) -> tuple[TopicPartition, ...]:
         due = [one for one in self._in(state) if one.told_s is None or now_s - one.told_s >= self._limits.retry_s]

@@ -14,9 +14,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from metadata_topic.settings.topic_settings import TopicSettings
-from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention
-
 
 class ReassignmentPlanError(Exception):
     """The requested plan is impossible; the message says why."""
@@ -302,32 +299,3 @@ class _Draft:
 
 def _led_by(leader: int, replicas: tuple[int, ...]) -> tuple[int, ...]:
     return (leader, *(broker for broker in replicas if broker != leader))
-
-
-@dataclass(frozen=True, slots=True)
-class TopicStorage:
-    """The settings that decide which part of a copied log can go by links, and which crosses zones inline.
-
-    Objects hold what was uploaded within the WAL's retention, a log what was written within the local retention. The
-    rate of writing is unknown, so a steady rate is assumed. An archive has the rest.
-    """
-
-    settings: TopicSettings | None
-    """None if unknown or missing: nothing is linked."""
-    local_retention_ms: int | None
-    """None if unknown."""
-
-    def inline_bytes(self, log_bytes: int, replicas: int, agents: AgentsRetention) -> int:
-        """Return about how many bytes of such a log are in no object any more; `replicas` is their number during the
-        move."""
-        if self.settings is None or not self.settings.enable or self.local_retention_ms is None:
-            return log_bytes
-        if self.settings.archive:
-            return 0
-        local_ms = self.local_retention_ms
-        kept_ms = agents.shortest_of(self.settings, replicas, local_ms).retention_ms
-        if kept_ms == local_ms:
-            return 0
-        if local_ms == NO_LIMIT:
-            return log_bytes
-        return round(log_bytes * (1 - kept_ms / local_ms))

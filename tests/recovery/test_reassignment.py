@@ -24,7 +24,7 @@ from recovery.reassignment.moves import (
 )
 from recovery.reassignment.plan import Move, PartitionReplicas, TopicPartition
 
-LIMITS = ReassignmentLimits(max_moves=2, move_timeout_s=60.0)
+LIMITS = ReassignmentLimits(max_moves=2)
 
 
 def where(number: int) -> TopicPartition:
@@ -180,16 +180,6 @@ def test_cancelling_takes_back_what_is_under_way_and_begins_nothing_more() -> No
         play.step(LIMITS.stale_s)
     assert [play.state(number) for number in range(4)] == [MoveState.CANCELLED] * 4
     assert sum(len(action.moves) for action in play.asked if isinstance(action, Submit)) == 2
-
-
-def test_a_move_that_takes_too_long_is_taken_back_and_has_failed() -> None:
-    play = Play([request(0)])
-    play.step()
-    play.step(60.0)
-    play.step()
-    play.step(LIMITS.stale_s)
-    one = play.reassignment.progress[where(0)]
-    assert (one.state, one.reason) == (MoveState.FAILED, "not in sync within 60 s")
 
 
 def test_partitions_with_nothing_local_move_last_while_replicas_begin_at_the_local_log() -> None:
