@@ -1,8 +1,8 @@
 """Checks the metadata topic, the topics' tiers, related times, and the brokers' clocks."""
 
-from agent.configuration import Configuration, delete_grace_ms
+from agent.configuration import delete_grace_ms
 from agent.settings.setting_types import milliseconds
-from doctor.facts import AgentResponse, ClockReading, Facts, StoredObjects, Unknown, UnknownFactError, known
+from doctor.facts import ClockReading, Facts, Unknown, known
 from doctor.findings import Level, Verdict, some_of
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from metadata_topic.topic.topic_requirements import (
@@ -15,13 +15,10 @@ from metadata_topic.topic.topic_requirements import (
     settings_cleanup_problems,
 )
 from plugin.loading import IMPL_PREFIX
-from plugin.prices import NEVER_PAYS
 
 _WANTED_REPLICAS = 3
 _WANTED_IN_SYNC = 2
 _SKEW_MS = 5_000
-_ENOUGH = 100
-"""From so many objects on, their mean size is significant."""
 
 
 def system_enable(facts: Facts) -> Verdict:
@@ -202,34 +199,3 @@ def _servers(facts: Facts) -> str:
 
 def _in_sync_level(in_sync: int) -> Level:
     return Level.ERROR if in_sync < _WANTED_IN_SYNC else Level.OK
-
-
-def link_policy(facts: Facts) -> Verdict:
-    """Check topics with the policy `always` for objects that are too small to pay, since their partitions are led."""
-    always = sorted(name for name, topic in known(facts.topics).items() if topic.is_always_linked)
-    if not always:
-        return Verdict(Level.OK, "links are given where they pay")
-    agents = [answer for answer in known(facts.agents).values() if isinstance(answer, AgentResponse)]
-    stored = {
-        name: sum((answer.stored.get(name, StoredObjects()) for answer in agents), StoredObjects()) for name in always
-    }
-    telling = {name: objects for name, objects in stored.items() if objects.count >= _ENOUGH}
-    if not telling:
-        raise UnknownFactError(f"no agents have told of {_ENOUGH} objects of {some_of(always)} yet")
-    break_even = Configuration.load(facts.broker, facts.settings).break_even_bytes
-    small = {
-        name: objects.size_bytes / objects.count
-        for name, objects in telling.items()
-        if break_even == NEVER_PAYS or objects.size_bytes < break_even * objects.count
-    }
-    if not small:
-        return Verdict(Level.OK, f"objects of {some_of(sorted(telling))} pay, on the mean")
-    pays = "never" if break_even == NEVER_PAYS else f"from {break_even / 1000:.0f} KB on"
-    sizes = [f"{name}: {size / 1000:.1f} KB" for name, size in small.items()]
-    return Verdict(
-        Level.WARNING,
-        f"{some_of(sizes)} in an object, on the mean: these topics have links for every byte, and their rounds are "
-        f"small. Objects pay {pays}. Each costs more than its bytes inline, and a producer that sends many small "
-        "requests (librdkafka) waits a round for each of them",
-        "remote-wal topics set --link-policy cost TOPIC",
-    )

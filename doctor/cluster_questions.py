@@ -11,7 +11,7 @@ from kafka_cluster.errors import KafkaClusterError
 from kafka_cluster.responses import TOPIC_AUTHORIZATION_FAILED, ClusterListing
 from kafka_log.broker_files.server_properties import BrokerProperties, Endpoint, parse_broker_properties
 from kafka_log.errors import BrokerPropertiesError
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import (
     NO_LIMIT,
     AgentsRetention,
@@ -114,7 +114,6 @@ def enabled_topic(
     kept = None if local_ms is None else retention.longest_of(settings, replication_factor, local_ms)
     log_ms = log_retention_ms(config)
     metadata_ms = None if log_ms is None else retention.longest_of(settings, replication_factor, log_ms).lagging_ms
-    always = settings.link_policy is LinkPolicy.ALWAYS
     return EnabledTopic(
         local_ms,
         has_tier,
@@ -122,7 +121,6 @@ def enabled_topic(
         metadata_ms=metadata_ms,
         is_archived=settings.archive,
         grows=_grows(config, settings, kept),
-        is_always_linked=always,
         is_durable=settings.is_durable,
         replicas=replication_factor,
     )

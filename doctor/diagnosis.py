@@ -40,7 +40,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "metadata-topic-replication": cluster_checks.metadata_topic_replication,
     "long-term-tier": cluster_checks.long_term_tier,
     "wal-retention": retention_checks.wal_retention,
-    "link-policy": cluster_checks.link_policy,
     "fetch-delay": cluster_checks.fetch_delay,
     "uncommitted-ttl": cluster_checks.uncommitted_ttl,
     "clock-store": store_checks.clock_store,

@@ -85,8 +85,6 @@ class EnabledTopic:
     grows: bool = False
     """Its objects are never deleted, although nobody asked for that: they are kept as long as the log, which is only
     compacted."""
-    is_always_linked: bool = False
-    """Its policy is `always`."""
     is_durable: bool = False
     """Producers are answered once their records are stored."""
     replicas: int = 0
@@ -128,18 +126,6 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredObjects:
-    """Number and bytes of objects with records of a topic; one with several of its partitions counts for each."""
-
-    count: int = 0
-    size_bytes: int = 0
-    """Includes the parts of other partitions."""
-
-    def __add__(self, other: "StoredObjects") -> "StoredObjects":
-        return StoredObjects(self.count + other.count, self.size_bytes + other.size_bytes)
-
-
-@dataclass(frozen=True, slots=True)
 class AgentResponse:
     """A registered agent's response over HTTP."""
 
@@ -150,8 +136,6 @@ class AgentResponse:
     """Offsets of its led partitions that no object holds or will hold."""
     held: tuple[str, ...] = ()
     """Records that these partitions lost and object storage holds, each with the commands that decide about it."""
-    stored: Mapping[str, StoredObjects] = field(default_factory=dict)
-    """By topic, for its led partitions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,12 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
 
 from agent.http.http_asking import ask_agent_page, why_silent
 from agent.identity import LOCK_FILE
 from agent.settings.process_settings import HttpSettings
 from agent.settings.setting_types import AgentSettingsError
-from doctor.facts import AgentResponse, ClockReading, StoredObjects, Unknown
+from doctor.facts import AgentResponse, ClockReading, Unknown
 from kafka_log.log_directory import LogDirectory
 from plugin.errors import in_words
 from replication.wire.peer_connection import Address, PeerTls
@@ -163,20 +162,11 @@ def ask_agent(
                 f"{one['restore']}, or {one['give_up']}"
                 for one in described.get("held", ())
             ),
-            _stored_objects(described.get("partitions", ())),
         )
     except (OSError, AgentSettingsError) as error:
         return Unknown(why_silent(endpoint, error))
     except (ValueError, KeyError, TypeError) as error:
         return Unknown(f"{endpoint}: not an agent's answer: {error}")
-
-
-def _stored_objects(partitions: Iterable[Mapping[str, Any]]) -> dict[str, StoredObjects]:
-    found: dict[str, StoredObjects] = {}
-    for one in partitions:  # older agents do not count them
-        objects = StoredObjects(int(one.get("objects", 0)), int(one.get("objects_bytes", 0)))
-        found[one["topic"]] = found.get(one["topic"], StoredObjects()) + objects
-    return found
 
 
 def _clock(date: str | None, before_ms: int, after_ms: int) -> ClockReading | Unknown:

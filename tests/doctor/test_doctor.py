@@ -21,7 +21,6 @@ from doctor.facts import (
     MetadataTopic,
     StepFailure,
     Store,
-    StoredObjects,
     Unknown,
 )
 from doctor.file_checks import judge_file
@@ -71,15 +70,6 @@ def kept_for_an_hour(**changes: Any) -> EnabledTopic:
     """A topic with Kafka's and our defaults."""
     kept = KeptFor(HOUR_MS, 24 * HOUR_MS)
     return replace(EnabledTopic(WEEK_MS, True, kept=kept, metadata_ms=kept.lagging_ms), **changes)
-
-
-def stored(objects: int, **mean_bytes: int) -> AgentResponse:
-    """An agent that has stored so many objects of each of these topics."""
-    told = {name: StoredObjects(objects, objects * mean) for name, mean in mean_bytes.items()}
-    return AgentResponse(2, "abc", AGREEING, stored=told)
-
-
-ALWAYS = {"t": kept_all(1, is_always_linked=True), "u": kept_all(1, is_always_linked=True), "v": kept_all(1)}
 
 
 def protocols(bypass: str) -> dict[str, str]:
@@ -173,21 +163,6 @@ FAULTS = [
     ("broker-tls", Level.OK, {"broker_tls": BrokerTlsFacts((), None)}, "WAL takes this agent's certificate"),
     ("wal-retention", Level.INFORMATION, {"topics": {"t": kept_for_an_hour()}}, "objects of t are kept for 1 h"),
     ("wal-retention", Level.UNKNOWN, {"topics": {"t": kept_all(None)}}, "t is not known"),
-    ("link-policy", Level.OK, {"topics": {"t": kept_all(1)}}, "where they pay"),
-    ("link-policy", Level.UNKNOWN, {"topics": ALWAYS}, "no agents have told of 100 objects of t, u"),
-    (
-        "link-policy",
-        Level.UNKNOWN,
-        {"topics": ALWAYS, "agents": {1: stored(99, t=2000), 2: DEAD}},
-        "no agents have told",
-    ),
-    ("link-policy", Level.OK, {"topics": ALWAYS, "agents": {1: stored(100, t=500_000, v=2000)}}, "objects of t pay"),
-    (
-        "link-policy",
-        Level.WARNING,
-        {"topics": ALWAYS, "agents": {1: stored(60, t=500_000, u=2000), 2: stored(60, t=500_000, u=4000, v=1)}},
-        "u: 3.0 KB in an object, on the mean: these topics have links for every byte",
-    ),
     ("clock-brokers", Level.WARNING, {"agents": {2: AgentResponse(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {}}, "no agent is registered"),

@@ -20,7 +20,7 @@ from cli.main import build_app
 from doctor import gathering, host_questions
 from doctor.cluster_questions import enabled_topic
 from doctor.diagnosis import CHECKS
-from doctor.facts import AgentResponse, ClockReading, Cluster, EnabledTopic, Store, StoredObjects, Unknown
+from doctor.facts import AgentResponse, ClockReading, Cluster, EnabledTopic, Store, Unknown
 from doctor.gathering import advertised_host
 from doctor.host_questions import (
     addresses_of,
@@ -107,12 +107,7 @@ def test_a_missing_permission_is_told_by_its_step(
 
 
 def test_an_agent_tells_who_it_is_and_the_time() -> None:
-    partitions = [
-        {"topic": "orders", "objects": 3, "objects_bytes": 500},
-        {"topic": "orders", "objects": 4, "objects_bytes": 200},
-        {"topic": "of-an-older-release"},
-    ]
-    described = {"broker_id": 2, "cluster_id": "abc", "partitions": partitions}
+    described = {"broker_id": 2, "cluster_id": "abc"}
     endpoint = HttpEndpoint(CollectorRegistry(), {"/describe": json_page(lambda: described)})
     where = f"127.0.0.1:{endpoint.start(Address('127.0.0.1', 0)).port}"
     try:
@@ -121,7 +116,6 @@ def test_an_agent_tells_who_it_is_and_the_time() -> None:
         endpoint.close()
     assert isinstance(answer, AgentResponse)
     assert (answer.broker_id, answer.cluster_id) == (2, "abc")
-    assert answer.stored == {"orders": StoredObjects(7, 700), "of-an-older-release": StoredObjects()}
     assert isinstance(answer.clock, ClockReading)
     assert answer.clock.skew_ms == 0
     assert isinstance(ask_agent(where, 5, wall_ms), Unknown)

@@ -22,27 +22,6 @@ from tests.rlm.manager_rig import LIMITS, Listener, Rig, partition, running
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
-async def test_each_partition_counts_the_objects_that_hold_something_of_it_with_all_that_is_in_them(
-    tmp_path: Path,
-) -> None:
-    async with running(tmp_path) as rig:
-        for number in range(2):
-            rig.log(number).append(3)
-        rig.assign(0, 1)
-        for number in range(2):
-            await rig.all_stored(number)
-        told = {number: rig.manager.status()[partition(number)] for number in range(2)}
-        for number, status in told.items():
-            held = [
-                (segment.size_bytes, item)
-                for segment in rig.listener.uploaded
-                for item in segment.items
-                if item.topic_id_partition == partition(number)
-            ]
-            assert status.objects == len(held) > 0
-            assert status.objects_bytes == sum(size for size, _ in held) > 0
-
-
 def test_a_run_that_ends_where_the_log_was_rolled_says_that_there_is_more(tmp_path: Path) -> None:
     """The appends to the new segment were told of before the run, so nothing else would bring the task back."""
     log = LogWriter(tmp_path / "t-0")

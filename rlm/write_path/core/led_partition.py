@@ -157,10 +157,6 @@ class LedPartition:
     """By follower, the offset from which it last got records: it has everything below."""
     pending_bytes: int = 0
     """Bytes that are queued or being uploaded."""
-    objects: int = 0
-    """How many objects hold some of it, since it is led here."""
-    objects_bytes: int = 0
-    """Size of these objects, including what they hold of other partitions."""
     _unstored: dict[int, MetaQueueItem] = field(default_factory=dict)
     """Items that are queued or being uploaded, by first offset, ascending."""
 
@@ -216,11 +212,9 @@ class LedPartition:
         current = self._unstored.get(item.first_offset)
         return current if current is not None and current.records.obj is item.records.obj else None
 
-    def item_stored(self, item: MetaQueueItem, object_bytes: int = 0) -> None:
-        """Record that the result of `unstored_part` is stored, in an object of `object_bytes`."""
+    def item_stored(self, item: MetaQueueItem) -> None:
+        """Record that the result of `unstored_part` is stored."""
         self._remove(item)
-        self.objects += 1
-        self.objects_bytes += object_bytes
         self._unstored_changed()
 
     def item_left_out(self, item: MetaQueueItem) -> None:
@@ -264,8 +258,6 @@ class LedPartition:
             self.pending_bytes + self.backlog_bytes,
             0 if oldest_s is None else round((now_s - oldest_s) * 1000),
             0 if passed_over is None else passed_over.offsets,
-            0 if is_pretended else self.objects,
-            0 if is_pretended else self.objects_bytes,
         )
 
     def _unstored_changed(self) -> None:
@@ -293,10 +285,6 @@ class PartitionStatus:
     """
     backlog_offsets: int = 0
     """Offsets that were passed over and are not stored yet; `lag_bytes` does not include them."""
-    objects: int = 0
-    """How many objects hold some of it, since it is led here."""
-    objects_bytes: int = 0
-    """Size of these objects, including what they hold of other partitions."""
 
 
 @dataclass(frozen=True, slots=True)

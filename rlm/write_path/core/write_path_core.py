@@ -318,7 +318,7 @@ class WritePathCore:
             if (part := self._unstored_part(item)) is not None
         ]
         for item, _, _ in live:
-            self.led[item.topic_id_partition].item_stored(item, segment.size_bytes)
+            self.led[item.topic_id_partition].item_stored(item)
         items, entries = tuple(item for item, _, _ in live), tuple(entry for _, entry, _ in live)
         digests = tuple(of_item for _, _, of_item in live) if segment.digests else ()
         told = TellStored(replace(segment, items=items, entries=entries, digests=digests))
