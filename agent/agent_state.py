@@ -89,8 +89,6 @@ class AgentState:
             "packed": relaying.packing.describe(run.kafka.replicas.topic_names if run is not None else {}),
             "paused": [{"scope": scope} | asdict(one) for scope, one in sorted(relaying.pauses.shown.items())],
             "zone": relaying.zones.own,
-            "break_even_bytes": None if break_even == NEVER_PAYS else break_even,
-            "link_round_ms": run.write_path.link_round_ms if run is not None else None,
             "links_never_pay": bool(partitions) and break_even == NEVER_PAYS,
             "why": {topic: asdict(why) for topic, why in (run.write_path.explain() if run else {}).items()},
             "gaps": run.led_gaps.describe() if run is not None else [],

@@ -39,6 +39,16 @@ _POLICY = (
     "producers; always: links for every byte, so that a producer that sends many small requests with acks=all "
     "(librdkafka) waits a round of the store for each of them."
 )
+_WAITS = (
+    "acks=all producers that send to brokers directly wait longer, by a PUT and a GET, with small batches up to five "
+    "times as long; where agents hold the answers none waits"
+)
+_WHAT_IT_DOES = {
+    "cost": f"cost: links where objects pay on the average. {_WAITS}. Where links hold records back for too long, "
+    "bytes go inline: remote-wal describe --why.",
+    "always": f"always: links for every byte, whatever it costs. {_WAITS}; a small request sent ahead waits for all.",
+}
+"""How the link policies affect producers and followers."""
 _WHAT_DURABLE_KEEPS = (
     "durable: use a regional store (S3 Standard, Google Cloud Storage, Azure). What is in a store of one zone, such as "
     "S3 Express One Zone, is lost with that zone. A change of leaders may lose what was acknowledged to acks=1 and the "
@@ -375,7 +385,7 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
         shown = (f"{key}={text}" for key, text in told if key == ENABLE_KEY or text != text_of(default, key))
         typer.echo(f"{topic}: {', '.join(shown)}")
     for policy in sorted({str(one.link_policy) for one in wanted.values() if one is not None and one.enable}):
-        typer.echo(what_it_does(policy, _measured(client)))
+        typer.echo(_WHAT_IT_DOES[policy])
 
 
 def _existing(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> "dict[str, TopicId | None]":
@@ -421,34 +431,3 @@ def _set_patterns(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaCl
     for pattern, settings in wanted.items():
         told = "removed" if settings is None else "for all such topics without own settings, within seconds"
         typer.echo(f"pattern {pattern}: {told}")
-
-
-def _measured(client: "KafkaClientConfig") -> "list[Mapping[str, object]]":
-    """Return the descriptions of agents that answer from here without a login."""
-    from cli.fleet.agents import ask_agents
-    from metadata_topic.settings.settings_topic import read_settings
-
-    agents = {one: agent for one, agent in read_settings(client).agents.items() if not agent.is_gone}
-    return [answer.page for answer in ask_agents(agents, None).values() if answer.page is not None]
-
-
-def what_it_does(policy: str, agents: "Sequence[Mapping[str, object]]") -> str:
-    """Return a text on how the link policy affects producers and followers, by the agents' measurements."""
-    rounds = [float(ms) for one in agents if isinstance(ms := one.get("link_round_ms"), int | float) and ms]
-    sizes = [int(size) for one in agents if isinstance(size := one.get("break_even_bytes"), int)]
-    round_ = f"by about {max(rounds):.0f} ms" if rounds else "by a PUT and a GET (not measured here yet)"
-    pays = f", from {max(sizes) / 1e3:.0f} KB on as records pack now," if sizes else ""
-    waits = (
-        f"acks=all producers that send to brokers directly wait longer, {round_}, with small batches up to "
-        "five times as long; where agents hold the answers none waits"
-    )
-    match policy:
-        case "always":
-            return (
-                f"always: links for every byte, whatever it costs. {waits}; a small request sent ahead waits for all."
-            )
-        case _:
-            return (
-                f"cost: links where objects{pays} pay on the average. {waits}. Where links hold records back for "
-                "too long, bytes go inline: remote-wal describe --why."
-            )

@@ -10,10 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli import main as main_module
-from cli.fleet import agents as agents_module
 from cli.fleet import topics as topics_module
-from cli.fleet.topics import _measured
-from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.responses import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
 from metadata_topic.settings import settings_topic
@@ -51,7 +48,6 @@ def test_the_answer_names_every_setting_that_is_no_default(monkeypatch: pytest.M
     monkeypatch.setattr(settings_topic, "SettingsWriter", lambda _client: writer)
     monkeypatch.setattr(topics_module, "_check_retention", lambda *_args, **_kinds: None)
     monkeypatch.setattr(topics_module, "_existing", lambda wanted, _client: dict.fromkeys(wanted))
-    monkeypatch.setattr(topics_module, "_measured", lambda _client: [])
     words = ["topics", "enable", "orders", "--wal-retention-ms", "-2", "--bootstrap-server", "nowhere:1"]
     told = CliRunner().invoke(main_module.build_app(), words).stdout
     assert told.startswith("orders: remote.wal.storage.enable=true, remote.wal.retention.ms=-2\ncost: ")
@@ -341,33 +337,3 @@ def test_no_topic_becomes_durable_while_a_transaction_is_open_in_it(
     assert bool(written) is not is_refused, result.output
     told = f"{result.output}{result.exception}"
     assert ("a transaction is open in orders-1, and durable topics take none" in told) is is_refused
-
-
-def test_only_agents_of_brokers_that_are_still_there_are_asked_what_they_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    agents = {1: replace(HOLDING, http_endpoint="kafka-1"), 2: replace(HOLDING, broker_id=2, is_gone=True)}
-    asked: list[str] = []
-
-    def answer(endpoint: str, *_: object) -> dict[str, object]:
-        asked.append(endpoint)
-        return {"broker_id": 1, "link_round_ms": 14.2}
-
-    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(agents=agents))
-    monkeypatch.setattr(agents_module, "ask_agent", answer)
-    measured = _measured(KafkaClientConfig("nowhere:1", {}))
-    assert (asked, measured) == (["kafka-1"], [{"broker_id": 1, "link_round_ms": 14.2}])
-
-
-def test_what_a_policy_does_is_told_by_what_agents_have_measured() -> None:
-    agents: list[dict[str, object]] = [
-        {"link_round_ms": 14.2, "break_even_bytes": 33_400},
-        {"link_round_ms": None, "break_even_bytes": None},
-    ]
-    told = topics_module.what_it_does("cost", agents)
-    assert told.startswith(
-        "cost: links where objects, from 33 KB on as records pack now, pay on the average. acks=all producers"
-    )
-    assert "wait longer, by about 14 ms, with small batches up to five times as long" in told
-    assert topics_module.what_it_does("always", []).startswith("always: links for every byte, whatever it costs.")
-    assert "a PUT and a GET" in topics_module.what_it_does("cost", [])
