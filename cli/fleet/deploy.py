@@ -6,7 +6,6 @@ The wheel has the folder `deploy` of the checkout, but for what only a checkout 
 import shutil
 import zipfile
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,42 +16,16 @@ from cli.exit_code import ExitCode
 from cli.option_groups import command_group
 from cli.tables import fail, tell_json
 
-app = command_group(
-    "Show, or write into a directory, units, alerts, the board, policies, a Helm chart, an Ansible role and Terraform."
-)
+app = command_group("Write units, alerts, the board, policies, a Helm chart, an Ansible role and Terraform.")
 
-PARTS: Final = {
-    "ansible": "a role that installs agents",
-    "aws": "policies of buckets",
-    "grafana": "the board",
-    "helm": "a chart for Kubernetes",
-    "image": "the image of the agent",
-    "prometheus": "the alerts",
-    "spark": "an image and manifests that run the report on Kubernetes",
-    "strimzi": "an image and manifests for brokers that Strimzi manages",
-    "systemd": "units",
-    "terraform": "buckets, their policies and the endpoint",
-}
+PARTS: Final = (
+    "ansible", "aws", "grafana", "helm", "image", "prometheus", "spark", "strimzi", "systemd", "terraform",
+)  # fmt: skip
 
 _NOT_INSTALLED: Final = ("perf", "tests")
 """Packages of a checkout that are not in the wheel, nor in the zip for Spark."""
 
 Part = Annotated[str, typer.Argument(metavar="[PART]", help=f"{', '.join(PARTS)}, or a file of these. Default: all.")]
-
-
-@app.command("show")
-def show_files(part: Part = "", json: Json = False) -> None:
-    """List the files with what they are for, or print the one that is named."""
-    home, files = _chosen(part, json=json)
-    if not json and part in files:
-        typer.echo((home / part).read_text(), nl=False)
-        return
-    purposes = {name: PARTS[name.partition("/")[0]] for name in files}
-    if json:
-        tell_json({"files": [{"file": name, "for": purpose} for name, purpose in purposes.items()]})
-        return
-    for purpose, names in groupby(files, lambda name: purposes[name]):
-        typer.echo("\n".join([f"{purpose}:", *(f"  {name}" for name in names)]))
 
 
 @app.command()

@@ -78,7 +78,7 @@ ASKING = (
 )
 """Every command with --json that needs brokers, as {file} names them where no address is given."""
 ASKING_NOBODY = {
-    "demo", "doctor", "scenario", "config check", "cluster up", "deploy show",
+    "demo", "doctor", "scenario", "config check", "cluster up",
     "deploy spark-zip", "deploy write",
 }  # fmt: skip
 """The others with --json. What doctor does not learn is one of its findings."""

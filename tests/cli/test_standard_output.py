@@ -22,7 +22,7 @@ kind, answers, command = sys.argv[1], {}, get_command(main.build_app())
 main.build_app = lambda: command
 asked = [(*words, "--help") for words in commands(command, ())]
 asked += [line.split() for line in (
-    "scenario", "scenario today", "scenario today --json", "deploy show", "deploy show --json", "--version",
+    "scenario", "scenario today", "scenario today --json", "--version",
     "no-such-command --json", "config check --json --broker-config /none",
 )]
 for words in asked:

@@ -107,7 +107,7 @@ def _expect_installed(host: BootedSystemd) -> None:
     }
     assert not [unit for unit, state, *_ in told if state == "enabled"]
     assert {*host.run("id", "-nG", "remote-wal").split()} == {"remote-wal", "kafka"}
-    assert {*host.run("ls", "/usr/share/remote-wal").split()} == PARTS.keys()
+    assert {*host.run("ls", "/usr/share/remote-wal").split()} == set(PARTS)
 
 
 def _expect_commands(host: BootedSystemd) -> None:
