@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
+    from agent.settings.process_settings import HttpSettings
     from kafka_cluster.client_config import KafkaClientConfig
     from kafka_log.broker_files.server_properties import BrokerProperties
 
@@ -25,6 +26,15 @@ CommandConfig = Annotated[
 ]
 BrokerConfig = Annotated[
     Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
+]
+LoginFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--broker-config",
+        help="A broker's server.properties, where agents ask for a token or certificates.",
+        exists=True,
+        dir_okay=False,
+    ),
 ]
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -66,3 +76,12 @@ def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaC
     from kafka_cluster.client_config import read_command_config
 
     return read_command_config(bootstrap_server, command_config)
+
+
+def http_settings(broker_config: Path | None) -> "HttpSettings | None":
+    """Return the agents' settings for HTTP requests. Raises AgentSettingsError, BrokerPropertiesError."""
+    if broker_config is None:
+        return None
+    from agent.settings_file import read_settings_file
+
+    return read_settings_file(broker_config)[1].http

@@ -78,7 +78,7 @@ class Sampler:
         where = str(self._cluster.layout.agent_http_address(broker_id))
         moved: Counter[tuple[str, str]] = Counter()
         try:
-            told = json.loads(ask_agent_page(where, "/describe", 5.0).body)
+            told = json.loads(ask_agent_page(where, "/describe", 5.0))
         except (OSError, ValueError):
             return moved
         for partition in told["partitions"]:

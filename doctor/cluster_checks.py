@@ -1,8 +1,8 @@
-"""Checks the metadata topic, the topics' tiers, related times, and the brokers' clocks."""
+"""Checks the metadata topic, the topics' tiers, and related times."""
 
 from agent.configuration import delete_grace_ms
 from agent.settings.setting_types import milliseconds
-from doctor.facts import ClockReading, Facts, Unknown, known
+from doctor.facts import Facts, known
 from doctor.findings import Level, Verdict, some_of
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from metadata_topic.topic.topic_requirements import (
@@ -18,7 +18,6 @@ from plugin.loading import IMPL_PREFIX
 
 _WANTED_REPLICAS = 3
 _WANTED_IN_SYNC = 2
-_SKEW_MS = 5_000
 
 
 def system_enable(facts: Facts) -> Verdict:
@@ -146,42 +145,6 @@ def uncommitted_ttl(facts: Facts) -> Verdict:
         return Verdict(Level.OK, found)
     level = Level.ERROR if ttl_ms <= total_ms else Level.WARNING
     return Verdict(level, f"{found}: an upload may be deleted while it runs", f"set {key}={10 * total_ms}")
-
-
-def clock_brokers(facts: Facts) -> Verdict:
-    """Check whether this host's clock agrees with the other brokers' hosts', by their agents' responses."""
-    agents = known(facts.agents)
-    readings: dict[str, ClockReading] = {}
-    silent: dict[int, str] = {}
-    for broker_id, answer in agents.items():
-        clock = answer if isinstance(answer, Unknown) else answer.clock
-        if isinstance(clock, Unknown):
-            silent[broker_id] = clock.reason
-        else:
-            readings[f"broker {broker_id}"] = clock
-    worst = judge_clocks(readings, milliseconds(facts.settings.lifecycle.uncommitted_ttl_s))
-    if worst.level is Level.OK and (silent or not readings):
-        reasons = "; ".join(f"broker {broker_id}: {reason}" for broker_id, reason in silent.items())
-        return Verdict(Level.UNKNOWN, reasons or "no agent is registered")
-    return worst
-
-
-def judge_clocks(readings: "dict[str, ClockReading]", ttl_ms: int) -> Verdict:
-    """Judge the clock that is furthest off. The limit follows from the time to live of uncommitted uploads,
-    `ttl_ms`."""
-    if not readings:
-        return Verdict(Level.OK, "no clock was read")
-    name, reading = max(readings.items(), key=lambda item: abs(item[1].skew_ms))
-    skew_ms = reading.skew_ms
-    found = f"{name} is {abs(skew_ms)} ms {'ahead' if skew_ms > 0 else 'behind'}" if skew_ms else "all agree"
-    if abs(skew_ms) <= _SKEW_MS:
-        return Verdict(Level.OK, found)
-    change = "let NTP set the clocks"
-    if 2 * abs(skew_ms) >= ttl_ms:
-        found += f": too near to remote.wal.uncommitted.ttl.ms {ttl_ms}, by which uploads are deleted. An agent whose "
-        found += "clock is that far off the store's deletes nothing"
-        return Verdict(Level.ERROR, found, change)
-    return Verdict(Level.WARNING, found, change)
 
 
 def _metadata_topic_config(facts: Facts) -> dict[str, str]:

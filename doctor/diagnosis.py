@@ -43,7 +43,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "fetch-delay": cluster_checks.fetch_delay,
     "uncommitted-ttl": cluster_checks.uncommitted_ttl,
     "clock-store": store_checks.clock_store,
-    "clock-brokers": cluster_checks.clock_brokers,
     "missing-records": host_checks.missing_records,
     "leader-history": host_checks.leader_history,
     "held-records": host_checks.held_records,

@@ -129,9 +129,7 @@ class Store:
 class AgentResponse:
     """A registered agent's response over HTTP."""
 
-    broker_id: int
     cluster_id: str
-    clock: ClockReading | Unknown
     gaps: tuple[str, ...] = ()
     """Offsets of its led partitions that no object holds or will hold."""
     held: tuple[str, ...] = ()

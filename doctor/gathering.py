@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agent.found_peers import registered_addresses, registered_bypasses
+from agent.http.fleet_pages import AgentPage, ask_agents
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import tls_context
 from agent.settings.kafka_client import client_config
@@ -20,7 +21,6 @@ from doctor.cluster_questions import ask_cluster, ask_topics, ask_way, ask_zones
 from doctor.facts import AgentResponse, BrokerTlsFacts, Cluster, EnabledTopic, Facts, Host, Store, Unknown, get_fact
 from doctor.host_questions import (
     addresses_of,
-    ask_agent,
     ask_broker,
     broker_hosts,
     count_partitions,
@@ -55,7 +55,7 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     """Gather all facts. Blocks; for some tens of seconds when nothing responds."""
     client = get_fact(lambda: _reached(client_config(broker, settings.client)))
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
-    topics, agents, registered = _settings_topic(client, cluster, wall_ms, settings.http)
+    topics, agents, registered = _settings_topic(client, cluster, settings.http)
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
         found, tls = registered_addresses(registered, broker.node_id), peer_tls(settings.tls)
         listed = peer_addresses(broker, settings.peers)
@@ -161,7 +161,7 @@ def _ways(client: KafkaClientConfig) -> dict[str, Mapping[int, Endpoint] | Unkno
 
 
 def _settings_topic(
-    client: KafkaClientConfig | Unknown, cluster: Cluster | Unknown, wall_ms: Callable[[], int], settings: HttpSettings
+    client: KafkaClientConfig | Unknown, cluster: Cluster | Unknown, settings: HttpSettings
 ) -> tuple[
     Mapping[str, EnabledTopic] | Unknown,
     Mapping[int, AgentResponse | Unknown] | Unknown,
@@ -176,16 +176,23 @@ def _settings_topic(
     agents = {one: agent for one, agent in read.agents.items() if not agent.is_gone}
     retention = AgentsRetention.registered(agents.values())
     described = get_fact(lambda: ask_topics(client, read.topics, retention, _KAFKA_TIMEOUT_S))
-    return described, _ask_agents(agents, wall_ms, settings), agents
+    answers = ask_agents(agents, settings, timeout_s=_PEER_TIMEOUT_S)
+    return described, {one: _response(answer) for one, answer in answers.items()}, agents
 
 
-def _ask_agents(
-    agents: Mapping[int, AgentRegistration], wall_ms: Callable[[], int], settings: HttpSettings
-) -> dict[int, AgentResponse | Unknown]:
-    with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
-        endpoints = [agent.http_endpoint for agent in agents.values()]
-        answers = pool.map(lambda endpoint: ask_agent(endpoint, _PEER_TIMEOUT_S, wall_ms, settings), endpoints)
-        return dict(zip(agents, answers, strict=True))
+def _response(answer: AgentPage) -> AgentResponse | Unknown:
+    if answer.page is None:
+        return Unknown(answer.failure)
+    gaps, held = answer.page.get("gaps", ()), answer.page.get("held", ())
+    return AgentResponse(
+        str(answer.page["cluster_id"]),
+        tuple(map(_offsets_text, gaps)),
+        tuple(f"{_offsets_text(one)}: {one['restore']}, or {one['give_up']}" for one in held),
+    )
+
+
+def _offsets_text(told: Mapping[str, Any]) -> str:
+    return f"{told['topic']}-{told['partition']} {told['from_offset']} to {told['to_offset'] - 1}"
 
 
 def _stores(

@@ -1,25 +1,18 @@
 """Asks this host's kernel, and other agents over the network."""
 
-import json
 import os
 import resource
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from agent.http.http_asking import ask_agent_page, why_silent
 from agent.identity import LOCK_FILE
-from agent.settings.process_settings import HttpSettings
-from agent.settings.setting_types import AgentSettingsError
-from doctor.facts import AgentResponse, ClockReading, Unknown
 from kafka_log.log_directory import LogDirectory
 from plugin.errors import in_words
 from replication.wire.peer_connection import Address, PeerTls
 
-_DATE_RESOLUTION_MS = 1000
 _CLIENT_ID = b"remote-wal-doctor"
 _API_VERSIONS = struct.pack(">ihhih", 10 + len(_CLIENT_ID), 18, 0, 1, len(_CLIENT_ID)) + _CLIENT_ID
 """A frame with an ApiVersions request of version 0 and correlation id 1, which has no body."""
@@ -136,41 +129,3 @@ def _api_versions(address: Address, connection: socket.socket) -> str | None:
     connection.sendall(_API_VERSIONS)
     answer = connection.recv(8)
     return None if answer[4:8] == _API_VERSIONS[8:12] else f"{address}: closed, or no broker's answer"
-
-
-def ask_agent(
-    endpoint: str, timeout_s: float, wall_ms: Callable[[], int], settings: HttpSettings | None = None
-) -> AgentResponse | Unknown:
-    """Request the state of the agent at that HTTP endpoint, and read its host's time."""
-    before_ms = wall_ms()
-    try:
-        page = ask_agent_page(endpoint, "/describe", timeout_s, settings)
-        after_ms = wall_ms()
-        described = json.loads(page.body)
-        gaps = tuple(
-            f"{gap['topic']}-{gap['partition']} {gap['from_offset']} to {int(gap['to_offset']) - 1}"
-            for gap in described.get("gaps", ())
-        )
-        clock = _clock(page.date, before_ms, after_ms)
-        return AgentResponse(
-            int(described["broker_id"]),
-            str(described["cluster_id"]),
-            clock,
-            gaps,
-            tuple(
-                f"{one['topic']}-{one['partition']} {one['from_offset']} to {int(one['to_offset']) - 1}: "
-                f"{one['restore']}, or {one['give_up']}"
-                for one in described.get("held", ())
-            ),
-        )
-    except (OSError, AgentSettingsError) as error:
-        return Unknown(why_silent(endpoint, error))
-    except (ValueError, KeyError, TypeError) as error:
-        return Unknown(f"{endpoint}: not an agent's answer: {error}")
-
-
-def _clock(date: str | None, before_ms: int, after_ms: int) -> ClockReading | Unknown:
-    if date is None:
-        return Unknown("the answer has no date")
-    remote_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
-    return ClockReading(before_ms, after_ms, remote_ms, _DATE_RESOLUTION_MS)

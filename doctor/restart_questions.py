@@ -135,7 +135,7 @@ def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeou
         return AgentState.UNASKED, reason
     try:
         page = ask_agent_page(endpoint, "/readyz", timeout_s, asking)
-        lines = page.body[:_RESPONSE_BYTES].decode(errors="replace").splitlines()
+        lines = page[:_RESPONSE_BYTES].decode(errors="replace").splitlines()
         if lines[:1] != ["ready"]:
             return AgentState.UNASKED, f"no agent answers at {endpoint}"
         return AgentState.READY, "; ".join(lines[1:])

@@ -1,7 +1,6 @@
 """Checks the object store, by what a probe object showed."""
 
 from agent.settings.setting_types import milliseconds
-from doctor.cluster_checks import judge_clocks
 from doctor.facts import Facts, Store, Unknown, UnknownFactError, known
 from doctor.findings import Level, Verdict, some_of
 from plugin.errors import RemoteStorageConfigError
@@ -9,6 +8,8 @@ from plugin.loading import IMPL_PREFIX
 from plugin.prices import EXPRESS
 from plugin.zones.buckets import BUCKETS_KEY, check_own_zone
 
+_SKEW_MS = 5_000
+_NTP = "let NTP set the clocks"
 _STEPS = ("put", "list", "get", "delete")
 
 
@@ -114,9 +115,17 @@ def store_versions(facts: Facts) -> Verdict:
 
 
 def clock_store(facts: Facts) -> Verdict:
-    """Check whether this host's clock and the object store's agree."""
-    clock = known(_opened(facts).clock)
-    return judge_clocks({"the object store": clock}, milliseconds(facts.settings.lifecycle.uncommitted_ttl_s))
+    """Check whether this host's clock and the object store's agree. The limit follows from the time to live of
+    uncommitted uploads."""
+    skew_ms = known(_opened(facts).clock).skew_ms
+    ttl_ms = milliseconds(facts.settings.lifecycle.uncommitted_ttl_s)
+    found = f"the object store is {abs(skew_ms)} ms {'ahead' if skew_ms > 0 else 'behind'}" if skew_ms else "they agree"
+    if abs(skew_ms) <= _SKEW_MS:
+        return Verdict(Level.OK, found)
+    if 2 * abs(skew_ms) < ttl_ms:
+        return Verdict(Level.WARNING, found, _NTP)
+    found += f": too near to remote.wal.uncommitted.ttl.ms {ttl_ms}, by which uploads are deleted"
+    return Verdict(Level.ERROR, f"{found}. An agent whose clock is that far off deletes nothing", _NTP)
 
 
 def _opened(facts: Facts) -> Store:

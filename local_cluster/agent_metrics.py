@@ -153,7 +153,7 @@ def parse_metrics(text: str) -> Counters:
 def scrape(cluster: "LocalCluster", broker_id: int) -> Counters:
     """Read the counters of a broker's agent. Raises OSError if it does not respond, ValueError."""
     where = str(cluster.layout.agent_http_address(broker_id))
-    return parse_metrics(ask_agent_page(where, "/metrics", _TIMEOUT_S).body.decode())
+    return parse_metrics(ask_agent_page(where, "/metrics", _TIMEOUT_S).decode())
 
 
 def scrape_all(cluster: "LocalCluster") -> Counters:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
-from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
@@ -39,15 +38,7 @@ def base_url(endpoint: str) -> str:
     return endpoint if "://" in endpoint else f"http://{endpoint}"
 
 
-class Page(NamedTuple):
-    """The response to a request for an agent's page, and its host's time."""
-
-    body: bytes
-    date: str | None
-    """Its host's time, as in the answer's head."""
-
-
-def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSettings | None = None) -> Page:
+def ask_agent_page(endpoint: str, path: str, timeout_s: float, settings: HttpSettings | None = None) -> bytes:
     """Return the page at `path` of the agent at `endpoint`, which is host:port or a URL, as registered.
 
     Raises OSError, HTTPError among them for each status but 200, and AgentSettingsError for unreadable files. The token
@@ -84,8 +75,8 @@ def ask_directly(
     headers: Mapping[str, str],
     form: bytes | None = None,
     context: ssl.SSLContext | None = None,
-) -> Page:
-    """Send a request straight to its host, past proxies and without following redirects, and return the response.
+) -> bytes:
+    """Send a request straight to its host, past proxies and without following redirects. Returns the response.
 
     Each address of the host may take `timeout_s` to connect. Sending and the whole response end by then, too, however
     slowly the bytes come. Raises OSError for all that goes wrong, a malformed URL included: HTTPError for each status
@@ -127,7 +118,7 @@ def ask_directly(
         raise TimeoutError(f"{url}: timed out after {timeout_s:g} s")
     if answer.status != 200:
         raise HTTPError(url, answer.status, answer.reason, answer.headers, io.BytesIO(body))
-    return Page(bytes(body), answer.headers.get("Date"))
+    return bytes(body)
 
 
 def _end(connection: socket.socket) -> None:

@@ -138,7 +138,7 @@ class _Source:
         from agent.http.http_asking import ask_directly
 
         try:
-            body = ask_directly(url, _TIMEOUT_S, _FORM, form).body
+            body = ask_directly(url, _TIMEOUT_S, _FORM, form)
         except urllib.error.HTTPError as error:
             with error:
                 told = _json(error.read())

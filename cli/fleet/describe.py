@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import Connection, Json, Verbose
+from cli.connection import Connection, Json, LoginFile, Verbose, http_settings
 from cli.exit_code import ExitCode
-from cli.fleet.agents import LoginFile, ask_agent, ask_agents, http_settings
 from cli.fleet.topics import orphaned_lines
 from cli.option_groups import grouped
 from cli.tables import fitted, show, tell_json
@@ -46,6 +45,7 @@ def describe(
     is asked, as each knows all objects; it exits with 3 if none answers. --verbose adds to --why what looks found, and
     what an object would carry.
     """
+    from agent.http.fleet_pages import ask_agents
     from metadata_topic.settings.settings_topic import read_known_settings
 
     asking = http_settings(broker_config)
@@ -143,6 +143,7 @@ def _kept(kept_ms: int | None) -> str:
 
 
 def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None", json: bool) -> None:
+    from agent.http.fleet_pages import ask_agent
     from agent.http.http_asking import why_silent
 
     silent: dict[int, str] = {}

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import Connection, Json, Verbose
+from cli.connection import Connection, Json, LoginFile, Verbose, http_settings
 from cli.exit_code import ExitCode
-from cli.fleet.agents import AgentPage, LoginFile, ask_agents, http_settings
 from cli.option_groups import grouped
 from cli.tables import fitted, show, tell_json
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from agent.http.fleet_pages import AgentPage
     from kafka_cluster.responses import ClusterListing, DescribedBroker
     from metadata_topic.settings.settings_table import SettingsTable
 
@@ -42,6 +42,7 @@ def status(
 
     All agents are asked at once. Exits with 3 if one does not answer, else with 1 if something is not well, else 0.
     """
+    from agent.http.fleet_pages import ask_agents
     from agent.http.status_page import duration
     from kafka_cluster.cluster import KafkaCluster
     from metadata_topic.settings.settings_topic import read_known_settings
@@ -68,7 +69,7 @@ def status(
 
 
 def fleet(
-    known: "SettingsTable", brokers: "Mapping[int, DescribedBroker]", answers: Mapping[int, AgentPage]
+    known: "SettingsTable", brokers: "Mapping[int, DescribedBroker]", answers: "Mapping[int, AgentPage]"
 ) -> list[dict[str, Any]]:
     """Return a row for each broker that lives or has an agent. A value that no agent reported is None."""
     return [
@@ -90,11 +91,11 @@ def fleet(
     ]
 
 
-def _page(answer: AgentPage | None) -> dict[str, Any]:
+def _page(answer: "AgentPage | None") -> dict[str, Any]:
     return answer.page or {} if answer is not None else {}
 
 
-def _state(answer: AgentPage | None) -> str:
+def _state(answer: "AgentPage | None") -> str:
     if answer is None:
         return "none"
     if answer.page is None:
@@ -102,7 +103,7 @@ def _state(answer: AgentPage | None) -> str:
     return "not ready" if answer.page.get("not_ready", True) else "ready"
 
 
-def _heard(broker_id: int, answers: Mapping[int, AgentPage]) -> dict[str, Any]:
+def _heard(broker_id: int, answers: "Mapping[int, AgentPage]") -> dict[str, Any]:
     """Return what other agents know of this one: by asker, seconds since its last answer, and why it fails."""
     told = {asker: _page(answer).get("peers", {}).get(str(broker_id)) for asker, answer in answers.items()}
     return {str(asker): heard for asker, heard in told.items() if heard}

@@ -151,7 +151,7 @@ class HostPlace:
 
     def _lives(self, agent: "AgentRegistration") -> bool:
         from agent.found_peers import registered_addresses
-        from cli.fleet.agents import ask_agents
+        from agent.http.fleet_pages import ask_agents
 
         if ask_agents({agent.broker_id: agent}, self._host.agent.http)[agent.broker_id].page is not None:
             return True

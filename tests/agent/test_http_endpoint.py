@@ -260,7 +260,7 @@ def test_certificates_are_asked_for_before_a_byte_of_a_request_is_read(tmp_path:
     )
     rig = Rig(HttpLimits(), http_access(settings))
     endpoint = f"https://127.0.0.1:{rig.port}"
-    assert json.loads(ask_agent_page(endpoint, "/describe", 10, settings).body) == rig.described
+    assert json.loads(ask_agent_page(endpoint, "/describe", 10, settings)) == rig.described
     for without in (
         settings.model_copy(update={"ssl_certificate_file": None}),
         settings.model_copy(update={"ssl_ca_file": None}),
@@ -297,7 +297,7 @@ def test_an_agents_certificate_for_others_serves_its_pages_as_well(tmp_path: Pat
     ).http
     rig = Rig(HttpLimits(), http_access(settings))
     endpoint = f"https://127.0.0.1:{rig.port}"
-    assert json.loads(ask_agent_page(endpoint, "/describe", 10, settings).body) == rig.described
+    assert json.loads(ask_agent_page(endpoint, "/describe", 10, settings)) == rig.described
     with pytest.raises(OSError, match="certificate verify failed"):
         ask_agent_page(endpoint, "/livez", 10, HttpSettings())
     rig.endpoint.close()

@@ -115,7 +115,7 @@ async def test_by_its_settings_an_agent_is_asked_by_tls_and_with_a_token_alone(
         asking = agent_settings(load_broker_properties(tmp_path / "server.properties"), tmp_path).http
 
         def ask(settings: HttpSettings) -> bytes:
-            return ask_agent_page(f"https://{rig.agent.http.address}", "/config", 10, settings).body
+            return ask_agent_page(f"https://{rig.agent.http.address}", "/config", 10, settings)
 
         shown = await asyncio.to_thread(ask, asking)
         assert str(token).encode() in shown

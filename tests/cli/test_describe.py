@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from agent.http import fleet_pages as agents_module
 from agent.http import http_asking
-from cli.fleet import agents as agents_module
-from cli.fleet import describe as describe_module
 from cli.main import build_app
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.responses import ClusterListing, DescribedTopic
@@ -152,7 +151,6 @@ def test_the_agent_of_a_decommissioned_broker_is_neither_asked_nor_missed(
         return {"objects": [], "totals": []} if path == "/objects" else {"broker_id": 1, **WELL}
 
     monkeypatch.setattr(agents_module, "ask_agent", answer)
-    monkeypatch.setattr(describe_module, "ask_agent", answer)
     agents = {
         0: replace(agent(0, HOUR_MS), is_gone=True),
         1: replace(agent(1), http_endpoint="kafka-1:19095"),

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from agent.http import fleet_pages as asking
+from agent.http.fleet_pages import ask_agents
 from agent.http.status import Status, summary
 from agent.metrics.topic_metrics import TopicState
 from agent.wiring.write_path import TopicWay
-from cli.fleet import agents as asking
-from cli.fleet.agents import ask_agents
 from cli.main import build_app
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.responses import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic

@@ -11,7 +11,7 @@ import cli as cli_package
 import doctor.diagnosis
 import doctor.gathering
 from agent import settings_file
-from agent.http import http_asking
+from agent.http import fleet_pages
 from cli.main import build_app
 from cli.progress import shown_progress
 from cli.tables import fitted, show, table
@@ -26,16 +26,16 @@ WIDTHS = ["80", "150"]
 def described(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, object], *options: str) -> str:
     """What `describe` shows where these are the agents' answers, by URL, and who is not among them is silent."""
 
-    def answer(endpoint: str, path: str, _timeout_s: float, _settings: object) -> http_asking.Page:
+    def answer(endpoint: str, path: str, _timeout_s: float, _settings: object) -> bytes:
         url = f"http://{endpoint}{path}"
         if url not in answers:
             raise OSError("refused")
-        return http_asking.Page(json.dumps(answers[url]).encode(), None)
+        return json.dumps(answers[url]).encode()
 
     agents = {one: AgentRegistration(one, 1, f"host-{one}:19095", "", "1", 0) for one in (101, 102)}
     known = SettingsTable(agents=agents)
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
-    monkeypatch.setattr(http_asking, "ask_agent_page", answer)
+    monkeypatch.setattr(fleet_pages, "ask_agent_page", answer)
     done = CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", "nowhere:1", *options])
     assert done.stdout, (done.exit_code, done.stderr, done.exception)
     return done.stdout

@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from agent.http.http_endpoint import HttpEndpoint, json_page
+from agent.http import fleet_pages
 from agent.settings_file import agent_settings
 from cli.main import build_app
 from doctor import gathering, host_questions
@@ -24,7 +23,6 @@ from doctor.facts import AgentResponse, ClockReading, Cluster, EnabledTopic, Sto
 from doctor.gathering import advertised_host
 from doctor.host_questions import (
     addresses_of,
-    ask_agent,
     ask_broker,
     broker_hosts,
     dial,
@@ -104,21 +102,6 @@ def test_a_missing_permission_is_told_by_its_step(
     monkeypatch.setattr(DirectoryStore, method, refuse)
     store = probed(tmp_path)
     assert {name: failure.label for name, failure in store.failures.items()} == {step: "access"}
-
-
-def test_an_agent_tells_who_it_is_and_the_time() -> None:
-    described = {"broker_id": 2, "cluster_id": "abc"}
-    endpoint = HttpEndpoint(CollectorRegistry(), {"/describe": json_page(lambda: described)})
-    where = f"127.0.0.1:{endpoint.start(Address('127.0.0.1', 0)).port}"
-    try:
-        answer = ask_agent(where, 5, wall_ms)
-    finally:
-        endpoint.close()
-    assert isinstance(answer, AgentResponse)
-    assert (answer.broker_id, answer.cluster_id) == (2, "abc")
-    assert isinstance(answer.clock, ClockReading)
-    assert answer.clock.skew_ms == 0
-    assert isinstance(ask_agent(where, 5, wall_ms), Unknown)
 
 
 def test_a_peer_is_dialled_without_a_word() -> None:
@@ -271,7 +254,7 @@ def test_where_nothing_answers_every_check_is_made_or_says_why_not(
     assert result.exit_code == 6
     assert len(levels) == len(CHECKS) + 1
     assert {check for check, level in levels.items() if level == "error"} == {"agent-peers"}
-    assert levels["store-permissions"] == levels["metadata-topic-retention"] == levels["clock-brokers"] == "unknown"
+    assert levels["store-permissions"] == levels["metadata-topic-retention"] == levels["agents-registered"] == "unknown"
     assert levels["listeners"] == "ok"
     assert not re.search(r"Error: |Exception: |Errno", result.stdout), result.stdout
 
@@ -342,9 +325,10 @@ def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
     asked: list[str] = []
     kept_for: list[AgentsRetention] = []
 
-    def answer(endpoint: str, *_: object) -> Unknown:
+    def answer(endpoint: str, *_: object) -> dict[str, object]:
         asked.append(endpoint)
-        return Unknown("")
+        gap = {"topic": "orders", "partition": 0, "from_offset": 5, "to_offset": 10}
+        return {"broker_id": 1, "cluster_id": "abc", "gaps": [gap], "held": [gap | {"restore": "r", "give_up": "g"}]}
 
     def described(_client: object, _topics: object, retention: AgentsRetention, _timeout_s: float) -> dict[str, object]:
         kept_for.append(retention)
@@ -355,7 +339,7 @@ def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
     monkeypatch.setattr(gathering, "read_settings", lambda *_: SettingsTable(agents=agents))
     monkeypatch.setattr(gathering, "reach", lambda *_: None)
     monkeypatch.setattr(gathering, "ask_topics", described)
-    monkeypatch.setattr(gathering, "ask_agent", answer)
+    monkeypatch.setattr(fleet_pages, "ask_agent", answer)
     lines = {
         "node.id": "1", "log.dirs": str(tmp_path / "data"), "listeners": "CLIENT://127.0.0.1:1,WAL://127.0.0.1:19901",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,WAL:PLAINTEXT", "inter.broker.listener.name": "WAL",
@@ -364,6 +348,6 @@ def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
     broker = parse_broker_properties(lines, tmp_path / "server.properties")
     facts = gathering.gather(broker, agent_settings(broker, broker.path), wall_ms)
     assert asked == ["agent-1"]
-    assert facts.agents == {1: Unknown("")}
+    assert facts.agents == {1: AgentResponse("abc", ("orders-0 5 to 9",), ("orders-0 5 to 9: r, or g",))}
     assert facts.registered.keys() == {1}
     assert kept_for == [AgentsRetention((WalRetention(2000),))]

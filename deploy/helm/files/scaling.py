@@ -88,7 +88,7 @@ def stateful_set_of(pod: Pod, rights: Path = RIGHTS) -> Mapping[str, Any]:
         headers = {"Authorization": f"Bearer {(rights / 'token').read_text().strip()}", "Accept": "application/json"}
         url = f"https://{f'[{host}]' if ':' in host else host}:{port}{where}"
         trust = ssl.create_default_context(cafile=str(rights / "ca.crt"))
-        told = json.loads(ask_directly(url, _ASK_S, headers, context=trust).body)
+        told = json.loads(ask_directly(url, _ASK_S, headers, context=trust))
     except (OSError, ValueError) as error:
         raise NotKnownError(f"the API server does not tell of {where}: {error}") from error
     if not isinstance(told, dict):

@@ -5,25 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Any, Final
 
-import typer
-
-if TYPE_CHECKING:
-    from agent.settings.process_settings import HttpSettings
-    from metadata_topic.settings.topic_settings import AgentRegistration
+from agent.http.http_asking import ask_agent_page, is_on_own_host, why_silent
+from agent.settings.process_settings import HttpSettings
+from metadata_topic.settings.topic_settings import AgentRegistration
 
 TIMEOUT_S: Final = 5.0
-LoginFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--broker-config",
-        help="A broker's server.properties, where agents ask for a token or certificates.",
-        exists=True,
-        dir_okay=False,
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +24,14 @@ class AgentPage:
 
 
 def ask_agents(
-    agents: "Mapping[int, AgentRegistration]",
-    asking: "HttpSettings | None",
+    agents: Mapping[int, AgentRegistration],
+    asking: HttpSettings | None,
     path: str = "/describe",
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, AgentPage]:
     """Return each agent's response at `path`, by broker id. Blocks for at most `timeout_s`, even if one sends its
     response slowly."""
-    from agent.http.http_asking import is_on_own_host, why_silent
-
     begun_s, answers = clock(), dict[int, AgentPage]()
 
     def answered(endpoint: str, page: dict[str, Any] | None, failure: str) -> AgentPage:
@@ -81,19 +67,8 @@ def ask_agents(
 
 
 def ask_agent(
-    endpoint: str, asking: "HttpSettings | None", path: str = "/describe", timeout_s: float = TIMEOUT_S
+    endpoint: str, asking: HttpSettings | None, path: str = "/describe", timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
     """Return a page of one agent, parsed from JSON. Raises OSError, ValueError."""
-    from agent.http.http_asking import ask_agent_page
-
-    answer: dict[str, Any] = json.loads(ask_agent_page(endpoint, path, timeout_s, asking).body)
+    answer: dict[str, Any] = json.loads(ask_agent_page(endpoint, path, timeout_s, asking))
     return answer
-
-
-def http_settings(broker_config: Path | None) -> "HttpSettings | None":
-    """Return the agents' settings for HTTP requests. Raises AgentSettingsError, BrokerPropertiesError."""
-    if broker_config is None:
-        return None
-    from agent.settings_file import read_settings_file
-
-    return read_settings_file(broker_config)[1].http
