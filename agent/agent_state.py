@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from agent.defects import STARTING, Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.identity import AgentIdentity
-from agent.metrics.savings import Savings
 from agent.tls.certificates import CertificateWatch
 from agent.wiring.relaying import Relaying
 from plugin.prices import NEVER_PAYS
@@ -44,8 +43,6 @@ class AgentState:
     """None before it begins."""
     system: "StorageSystem | None" = None
     """None before it begins, or if it is off."""
-    savings: Savings | None = None
-    """None before relaying begins."""
     is_stopping: bool = False
 
     @property
@@ -60,7 +57,7 @@ class AgentState:
             return {"broker_id": self.broker_id, "partitions": []}
         traffic = dict(relaying.traffic.by_partition)
         partitions = []
-        for partition, status in run.write_path.status().items() if run is not None else ():
+        for partition, status in run.write_path.manager.status().items() if run is not None else ():
             moved = traffic.get(partition)
             partitions.append(
                 asdict(status)
@@ -69,11 +66,11 @@ class AgentState:
                     "inline_bytes": moved.inline_bytes if moved else 0,
                 }
             )
-        break_even = run.write_path.break_even_bytes if run is not None else None
+        break_even = run.write_path.price.break_even_bytes if run is not None else None
         settings = run.kafka.topic_settings.topics if run is not None else {}
         return {
             "broker_id": identity.broker_id,
-            "incarnation": (system or identity).incarnation,
+            "incarnation": (system.around.identity if system is not None else identity).incarnation,
             "cluster_id": identity.cluster_id,
             "storage_ready": relaying.storage.is_there,
             "hydration_paused": bool(relaying.hydration.tiers.given_up),
@@ -82,8 +79,8 @@ class AgentState:
             "bypassed_agents": relaying.follower.bypasses.bypassed,
             "agents_of_another_version": list(relaying.metrics.held.versions.others),
             "requests": asdict(relaying.storage.request_counts),
-            "metadata_pending": system.publisher.pending if system is not None else 0,
-            "metadata_stalled": system.publication.stalled_because if system is not None else None,
+            "metadata_pending": system.around.publisher.pending if system is not None else 0,
+            "metadata_stalled": system.around.publication.stalled_because if system is not None else None,
             "enabled_topics": sorted(topic for topic, one in settings.items() if one.enable),
             "partitions": partitions,
             "packed": relaying.packing.describe(run.kafka.replicas.topic_names if run is not None else {}),
@@ -101,9 +98,9 @@ class AgentState:
 
         Any thread may ask.
         """
-        if self.relaying is None or self.relaying.shadow is None or self.savings is None:
+        if self.relaying is None or self.relaying.shadow is None:
             return None
-        spent = self.savings.dollars()
+        spent = self.relaying.savings.dollars()
         return {"dollars": asdict(spent) | {"saved": spent.saved}, "producers_slowed": PRODUCERS_SLOWED}
 
     def objects(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from agent.http.status import status_of, summary
 from agent.http.status_page import status_page
 from agent.identity import AgentIdentity, AgentLock
 from agent.metrics.paused import Paused
-from agent.metrics.savings import Savings, SavingsCollector
+from agent.metrics.savings import SavingsCollector
 from agent.release import DISTRIBUTION, agent_info, tell_release
 from agent.service_manager import ListeningSockets, ServiceManager, Watchdog
 from agent.settings.agent_settings import AgentSettings
@@ -148,8 +148,7 @@ class Agent:
         for name, run in relaying.runs.items():
             state.supervisor.start(name, run)
         state.identity, state.relaying = identity, relaying
-        state.savings = self._savings(relaying)
-        self.registry.register(SavingsCollector(state.savings.dollars, is_shadow=relaying.shadow is not None))
+        self.registry.register(SavingsCollector(relaying.savings.dollars, is_shadow=relaying.shadow is not None))
         self.registry.register(Paused(relaying.hydration.tiers, relaying.pauses))
         agent_info(self.registry).labels(identity.cluster_id, identity.rack or "", str(identity.broker_id)).set(1)
         self._sockets.close_rest()
@@ -172,9 +171,8 @@ class Agent:
     async def _begin_storage_system(self, identity: AgentIdentity, relaying: Relaying) -> None:
         """Begin it. Its slow imports run while replication is relayed already."""
         system_type = await asyncio.to_thread(_import_storage_system)
-        clocks, above = Clocks(time.monotonic, wall_ms), partial(self._lock.next_incarnation, wall_ms)
-        state = self.state
-        state.system = system_type(self._configuration, identity, relaying, state.supervisor, clocks, above)
+        clocks, state = Clocks(time.monotonic, wall_ms), self.state
+        state.system = system_type(self._configuration, identity, relaying, state.supervisor, clocks, self._lock)
         state.system.start()
 
     async def _drain(self) -> None:
@@ -187,12 +185,6 @@ class Agent:
                     await self.state.system.stop()
         except Exception as error:
             log.error("stopped_halfway", error=str(error) or type(error).__name__, exc_info=error)
-
-    def _savings(self, relaying: Relaying) -> Savings:
-        configuration, gateway = self._configuration, relaying.gateway
-        section, clients = configuration.settings.storage.price_section, gateway.traffic if gateway else None
-        followers, is_own = relaying.traffic.by_follower, relaying.zones.is_own
-        return Savings(configuration.prices, section, lambda: relaying.requests, followers, is_own, clients)
 
     def _archive_storage(self) -> ArchiveReads | None:
         run = self.state.storage_run

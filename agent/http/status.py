@@ -157,10 +157,10 @@ def linked_share(moved: Mapping[str, int]) -> float | None:
 
 def status_of(state: AgentState, clocks: Clocks) -> Status:
     """Gather the state. Any thread may call it, because it reads only snapshots."""
-    identity, relaying, run, savings = state.identity, state.relaying, state.storage_run, state.savings
-    if identity is None or relaying is None or savings is None:
+    identity, relaying, run = state.identity, state.relaying, state.storage_run
+    if identity is None or relaying is None:
         return Status(state.broker_id, reasons=state.not_ready(), degraded=state.degraded())
-    led = run.write_path.status() if run is not None else {}
+    led = run.write_path.manager.status() if run is not None else {}
     recent, now_s = relaying.traffic.recent_of_all, clocks.monotonic_s()
     return Status(
         identity.broker_id,
@@ -174,8 +174,8 @@ def status_of(state: AgentState, clocks: Clocks) -> Status:
         relaying.store_times.answered_s_ago,
         relaying.store_times.failed,
         relaying.storage.request_counts,
-        run.write_path.break_even_bytes if run is not None else None,
-        savings.dollars(),
+        run.write_path.price.break_even_bytes if run is not None else None,
+        relaying.savings.dollars(),
         by_topic(led, dict(relaying.traffic.by_partition), relaying.packing.ratio_of),
         sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
         _peers(state),

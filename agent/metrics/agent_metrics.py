@@ -10,10 +10,8 @@ from prometheus_client.registry import Collector
 from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.settings.settings_records import Balancer
 from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
-from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import RemoteLogSegmentState
-from plugin.wrappers.guarded_storage import GuardedStorageManager
 
 if TYPE_CHECKING:
     from agent.wiring.storage_system import StorageRun
@@ -42,16 +40,13 @@ def _objects(name: str, meaning: str, totals: Mapping[RemoteLogSegmentState, Sta
 class StateCollector(Collector):
     """Collects metrics of store requests, upload lag, waiting metadata, and objects by state."""
 
-    def __init__(
-        self, storage: GuardedStorageManager, publisher: RemoteWalMetadataPublisher, run: "StorageRun"
-    ) -> None:
-        self._storage = storage
-        self._publisher = publisher
+    def __init__(self, run: "StorageRun") -> None:
         self._run = run
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
-        counts, storage, metadata = self._storage.request_counts, self._storage, self._run.kafka.metadata
+        storage, metadata = self._run.around.relaying.storage, self._run.kafka.metadata
+        counts = storage.request_counts
         operations = {name: getattr(counts, name) for name in ("put", "get", "head", "delete", "list")}
         moved = {"put": counts.put_bytes, "get": counts.get_bytes}
         refused = {
@@ -68,7 +63,7 @@ class StateCollector(Collector):
         yield from self._lag()
         yield self._break_even()
         what = "Records that wait to be published"
-        yield GaugeMetricFamily("remote_wal_metadata_pending", what, self._publisher.pending)
+        yield GaugeMetricFamily("remote_wal_metadata_pending", what, self._run.around.publisher.pending)
         yield from _objects(
             "remote_wal_segments", "Combined segments that metadata knows", metadata.store.count_by_state()
         )
@@ -80,7 +75,7 @@ class StateCollector(Collector):
         yield from self._metadata()
 
     def _metadata(self) -> Iterator[Metric]:
-        counters = self._run.kafka.metadata_counters
+        counters = self._run.kafka.metadata.counters
         for name, meaning in _METADATA_COUNTERS.items():
             yield CounterMetricFamily(f"remote_wal_metadata_{name}", meaning, counters.get(name, 0))
         doubts = GaugeMetricFamily(
@@ -95,20 +90,20 @@ class StateCollector(Collector):
         yield GaugeMetricFamily(
             "remote_wal_agent_fenced",
             "1 while a newer incarnation of this agent is registered: then nothing is uploaded, all bytes go inline",
-            counters.get("fenced_out", 0),
+            int(self._run.kafka.incarnation.fenced_because is not None),
         )
         outcomes = {outcome: counters.get(f"snapshots_{outcome}", 0) for outcome in _SNAPSHOT_OUTCOMES}
         what = "Snapshots of the metadata store, by what was done"
         yield _by("remote_wal_metadata_snapshots", what, "outcome", outcomes)
 
     def _break_even(self) -> GaugeMetricFamily:
-        size = self._run.write_path.break_even_bytes
+        size = self._run.write_path.price.break_even_bytes
         what = "Size from which on an object is cheaper than its bytes inline; +Inf: nothing led here is linked by cost"
         value = math.inf if size == NEVER_PAYS else size
         return GaugeMetricFamily("remote_wal_link_break_even_bytes", what, math.nan if value is None else value)
 
     def _lag(self) -> Iterator[Metric]:
-        status = self._run.write_path.status().values()
+        status = self._run.write_path.manager.status().values()
         for name, meaning, value in (
             ("led_partitions", "Partitions that are uploaded from here", len(status)),
             (

@@ -29,10 +29,8 @@ from agent.settings.configuration_doc import table
 from agent.tls.certificates import CertificateWatch
 from gateway.durable.durable_logs import DurableLogs
 from gateway.metrics import ConsumeMetrics, DurableMetrics, GatewayMetrics, ProduceMetrics, ServeMetrics
-from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.wall_clock import wall_ms
 from plugin.wrappers.guarded_storage import GuardedStorageManager
 from replication.leader.shadow import Shadow
@@ -50,13 +48,17 @@ The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.htt
 """
 
 
-def no_run(**write_path: object) -> Any:
+def no_run(break_even_bytes: int | None = None) -> Any:
     """Return a stand-in for the storage system's run, which would open files: nothing is led, nothing known."""
-    known = SimpleNamespace(store=RemoteWalMetadataStore(), archive=ArchiveStore())
+    known = SimpleNamespace(store=RemoteWalMetadataStore(), archive=ArchiveStore(), counters=Counter())
+    relaying, publisher = SimpleNamespace(storage=GuardedStorageManager()), SimpleNamespace(pending=0)
     return SimpleNamespace(
-        kafka=SimpleNamespace(metadata=known, metadata_counters=Counter()),
+        around=SimpleNamespace(relaying=relaying, publisher=publisher),
+        kafka=SimpleNamespace(metadata=known, incarnation=SimpleNamespace(fenced_because=None)),
         led_gaps=SimpleNamespace(offsets=0, held_offsets=0),
-        write_path=SimpleNamespace(**{"status": dict, "break_even_bytes": None, **write_path}),
+        write_path=SimpleNamespace(
+            manager=SimpleNamespace(status=dict), price=SimpleNamespace(break_even_bytes=break_even_bytes)
+        ),
     )
 
 
@@ -111,7 +113,6 @@ def _collectors() -> list[Collector]:
     StoreTimes(registry, time.monotonic)
     build_info(registry)
     agent_info(registry)
-    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)
     return [
         *registry.collectors,
         SavingsCollector(lambda: Dollars(0, 0, 0)),
@@ -119,7 +120,7 @@ def _collectors() -> list[Collector]:
         Paused(None, None),
         TopicCollector(dict, dict, dict, 0),
         ImbalanceCollector(lambda: None, wall_ms),
-        StateCollector(GuardedStorageManager(), publisher, no_run()),
+        StateCollector(no_run()),
     ]
 
 

@@ -128,12 +128,12 @@ class ClientGateway:
         clients = ClientHandler(configuration.broker.node_id, listeners, access, splicing, consumers, self._holding)
         self.handlers: dict[PeerCapabilities, PeerHandler] = {PeerCapabilities.CLIENTS: clients}
         """Who serves other agents' connections, by what they are for."""
-        self._runs: list[Callable[[], Coroutine[None, None, None]]] = []
-        """What runs beside the listeners."""
+        self.runs: dict[str, Callable[[], Coroutine[None, None, None]]] = {}
+        """What runs beside the listeners, as functions by name."""
         if PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
-            self._runs.append(self._routing.uploads.run)
+            self.runs["router uploads"] = self._routing.uploads.run
         if self.adoptable is not None:
-            self._runs.append(partial(tell_outcomes, self.adoptable, produced))
+            self.runs["adoption outcomes"] = partial(tell_outcomes, self.adoptable, produced)
         self._serving = self._make_serving(leader, consumers)
         self.clients = ZoneGateway(
             GatewayContext(
@@ -146,17 +146,16 @@ class ClientGateway:
                 self.settings.fetch_rack_enable,
             )
         )
-        self._runs.append(self.clients.probe)
+        self.runs["gateway probe"] = self.clients.probe
         self._ports = self._make_ports()
         """Ports of the broker beside this agent, by the names of their sockets."""
-        self.tasks: list[asyncio.Task[None]] = []
 
     def _make_serving(self, leader: LeaderContext, consumers: ConsumerContext) -> ServingParts | None:
         """Make what answers consumers here, and what tells other gateways what is visible; None if that is off."""
         if not self.settings.fetch_serve_enable or (links := self._routing.links) is None:
             return None
         permission = ClusterServePermission(_asker(self._configuration), leader.clock)
-        self._runs.append(permission.run)
+        self.runs["serve permission"] = permission.run
         tails = _tails(links, self.peers, self._metrics)
         told = ServeMetrics(leader.metrics.registry, tails.held_bytes)
         dial, idle_timeout_s = _dialler(self._configuration, leader), leader.limits.idle_timeout_s
@@ -226,7 +225,6 @@ class ClientGateway:
 
         Raises OSError naming the address or file, ssl.SSLError.
         """
-        self.tasks += [asyncio.get_running_loop().create_task(run()) for run in self._runs]
         await self.clients.start({})
         wanted = {one: handed.take(f"client-{one}", address) for one, address in self._addresses().items()}
         await self.clients.keep_to(wanted)  # a neighbour serves whom this agent cannot listen for
@@ -246,9 +244,6 @@ class ClientGateway:
         """Close all listeners and clients' connections."""
         await asyncio.gather(*(port.stop() for port, _ in self._ports.values()))
         await self.clients.stop()
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
         if self._serving is not None:
             await self._serving.tails.close()
 

@@ -5,7 +5,6 @@ counts as led, and all bytes go inline.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -28,6 +27,7 @@ from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.meta_properties import directory_ids
 from kafka_log.log_directory import LogDirectory
 from metadata_topic.kip405.tiered_offsets import TieredOffsets, TierFollower
+from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
@@ -37,8 +37,10 @@ from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.topic import MetadataTopicSettings
 from metadata_topic.topic.topic_follower import TopicFollower
 from plugin.wall_clock import lasting_s, wall_ms
+from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
 from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch
+from rlm.lifecycle.release import Tiers
 from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
 from rlm.write_path.assignment import Assignment
 
@@ -64,13 +66,11 @@ class KafkaFollowing:
         self,
         around: AgentResources,
         metadata: FollowedMetadata,
-        register: Callable[[], None],
         settings_read: Callable[[SettingsTable], None],
         assigned: Callable[[list[Assignment]], None],
     ) -> None:
-        """`register` publishes this incarnation's registration. `settings_read` takes the content of the settings
-        topic: once it is read, once topics' ids are known, and at each change. `assigned` takes the partitions that are
-        led here, each time that Kafka was asked who leads.
+        """`settings_read` takes the content of the settings topic: once it is read, once topics' ids are known, and at
+        each change. `assigned` takes the partitions that are led here, each time that Kafka was asked who leads.
         """
         settings, identity, client = around.settings, around.identity, around.configuration.client
         broker_id, storage = identity.broker_id, around.relaying.storage
@@ -87,13 +87,25 @@ class KafkaFollowing:
         self.replicas = LocalReplicas(log_directories)
         self.metadata = metadata
         memory = SettingsMemory(settings.process.state_directory)
-        self.topic_settings = SettingsReader(client, self._settings_changed, rack=identity.rack, memory=memory)
+        changed = partial(self._loop.call_soon_threadsafe, self._look_at_settings)
+        self.topic_settings = SettingsReader(client, lambda _table: changed(), rack=identity.rack, memory=memory)
         recorded = LeasesInTopic(client, self.topic_settings, broker_id)
         self.lease = LeaseWatch(make_lease(storage.blobs, recorded), wall_ms, settings.lifecycle.uncommitted_ttl_s)
         tiered = TieredOffsets()
         tier = TierFollower(client, tiered, rack=identity.rack)
         self.tiered_storage = TieredStorageTier(
             tiered, LogEpochs(self.replicas.directory_of, lasting_s), lambda: tier.ready
+        )
+        self.archived = ArchivedTopics(
+            around.writer_id,
+            metadata.store,
+            metadata.archive,
+            self.topic_settings,
+            settings.archive.enable,
+            lasting_s,
+        )
+        self.tiers = Tiers(
+            [self.tiered_storage, ArchiveTier(metadata.archive, self.archived.is_archived, self.archived.chain_of)]
         )
         self._readers: Sequence[TopicFollower] = (self.topic_settings,)
         if self._has_store:
@@ -102,7 +114,7 @@ class KafkaFollowing:
             broker_id,
             identity.incarnation,
             metadata.store,
-            register,
+            self.register,
             lambda: self._in_thread(self.metadata.read_to_end),
         )
         self._keeping = SettingsKeeping(
@@ -151,10 +163,11 @@ class KafkaFollowing:
                     raise reader.failure
             await asyncio.sleep(_LOOK_S)
 
-    @property
-    def metadata_counters(self) -> Mapping[str, int]:
-        """Counters of reading the metadata topic; `fenced_out` is 1 while this incarnation is not valid."""
-        return Counter(self.metadata.counters) + Counter(fenced_out=int(self.incarnation.fenced_because is not None))
+    def register(self) -> None:
+        """Publish this incarnation's registration. Raises PublicationBacklogFullError."""
+        identity, now_ms = self._around.identity, self._around.clocks.wall_ms()
+        registration = RemoteWalNodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id, now_ms)
+        self._around.publisher.publish(registration)
 
     async def _run(self) -> None:
         await self.topics.make()
@@ -168,7 +181,7 @@ class KafkaFollowing:
         self._look_at_settings()
         if self._has_store:
             # Only then is it known what is in no object: before, a log would be uploaded again, or left out in part.
-            await self._until_read("metadata", self.metadata.was_read)
+            await self._until_read("metadata", self.metadata.consumer.wait_until_ready)
         else:
             self._missing.discard("metadata")
         await self._until_restored()
@@ -194,10 +207,6 @@ class KafkaFollowing:
             self._keeping.set_led(led.first)
             self._assigned(led.assignments)
             self._around.metrics.loops.succeeded(Loop.LEADERSHIP)
-
-    def _settings_changed(self, _table: object) -> None:
-        """Called in the reader's thread."""
-        self._loop.call_soon_threadsafe(self._look_at_settings)
 
     def _look_at_settings(self) -> None:
         if not self.topic_settings.ready or not self._are_settings_whole:

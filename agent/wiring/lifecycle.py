@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -18,14 +19,12 @@ from agent.settings.setting_types import milliseconds
 from agent.settings.upload_settings import ArchiveSettings
 from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing
+from agent.wiring.write_path import WritePath
 from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import load_archive_storage
 from plugin.prices import NEVER_PAYS, Prices
-from plugin.segment_metadata import CombinedSegmentId
-from rlm.archive.archive_care import CareDuties
 from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archiving import Archiving, ArchivingLimits
@@ -45,9 +44,10 @@ from rlm.lifecycle.expiration import (
     RLMWalExpirationTask,
 )
 from rlm.lifecycle.failover import FailoverPlanner, FailoverTask
+from rlm.lifecycle.log_starts import LogStarts
 from rlm.lifecycle.object_ownership import Caretaking, ObjectOwnership
 from rlm.lifecycle.orphans import ORPHANS_S, OrphanTask, pause_s
-from rlm.lifecycle.release import TOPIC_GONE_MS, LongTermTier, TopicWatch
+from rlm.lifecycle.release import TOPIC_GONE_MS, TopicWatch
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.runtime import Runtime
 
@@ -68,26 +68,14 @@ this is far below the time-to-live of uploads with an unknown end."""
 class Lifecycle:
     """Runs the tasks for combined segments after their upload. Create and use it in the event loop."""
 
-    def __init__(
-        self,
-        around: AgentResources,
-        kafka: KafkaFollowing,
-        tier: LongTermTier,
-        is_under_way: Callable[[CombinedSegmentId], bool],
-        on_observation: Callable[[Observation], Observation],
-        declare_loss: Callable[[DeclaredGap], None],
-    ) -> None:
-        """`is_under_way` returns whether an upload still runs; `on_observation` returns the observation to draw
-        conclusions from.
-
-        `declare_loss` is called with what a led log lost without an election.
-        """
+    def __init__(self, around: AgentResources, kafka: KafkaFollowing, write_path: WritePath) -> None:
         settings, publisher, storage = around.settings.lifecycle, around.publisher, around.relaying.storage
         identity, wall_ms, lease = around.identity, around.clocks.wall_ms, kafka.lease
-        self._kafka, self._metadata, self._on_observation = kafka, kafka.metadata, on_observation
+        self._kafka, self._metadata, self._write_path = kafka, kafka.metadata, write_path
         self._metrics, self._succeeded = around.metrics.lifecycle, around.metrics.loops.succeeded
         self._threads = threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
         store, ttl_ms = kafka.metadata.store, milliseconds(settings.uncommitted_ttl_s)
+        self._log_starts, is_under_way = LogStarts(store), write_path.combine.is_under_way
 
         ownership = ObjectOwnership(
             identity.broker_id, identity.incarnation, store, lambda: set(kafka.topic_settings.agents)
@@ -100,7 +88,7 @@ class Lifecycle:
         """Returns the brokers whose objects this agent may delete now; any thread may ask."""
 
         limits = ExpirationLimits(around.configuration.delete_grace_ms, ttl_ms)
-        self._planner = planner = ExpirationPlanner(store, tier, limits, random.Random())  # noqa: S311 - spreads retries
+        self._planner = planner = ExpirationPlanner(store, kafka.tiers, limits, random.Random())  # noqa: S311 - spreads retries
         on_started = around.relaying.leader.segment_deletion_started
         responsibility = Responsibility(brokers, is_under_way, on_started, self._metadata.is_whole)
         self._expiration = RLMWalExpirationTask(
@@ -115,7 +103,7 @@ class Lifecycle:
         failover = FailoverPlanner(
             identity.broker_id,
             store,
-            lambda loss: loop.call_soon_threadsafe(declare_loss, loss),
+            lambda loss: loop.call_soon_threadsafe(write_path.gaps.declare_loss, loss),
             self._metadata.archive,
         )
         self._failover = FailoverTask(failover, store, publisher, wall_ms, self._metrics, threads, leaders)
@@ -131,8 +119,12 @@ class Lifecycle:
         return topics_of([one for store in stores for one in store.topic_id_partitions()]) | self._planner.topics_asked
 
     def _observed(self, observation: Observation, now_ms: int) -> None:
+        """Declare where logs begin, and draw conclusions from the starts by which objects may go."""
         self._metrics.hidden_topics.set(len(observation.hidden))
-        observation = self._on_observation(observation)
+        seen = observation.view.log_start
+        self._write_path.gaps.declare(self._log_starts.to_declare(seen, self._write_path.assignments))
+        observation = replace(observation, view=replace(observation.view, log_start=self._log_starts.told(seen)))
+        self._kafka.archived.cluster_seen(observation)
         self._planner.cluster_seen(observation.view)
         self._metrics.held_partitions.set(held_partitions(observation.view))
         self._kafka.topics.retention_seen(longest_retention_ms(observation.kept_ms.values()))
@@ -140,13 +132,15 @@ class Lifecycle:
 
     def set_led(self, assignments: Sequence[Assignment]) -> None:
         """Set the partitions that are led here from now on."""
+        self._kafka.archived.set_led(assignments)
         self._failover.set_led(assignments)
 
     async def run(self) -> None:
         """Run the tasks until cancelled; what is half done then is continued by the next run of the agent."""
         loop, changed = asyncio.get_running_loop(), self._failover.led_changed
+        was_read = self._metadata.consumer.wait_until_ready
         try:
-            while not await loop.run_in_executor(self._threads, self._metadata.was_read, _METADATA_WAIT_S):
+            while not await loop.run_in_executor(self._threads, was_read, _METADATA_WAIT_S):
                 log.info("lifecycle_waits", reason="the metadata topic is not read yet")
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._repeat("failover", self._failover.run_once, FAILOVER_S, changed))
@@ -201,10 +195,8 @@ def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
     return ArchivingLimits(ArchiveTaskLimits(plan, archive.bytes_per_second, settings.link.takes_digests))
 
 
-def build_archiving(
-    around: AgentResources, kafka: KafkaFollowing, duties: Callable[[], CareDuties]
-) -> Archiving | None:
-    """Build the archive; None if it is off. `duties` is called on a thread, before each round of deletions."""
+def build_archiving(around: AgentResources, kafka: KafkaFollowing, lifecycle: Lifecycle) -> Archiving | None:
+    """Build the archive; None if it is off."""
     spec = around.settings.archive_spec(around.configuration.broker)
     if spec is None:
         return None
@@ -218,6 +210,12 @@ def build_archiving(
         metadata.read_to_end,
         metadata.doubt,
     )
-    limits, runtime = archiving_limits(around.settings), Runtime(around.clocks)
-    load = partial(load_archive_storage, spec, around.storage_context)
-    return Archiving(load, around.writer_id, sources, limits, duties, around.metrics.archive, runtime)
+    return Archiving(
+        partial(load_archive_storage, spec, around.storage_context),
+        around.writer_id,
+        sources,
+        archiving_limits(around.settings),
+        lambda: kafka.archived.duties(lifecycle.brokers_to_care_for()),
+        around.metrics.archive,
+        Runtime(around.clocks),
+    )

@@ -16,6 +16,7 @@ from agent.configuration import Configuration
 from agent.found_peers import FoundPeers, serving_clients
 from agent.identity import AgentIdentity
 from agent.link_pauses import LinkPauses
+from agent.metrics.savings import Savings
 from agent.metrics.store_times import StoreTimes
 from agent.pack_rules import PackRules
 from agent.service_manager import ListeningSockets
@@ -37,7 +38,6 @@ from agent.wiring.peering import (
 )
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_memory import SettingsMemory
-from plugin.remote_wal_storage_manager import RequestCounts
 from plugin.wrappers.guarded_storage import GuardedStorageManager, RequestCeiling
 from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.follower_context import DiallingContext, FollowerContext, FollowerLimits
@@ -56,7 +56,7 @@ from replication.leader.shadow import Shadow
 from replication.leader.upload_signal import UploadSignal
 from replication.leader.zones import RemoteReaders, Zones, reads_for
 from replication.wire.memory_budget import MemoryBudget
-from replication.wire.metrics import ReplicationMetrics, Traffic
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.packing import Packing
 from replication.wire.peer_connection import KnownPeers
 from replication.wire.peer_protocol import Hello, PeerCapabilities
@@ -118,6 +118,17 @@ class Relaying:
         self.leader = LeaderProxy(self._with_handlers(leading, following))
         self.shadow = Shadow(registry, settings.link.wait_max_s, self.reads_for, clock) if settings.is_shadow else None
         """None unless the agent is in shadow; then nothing listens and nobody is dialled."""
+        self.traffic = metrics.traffic if self.shadow is None else self.shadow.traffic
+        """The bytes that followers got; in shadow mode those that they would have got."""
+        shadow, storage = self.shadow, self.storage
+        self.savings = Savings(
+            configuration.prices,
+            settings.storage.price_section,
+            lambda: storage.request_counts if shadow is None else shadow.requests,
+            self.traffic.by_follower,
+            zones.is_own,
+            self.gateway.traffic if self.gateway is not None else None,
+        )
         self._own_port = _own_port(broker, settings.peers)
         metrics.held.connections.labels("peer").set_function(lambda: self.leader.connections)
         metrics.held.connections.labels("replica").set_function(lambda: self.follower.connections)
@@ -213,23 +224,14 @@ class Relaying:
         )
 
     @property
-    def traffic(self) -> Traffic:
-        """The bytes that followers got; in shadow mode those that they would have got."""
-        return self.metrics.traffic if self.shadow is None else self.shadow.traffic
-
-    @property
-    def requests(self) -> RequestCounts:
-        """The requests to the object store; in shadow mode those that there would have been."""
-        return self.storage.request_counts if self.shadow is None else self.shadow.requests
-
-    @property
     def runs(self) -> dict[str, Callable[[], Coroutine[None, None, None]]]:
         """The background tasks beside the listeners, as functions by name."""
-        keep_to_peers = self.gateway.keep_to_peers if self.gateway is not None else None
+        keep_to_peers, of_gateway = (self.gateway.keep_to_peers, self.gateway.runs) if self.gateway else (None, {})
         runs: dict[str, Callable[[], Coroutine[None, None, None]]] = {
             "peers": partial(self.found_peers.run, keep_to_peers),
             "peer watch": self.peer_watch.run,
             "broker watch": self.leader.watch_broker,
+            **of_gateway,
         }
         return (runs if self.shadow is None else {}) | {"link pauses": self.pauses.run}
 

@@ -8,17 +8,18 @@ Imported once relaying has begun, because its import takes far longer. Create an
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import structlog
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from agent.configuration import Configuration
 from agent.defects import STARTING, Supervisor, root_cause
-from agent.identity import AgentIdentity
+from agent.identity import AgentIdentity, AgentLock
 from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector, object_summary
 from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
 from agent.metrics.loop_times import WITHOUT_STORE, Loop
@@ -27,10 +28,9 @@ from agent.metrics.usage import UsageReport, store_counts
 from agent.storage_loading import StorageLoading
 from agent.wiring.agent_resources import AgentResources, StorageMetrics
 from agent.wiring.kafka_following import KafkaFollowing
-from agent.wiring.lifecycle import Lifecycle, build_archiving
+from agent.wiring.lifecycle import Lifecycle, archive_links, build_archiving
 from agent.wiring.relaying import Relaying
 from agent.wiring.write_path import WritePath
-from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_table import CLUSTER, SettingsTable
 from metadata_topic.settings.topic_settings import why_not_durable
 from metadata_topic.store.store import StoreFile
@@ -39,13 +39,8 @@ from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.archive_storage import ArchiveStorage
 from plugin.wall_clock import Clocks, lasting_s
-from rlm.archive.archive_care import CareDuties
-from rlm.archive.archived_topics import ArchivedTopics, ArchiveTier
-from rlm.lifecycle.cluster_observer import Observation
-from rlm.lifecycle.gap_declarations import GapDeclarations, LedGaps
+from rlm.lifecycle.gap_declarations import LedGaps
 from rlm.lifecycle.incarnation_watch import IncarnationTakenError
-from rlm.lifecycle.log_starts import LogStarts
-from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
 
 log = structlog.get_logger(__name__)
@@ -64,31 +59,28 @@ class StorageRun:
     """One run of the storage system's parts. Create and use it in the event loop."""
 
     def __init__(self, around: AgentResources, usage: UsageReport, metadata: FollowedMetadata) -> None:
-        self._around = around
+        self.around = around
         self._usage = usage
-        settings, relaying = around.settings, around.relaying
-        self.kafka = kafka = KafkaFollowing(around, metadata, self.register, self.settings_read, self.assigned)
-        store, archive = metadata.store, metadata.archive
-        archives = settings.archive.enable
-        self._archived = ArchivedTopics(around.writer_id, store, archive, kafka.topic_settings, archives, lasting_s)
-        archive_tier = ArchiveTier(archive, self._archived.is_archived, self._archived.chain_of)
-        tiers = Tiers([kafka.tiered_storage, archive_tier])
-        self._gaps = GapDeclarations(
-            around.writer_id, around.publisher, store.declares, tiers, around.metrics.write, around.clocks.wall_ms
-        )
-        self._log_starts = LogStarts(store)
-        self.write_path = write_path = WritePath(around, kafka, self._gaps)
-        self.led_gaps = LedGaps(store, write_path.status, self._archived.chain_of)
-        is_under_way, seen, declare_loss = write_path.combine.is_under_way, self._cluster_seen, self._gaps.declare_loss
-        self._lifecycle = Lifecycle(around, kafka, tiers, is_under_way, seen, declare_loss)
-        self._archiving = build_archiving(around, kafka, self._duties)
+        relaying = around.relaying
+        self.kafka = kafka = KafkaFollowing(around, metadata, self.settings_read, self.assigned)
+        links = archive_links(around.settings.archive, metadata.archive, around.configuration.prices)
+        self.write_path = write_path = WritePath(around, kafka, links)
+        self.led_gaps = LedGaps(metadata.store, write_path.manager.status, kafka.archived.chain_of)
+        self._lifecycle = Lifecycle(around, kafka, write_path)
+        self._archiving = build_archiving(around, kafka, self._lifecycle)
         puts, gets = relaying.storage.puts, relaying.storage.gets
         self.alarms = Alarms(
             {
-                "upload_lag": lambda: upload_lag(write_path.status().values(), UPLOAD_LAG_ALARM_MS),
+                "upload_lag": lambda: upload_lag(write_path.manager.status().values(), UPLOAD_LAG_ALARM_MS),
                 "store_puts": lambda: puts.alarm if puts else None,
                 "store_gets": lambda: gets.alarm if gets else None,
             }
+        )
+        traffic = relaying.metrics.traffic
+        self.collectors: Sequence[Collector] = (
+            StateCollector(self),
+            TopicCollector(write_path.manager.status, lambda: traffic.by_partition, write_path.held_back_s),
+            ImbalanceCollector(lambda: kafka.topic_settings.table.balancer.get(CLUSTER), around.clocks.wall_ms),
         )
         if relaying.gateway is not None:
             relaying.gateway.kafka_is_followed(kafka.metadata, relaying.storage, kafka.lease)
@@ -96,7 +88,7 @@ class StorageRun:
     async def run(self) -> None:
         """Run until cancelled, and then upload what was read before. Raises the error that ended a part."""
         runs = [self.kafka.run, self.write_path.run, self.alarms.run]
-        if self._around.settings.has_store:
+        if self.around.settings.has_store:
             runs += [self._lifecycle.run, self._usage.run]
         if self._archiving is not None:
             runs.append(self._archiving.run)
@@ -105,18 +97,13 @@ class StorageRun:
                 for run in runs:
                     group.create_task(run())
         finally:
-            self._gaps.close()
+            self.write_path.gaps.close()
             if self._archiving is not None:
                 self._archiving.close()
-            await asyncio.to_thread(self.write_path.close)
-
-    def register(self) -> None:
-        identity, now_ms = self._around.identity, self._around.clocks.wall_ms()
-        registration = RemoteWalNodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id, now_ms)
-        self._around.publisher.publish(registration)
+            await asyncio.to_thread(self.write_path.answers.close)
 
     def settings_read(self, table: SettingsTable) -> None:
-        relaying = self._around.relaying
+        relaying = self.around.relaying
         relaying.pauses.recorded(table.pauses)
         self._learn_pack_rules()
         self.write_path.topics_read()
@@ -125,29 +112,17 @@ class StorageRun:
             self.write_path.tails.requested(table.tail_requests)
 
     def _learn_pack_rules(self) -> None:
-        self._around.relaying.pack_rules.learned(self.kafka.topic_settings.table, self.kafka.replicas.topic_names)
+        self.around.relaying.pack_rules.learned(self.kafka.topic_settings.table, self.kafka.replicas.topic_names)
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
         self._learn_pack_rules()
         is_new = assignments is not self.write_path.assignments
         self.write_path.assign(assignments)
         if is_new:
-            self._archived.set_led(assignments)
             self._lifecycle.set_led(assignments)
         # Unread records of the topic would look like a hole in the log.
-        if self._archiving is not None and self.kafka.metadata.is_read:
+        if self._archiving is not None and self.kafka.metadata.consumer.ready:
             self._archiving.assign(assignments)
-
-    def _cluster_seen(self, observation: Observation) -> Observation:
-        """Declare where logs begin. Returns the observation with the starts by which objects may go."""
-        seen = observation.view.log_start
-        self._gaps.declare(self._log_starts.to_declare(seen, self.write_path.assignments))
-        observation = replace(observation, view=replace(observation.view, log_start=self._log_starts.told(seen)))
-        self._archived.cluster_seen(observation)
-        return observation
-
-    def _duties(self) -> CareDuties:
-        return self._archived.duties(self._lifecycle.brokers_to_care_for())
 
     # For people; on other threads.
 
@@ -189,7 +164,7 @@ class StorageRun:
 
     def objects(self) -> dict[str, Any]:
         """Return a summary of the combined segments that exist."""
-        return object_summary(self.kafka.metadata.store, self._around.clocks.wall_ms())
+        return object_summary(self.kafka.metadata.store, self.around.clocks.wall_ms())
 
     @property
     def archive_storage(self) -> ArchiveStorage | None:
@@ -197,7 +172,7 @@ class StorageRun:
         return self._archiving.storage if self._archiving is not None else None
 
 
-class StorageSystem:
+class StorageSystem(Collector):
     """Runs the storage system and restarts it after defects; holds what outlives a run."""
 
     def __init__(
@@ -207,26 +182,24 @@ class StorageSystem:
         relaying: Relaying,
         supervisor: Supervisor,
         clocks: Clocks,
-        next_incarnation: Callable[[int], int],
+        lock: AgentLock,
     ) -> None:
-        """`next_incarnation` returns an incarnation above the given one and above all earlier ones of this broker."""
         settings, gateway = configuration.settings, relaying.gateway
         self._supervisor = supervisor
-        self._next_incarnation = next_incarnation
-        self.publisher = RemoteWalMetadataPublisher(configuration.client, identity.broker_id, lasting_s)
+        self._lock = lock
+        publisher = RemoteWalMetadataPublisher(configuration.client, identity.broker_id, lasting_s)
         metrics = StorageMetrics(relaying, clocks, Loop if settings.has_store else WITHOUT_STORE)
         well = partial(metrics.loops.succeeded, Loop.PUBLICATION)
-        self.publication = PublicationWatch(self.publisher.stall_reason, relaying.metrics.fault, well)
-        self._around = AgentResources(
-            configuration, identity, relaying, clocks, metrics, self.publisher, self.publication
-        )
+        publication = PublicationWatch(publisher.stall_reason, relaying.metrics.fault, well)
+        self.around = AgentResources(configuration, identity, relaying, clocks, metrics, publisher, publication)
+        """With the incarnation under which the agent uploads now."""
         spec = settings.store_spec(configuration.broker)
-        self.loading = StorageLoading(spec, self._around.storage_context, relaying.storage)
+        self.loading = StorageLoading(spec, self.around.storage_context, relaying.storage)
         self._usage = UsageReport(
             identity,
             lambda: store_counts(settings, relaying.storage, self.current.archive_storage if self.current else None),
             relaying.metrics,
-            self.publisher,
+            publisher,
             clocks.wall_ms,
             lambda partition: relaying.write_path.find(partition.topic_id, partition.partition) is not None,
             settings.storage.price_section,
@@ -235,10 +208,17 @@ class StorageSystem:
         self._is_restart = False
         self.current: StorageRun | None = None
         """None while it is being restarted."""
+        relaying.metrics.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of the present run. The registry calls it on the HTTP endpoint's threads."""
+        run = self.current
+        for one in run.collectors if run is not None else ():
+            yield from one.collect()
 
     def start(self) -> None:
         """Start the storage system, retrying while Kafka or the store are away."""
-        if self._around.settings.has_store:
+        if self.around.settings.has_store:
             self._supervisor.start(STORAGE_LOADING, self.loading.run)
         self._supervisor.start(PUBLICATION, self._publish)
         self._supervisor.start(STORAGE, self._run)
@@ -249,31 +229,26 @@ class StorageSystem:
         Relaying must continue meanwhile, because the metadata topic itself is replicated through it.
         """
         await self._supervisor.stop(STORAGE)
-        await asyncio.to_thread(self.publisher.flush, self._around.settings.process.shutdown_timeout_s)
+        await asyncio.to_thread(self.around.publisher.flush, self.around.settings.process.shutdown_timeout_s)
         await self._supervisor.stop(PUBLICATION)
-        if lost := await asyncio.to_thread(self.publisher.close, 0.0):
+        if lost := await asyncio.to_thread(self.around.publisher.close, 0.0):
             log.warning("metadata_unpublished", records=lost)
         await self._supervisor.stop(STORAGE_LOADING)
-
-    @property
-    def incarnation(self) -> int:
-        """The incarnation under which the agent uploads now."""
-        return self._around.identity.incarnation
 
     @property
     def missing(self) -> list[str]:
         """What is missing for the agent to do all of its work, except parts that are down, as texts for people."""
         reasons = self.current.missing if self.current is not None else [STARTING]
-        if (stalled := self.publication.stalled_because) is not None:
+        if (stalled := self.around.publication.stalled_because) is not None:
             reasons = [*reasons, f"metadata is not published, so all goes inline: {stalled}"]
-        storage = self.loading.missing if self._around.settings.has_store else None
+        storage = self.loading.missing if self.around.settings.has_store else None
         return reasons if storage is None else [*reasons, f"object storage: {storage}"]
 
     async def _publish(self) -> None:
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        self.publisher.start(lambda defect: loop.call_soon_threadsafe(ended.set_exception, defect))
-        watch = asyncio.create_task(self.publication.run())
+        self.around.publisher.start(lambda defect: loop.call_soon_threadsafe(ended.set_exception, defect))
+        watch = asyncio.create_task(self.around.publication.run())
         try:
             await ended
         finally:
@@ -283,41 +258,23 @@ class StorageSystem:
         above = -1
         while True:
             if self._is_restart:
-                identity = replace(self._around.identity, incarnation=self._next_incarnation(above))
-                self._around = replace(self._around, identity=identity)
+                incarnation = self._lock.next_incarnation(self.around.clocks.wall_ms, above)
+                identity = replace(self.around.identity, incarnation=incarnation)
+                self.around = replace(self.around, identity=identity)
                 log.warning("incarnation_taken", incarnation=identity.incarnation, above=above)
             self._is_restart = True
             above = await self._run_once()
 
     async def _run_once(self) -> int:
         """Run until a defect. Returns the incarnation above which another one must be taken."""
-        around, above = self._around, -1
+        around, above = self.around, -1
         metadata = await asyncio.to_thread(open_metadata, around)
         try:
             self.current = run = StorageRun(around, self._usage, metadata)
-            with self._shown(run):
-                await run.run()
+            await run.run()
         except* IncarnationTakenError as taken:
             above = getattr(root_cause(taken), "above", above)
         finally:
             self.current = None
             await asyncio.to_thread(metadata.store.close)
         return above
-
-    @contextmanager
-    def _shown(self, run: StorageRun) -> Iterator[None]:
-        """Show the run's metrics."""
-        relaying, kafka = self._around.relaying, run.kafka
-        traffic, registry = relaying.metrics.traffic, relaying.metrics.registry
-        collectors = (
-            StateCollector(relaying.storage, self.publisher, run),
-            TopicCollector(run.write_path.status, lambda: traffic.by_partition, run.write_path.held_back_s),
-            ImbalanceCollector(lambda: kafka.topic_settings.table.balancer.get(CLUSTER), self._around.clocks.wall_ms),
-        )
-        for one in collectors:
-            registry.register(one)
-        try:
-            yield
-        finally:
-            for one in collectors:
-                registry.unregister(one)

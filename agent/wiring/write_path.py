@@ -24,18 +24,15 @@ from agent.settings.agent_settings import AgentSettings
 from agent.settings.memory_shares import QUEUE_BYTES
 from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing
-from agent.wiring.lifecycle import archive_links
 from gateway.durable.durable_uploads import DurableUploads
-from kafka_log.topic_partition import TopicIdPartition
 from plugin.inline_reason import InlineReason
 from replication.wire.metrics import RecentTraffic
-from rlm.archive.stored_runs import LedLogs
+from rlm.archive.stored_runs import ArchiveLinks, LedLogs
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.cadence import Cadence, CommitLimits
 from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.commit.price import Price
-from rlm.write_path.core.led_partition import PartitionStatus
 from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
 from rlm.write_path.explanation import Explanation
 from rlm.write_path.metrics import StageTimes, WriteMetrics
@@ -103,17 +100,25 @@ class TopicWay:
 class WritePath:
     """Builds and runs the log manager and its listeners for one run of the storage system."""
 
-    def __init__(self, around: AgentResources, kafka: KafkaFollowing, gaps: GapDeclarations) -> None:
+    def __init__(self, around: AgentResources, kafka: KafkaFollowing, archive: ArchiveLinks | None) -> None:
+        """`archive` finds links to archive objects; None: there are none."""
         self._around = around
+        self._archive = archive
         self._kafka = kafka
-        self._gaps = gaps
-        self._loop = asyncio.get_running_loop()
         self.assignments: Sequence[Assignment] = ()
         """The partitions that are led here."""
         relaying, settings, clocks = around.relaying, around.settings, around.clocks
         self._shadow, gateway = relaying.shadow, relaying.gateway
         limits = log_manager_limits(settings)
         uploads = RLMWalCombineTask if self._shadow is None else PretendedUploads
+        self.gaps = GapDeclarations(
+            around.writer_id,
+            around.publisher,
+            kafka.metadata.store.declares,
+            kafka.tiers,
+            around.metrics.write,
+            clocks.wall_ms,
+        )
         adoptable = gateway.adoptable if gateway is not None else None
         metrics, stage_times = around.metrics.write, relaying.stage_times
         if self._shadow is not None:  # what is pretended is in no metric
@@ -130,11 +135,12 @@ class WritePath:
         costs = replace(
             around.configuration.link_costs, reads_for=relaying.reads_for, pack_ratio=relaying.packing.ratio_of
         )
+        self.price = Price(costs.judge, around.configuration.upload_wait_max_s)
         self._decider = LinkDecider(
-            Price(costs.judge, around.configuration.upload_wait_max_s),
+            self.price,
             Cadence(limits.commit),
             has_trials=not settings.is_shadow,
-            is_off=lambda: around.publication.is_stalled,
+            is_off=lambda: around.publication.stalled_because is not None,
             paused_because=relaying.pauses.find_reason,
         )
         self.manager = RemoteWalLogManager(
@@ -147,13 +153,13 @@ class WritePath:
             self._resume_point if self._shadow is None else end_of_log,
             relaying.leadership_asked.set,
         )
-        self._answers = TailResponses(around.configuration.client)
-        self.tails = TailUploads(around.identity.broker_id, self.manager, self._answers, clocks.wall_ms)
+        self.answers = TailResponses(around.configuration.client)
+        self.tails = TailUploads(around.identity.broker_id, self.manager, self.answers, clocks.wall_ms)
         self._durable: DurableUploads | None = None
         if gateway is not None and gateway.durable is not None:
             self._durable = DurableUploads(self.manager, self.combine.when_published, gateway.durable)
         durable = (self._durable, self._durable.published) if self._durable is not None else ()
-        for one in (relaying.leader, self.tails, *durable, gaps) if self._shadow is None else (self._shadow,):
+        for one in (relaying.leader, self.tails, *durable, self.gaps) if self._shadow is None else (self._shadow,):
             self.manager.add_listener(one)
 
     async def run(self) -> None:
@@ -162,11 +168,13 @@ class WritePath:
         Raises the error that ended it.
         """
         around, guarded = self._around, self._around.relaying.write_path
+        loop = asyncio.get_running_loop()
         spacing = asyncio.create_task(self._look_around())
         flush_timeout_s = None
         try:
             running = self.manager.start()
-            guarded.arrived(self.manager, self._stored_logs(), self._failed)
+            failed = self.manager.fail
+            guarded.arrived(self.manager, self._stored_logs(), lambda defect: loop.call_soon_threadsafe(failed, defect))
             if self._durable is not None:
                 self._durable.arrived()
             await asyncio.wait((running, spacing), return_when=asyncio.FIRST_COMPLETED)
@@ -190,25 +198,21 @@ class WritePath:
     def _stored_logs(self) -> LedLogs:
         configuration, metadata, settings = self._around.configuration, self._kafka.metadata, self._around.settings
         min_run_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
-        archive = archive_links(settings.archive, metadata.archive, configuration.prices)
         digests = settings.link.takes_digests
-        return LedLogs(metadata.store, self.manager.stored_log, min_run_bytes, archive, takes_digests=digests)
-
-    def _failed(self, defect: Exception) -> None:
-        self._loop.call_soon_threadsafe(self.manager.fail, defect)
+        return LedLogs(metadata.store, self.manager.stored_log, min_run_bytes, self._archive, takes_digests=digests)
 
     async def _look_around(self) -> None:
         """Set every few seconds how far apart uploads must be at least, by the recent rates of all agents."""
-        objects_per_s, told = self._kafka.metadata.objects_per_s, self._around.metrics.write.upload_spacing
+        rates, told = self._kafka.metadata.consumer.object_rates, self._around.metrics.write.upload_spacing
         bound_per_s = self._around.settings.log_manager.cluster_objects_per_second
         far_bytes = FAR_BEHIND_OBJECTS * self._around.settings.log_manager.combiner_task_upload_bytes
         packed, reckoned = self._around.relaying.metrics.packing.before_bytes, -1.0
         for turn in count():
-            self._decider.space_uploads(spacing_s(objects_per_s().values(), bound_per_s))
-            told.set(self._decider.price.spacing_s)
+            self._decider.space_uploads(spacing_s(rates.per_second().values(), bound_per_s))
+            told.set(self.price.spacing_s)
             if packed.value != reckoned or turn % _RECKON_EACH == 0:
                 reckoned = packed.value
-                self._decider.price.reckon()
+                self.price.reckon()
             if self._shadow is not None:
                 await self._shadow.follow(self.manager.led(), far_bytes)
             await asyncio.sleep(_SPACING_LOOK_S)
@@ -234,27 +238,19 @@ class WritePath:
             replicas = kafka.replicas
             gateway.durable.topics_known(kafka.topic_settings.table, replicas.topic_names, replicas.is_here)
 
-    def close(self) -> None:
-        """Wait for responses to tail requests that are being written; blocks."""
-        self._answers.close()
-
     def _resume_point(self, assignment: Assignment) -> ResumePoint:
         metadata = self._kafka.metadata  # it was read before anything is led
         resume = resume_point(metadata.store, metadata.archive, assignment)
-        self._gaps.declare_begin(assignment, resume)
+        self.gaps.declare_begin(assignment, resume)
         return resume
 
     # For metrics and `describe`, on other threads.
-
-    def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
-        """Return the led partitions' states."""
-        return self.manager.status()
 
     def explain(self) -> Mapping[str, TopicWay]:
         """Return for each topic led here how its bytes travel, and why."""
         told = self.manager.explain()
         recent, now_s = dict(self._around.relaying.traffic.recent), self._around.clocks.monotonic_s()
-        ids = {one.topic: partition.topic_id for partition, one in self.status().items()}
+        ids = {one.topic: partition.topic_id for partition, one in self.manager.status().items()}
         return {
             topic: TopicWay.of(recent.get(ids[topic]) or RecentTraffic(), why, now_s)
             for topic, why in told.items()
@@ -268,11 +264,6 @@ class WritePath:
         return {topic: None if one is None else max(one.held_back_s, 0.0) for topic, one in found.items()}
 
     @property
-    def break_even_bytes(self) -> int:
-        """How many inline bytes cost as much as one object now."""
-        return self._decider.price.break_even_bytes
-
-    @property
     def link_round_ms(self) -> float | None:
         """How long an upload and a read took recently, together, in ms; None before the first, and in shadow mode."""
-        return (self._decider.price.link_s * 1000 or None) if self._shadow is None else None
+        return (self.price.link_s * 1000 or None) if self._shadow is None else None

@@ -41,19 +41,6 @@ class FollowedMetadata:
             client, self.store, rack=rack, load_snapshot=self._snapshots.load, archive=self.archive
         )
 
-    @property
-    def is_read(self) -> bool:
-        """Whether the stores have everything that was in the topic when the agent started."""
-        return self.consumer.ready
-
-    def was_read(self, timeout_s: float) -> bool:
-        """Wait until `is_read`; False on a timeout. Blocks."""
-        return self.consumer.wait_until_ready(timeout_s)
-
-    def objects_per_s(self) -> Mapping[int, float]:
-        """Return how many objects each agent made per second of late, by broker."""
-        return self.consumer.object_rates.per_second()
-
     def read_to_end(self) -> bool:
         """Wait until the stores hold everything that is in the topic now; False if that fails. Blocks."""
         return self.consumer.read_to_end(_READ_TO_END_TIMEOUT_S)
@@ -68,11 +55,11 @@ class FollowedMetadata:
         return "; ".join(f"metadata topic {doubt}: {found}" for doubt, found in self.store.topic.doubts.items())
 
     async def save_snapshots(self, interval_s: float, may_save: Callable[[], bool]) -> None:
-        """Save snapshots at that interval, for ever, while `is_read` and `may_save` return True.
+        """Save snapshots at that interval, for ever, while the consumer is ready and `may_save` returns True.
 
         The snapshot of a store that is not read to its end yet would replace a better one.
         """
-        await self._snapshots.run(interval_s, lambda: self.is_read and may_save())
+        await self._snapshots.run(interval_s, lambda: self.consumer.ready and may_save())
 
     @property
     def counters(self) -> Mapping[str, int]:

@@ -36,11 +36,6 @@ class PublicationWatch:
         self.stalled_because: str | None = None
         """None while all is well."""
 
-    @property
-    def is_stalled(self) -> bool:
-        """Whether nothing may be linked, because metadata cannot be published."""
-        return self.stalled_because is not None
-
     async def run(self) -> None:
         """Check every second until cancelled."""
         while True:

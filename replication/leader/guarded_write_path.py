@@ -25,9 +25,9 @@ class GuardedWritePath:
     """
 
     def __init__(self) -> None:
-        self._run: tuple[LedPartitions, StoredLogs, Callable[[Exception], None]] | None = None
+        self._run: tuple[LedPartitions, StoredLogs, Callable[[Exception], object]] | None = None
 
-    def arrived(self, led: LedPartitions, logs: StoredLogs, failed: Callable[[Exception], None]) -> None:
+    def arrived(self, led: LedPartitions, logs: StoredLogs, failed: Callable[[Exception], object]) -> None:
         """Start to use this write path. `failed` is called with an unexpected error that a call raised; from any
         thread."""
         self._run = led, logs, failed

@@ -11,7 +11,7 @@ import pytest
 import agent.storage_loading as storage_loading
 import agent.wiring.lifecycle as lifecycle
 from agent.metrics.usage import UsageReport
-from metadata_topic.topic.followed_metadata import FollowedMetadata
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from rlm.write_path.commit.cadence import Cadence
@@ -43,7 +43,7 @@ class Defect:
 PLACES: dict[str, tuple[str, Any, str]] = {
     "kafka": ("storage", MetadataTopics, "make"),
     "write path": ("storage", Cadence, "start_s"),
-    "lifecycle": ("storage", FollowedMetadata, "was_read"),
+    "lifecycle": ("storage", RemoteWalMetadataConsumer, "wait_until_ready"),
     "archive": ("storage", lifecycle, "load_archive_storage"),
     "usage": ("storage", UsageReport, "record"),
     "publication": ("metadata publication", RemoteWalMetadataPublisher, "_send_waiting"),

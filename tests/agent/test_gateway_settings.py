@@ -141,6 +141,7 @@ async def built(**keys: str) -> AsyncIterator[ClientGateway]:
     identity = AgentIdentity("cluster", 1, 1, "az1", 0)
     made = Relaying(Configuration.load(*parsed(**keys)), identity, CollectorRegistry(), lambda: None, lambda: 1.0)
     assert made.gateway is not None
+    assert made.runs.items() >= made.gateway.runs.items(), "a supervisor restarts what fails of it"
     try:
         yield made.gateway
     finally:
@@ -170,7 +171,7 @@ async def test_records_go_by_object_storage_only_where_that_is_set(
         assert gateway.capabilities == PeerCapabilities.CLIENTS | PeerCapabilities.PACKED | more
         gateway.settings = GatewaySettings()
         await gateway.start(ListeningSockets([]))
-        assert len(gateway.tasks) == 1 + 2 * ("produce_enable" in keys), "uploads, and what becomes of them"
+        assert len(gateway.runs) == 1 + 2 * ("produce_enable" in keys), "uploads, and what becomes of them"
 
 
 async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_wanted() -> None:

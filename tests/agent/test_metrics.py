@@ -1,7 +1,6 @@
 """What Prometheus gets of the agent's state."""
 
 import math
-import time
 from collections import Counter
 
 import pytest
@@ -9,16 +8,13 @@ from prometheus_client.registry import Collector
 
 from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector
 from agent.metrics.metrics_doc import no_run
-from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.settings.settings_records import Balancer
 from metadata_topic.store.archive.archive_store import ArchiveStore
-from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from plugin.wrappers.guarded_storage import GuardedStorageManager
 
 
 def test_how_far_loads_are_apart_is_a_metric_for_an_hour() -> None:
@@ -68,12 +64,11 @@ def test_the_size_from_which_links_pay_is_a_metric(size: int, told: float) -> No
     assert _value(collector, "remote_wal_link_break_even_bytes", {}) == told
 
 
-def _collector(counters: Counter[str], archive: ArchiveStore, **write_path: object) -> StateCollector:
-    run = no_run(**write_path)
-    run.kafka.metadata_counters, run.kafka.metadata.archive = counters, archive
+def _collector(counters: Counter[str], archive: ArchiveStore, break_even_bytes: int | None = None) -> StateCollector:
+    run = no_run(break_even_bytes)
+    run.kafka.metadata.counters, run.kafka.metadata.archive = counters, archive
     run.led_gaps.offsets, run.led_gaps.held_offsets = 17, 3
-    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)
-    return StateCollector(GuardedStorageManager(), publisher, run)
+    return StateCollector(run)
 
 
 def _value(collector: Collector, sample: str, labels: dict[str, str]) -> float:

@@ -67,7 +67,7 @@ async def test_links_are_counted_and_nothing_is_stored(tmp_path: Path, monkeypat
         assert rig.registry.get_sample_value("remote_wal_shadow_dollars_total", {"of": "requests"}) > 0  # type: ignore[operator]
         assert objects(tmp_path) == []
         assert state.system is not None
-        assert state.system.publisher.pending == 0
+        assert state.system.around.publisher.pending == 0
 
 
 async def test_nobody_can_replicate_through_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ async def expect_inline(rig: AgentRig, reason: str) -> None:
     assert rig.storage_run is not None
     assert rig.agent.state.relaying is not None
     assert rig.agent.state.relaying.write_path.mode_of(PARTITION) is LinkMode.OFF
-    assert rig.storage_run.write_path.status() == {}
+    assert rig.storage_run.write_path.manager.status() == {}
 
 
 @pytest.mark.parametrize("is_restored", [True, False])
@@ -146,7 +146,7 @@ async def test_who_remembers_nothing_waits_until_others_have_put_back_what_a_los
     monkeypatch.setattr(RemoteWalMetadataStore, "newest_registrations", lambda _: registered)
     told, published = list[SettingsTable](), list[bool]()
     monkeypatch.setattr(StorageRun, "settings_read", lambda _, table: told.append(table))
-    monkeypatch.setattr(StorageRun, "register", lambda _: published.append(True))
+    monkeypatch.setattr(kafka_following.KafkaFollowing, "register", lambda _: published.append(True))
     for answer in kafka.answers.values():
         answer.give()
     async with running_agent(tmp_path, monkeypatch) as rig:

@@ -18,7 +18,7 @@ def test_a_stall_ends_links_whatever_the_policy_and_its_end_brings_them_back() -
     reason: list[str | None] = [None]
     faults: Counter[str] = Counter()
     watch = PublicationWatch(lambda: reason[0], lambda fault: faults.update([fault]))
-    decider = LinkDecider(price(1, 0.1), Cadence(LIMITS.commit), is_off=lambda: watch.is_stalled)
+    decider = LinkDecider(price(1, 0.1), Cadence(LIMITS.commit), is_off=lambda: watch.stalled_because is not None)
     modes = []
     with structlog.testing.capture_logs() as told:
         for now in (None, "compact", "compact", "compact", None, None, "no broker"):
