@@ -75,18 +75,17 @@ class FoundPeers:
         follower: FollowerProxy,
         listen_at: Callable[[int], Address],
         remembered: Mapping[int, AgentRegistration],
-        changed: asyncio.Event,
     ) -> None:
         """`listen_at` returns the address at which this agent stands in for another broker.
 
-        `remembered` are registrations from the last run, used until the topic is read. `changed` is set when something
-        has changed elsewhere, such as whether an agent lives.
+        `remembered` are registrations from the last run, used until the topic is read.
         """
         self._own_id = own_id
         self._peers = peers
         self._follower = follower
         self._listen_at = listen_at
-        self._changed = changed
+        self.changed = asyncio.Event()
+        """To be set when something has changed elsewhere, such as whether an agent lives."""
         self._registered: Mapping[int, AgentRegistration] = {}
         self._addresses: Mapping[int, Address] = {}
         self.agents: Mapping[int, AgentRegistration] = {}
@@ -107,20 +106,20 @@ class FoundPeers:
         self._learn(agents)
         if self._addresses != before:
             log.info("peers_registered", peers={one: str(at) for one, at in sorted(self._addresses.items())})
-        self._changed.set()
+        self.changed.set()
 
     async def run(self, gateway: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Apply changes until cancelled. `gateway` is called at each change, and returns whether it has applied all
         of it."""
         while True:
-            self._changed.clear()
+            self.changed.clear()
             is_done = await self._listen()
             self._follower.keep_bypasses()
             if gateway is not None:
                 is_done = await gateway() and is_done
             try:
                 async with asyncio.timeout(None if is_done else _RETRY_S):
-                    await self._changed.wait()
+                    await self.changed.wait()
             except TimeoutError:
                 continue
 

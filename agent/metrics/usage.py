@@ -8,7 +8,7 @@ includes it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ import structlog
 
 from agent.identity import AgentIdentity
 from agent.settings.agent_settings import AgentSettings
-from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.usage_record import (
@@ -27,10 +26,10 @@ from metadata_topic.records.usage_record import (
     UsageRecord,
 )
 from plugin.archive_storage import ArchiveStorage
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
-from replication.wire.metrics import ReplicationMetrics
+from plugin.remote_wal_storage_manager import RequestCounts
 
 if TYPE_CHECKING:
+    from agent.wiring.relaying import Relaying
     from gateway.metrics import ClientTraffic
 
 log = structlog.get_logger(__name__)
@@ -41,38 +40,25 @@ INTERVAL_MS = 600_000
 """How often usage is published, for the costs in reports (guessed)."""
 
 
-def store_counts(
-    settings: AgentSettings, storage: RemoteWalStorageManager, archive: ArchiveStorage | None
-) -> Iterator[tuple[str, RequestCounts]]:
-    """Yield for each of the agent's stores its section of price tables, and its request counters."""
-    yield settings.storage.price_section, storage.request_counts
-    if archive is not None:
-        yield settings.archive.price_section, archive.request_counts
-
-
 class UsageReport:
     """Publishes usage records from counters of other parts. For the event loop."""
 
     def __init__(
         self,
         identity: AgentIdentity,
-        stores: Callable[[], Iterable[tuple[str, RequestCounts]]],
-        metrics: ReplicationMetrics,
+        settings: AgentSettings,
+        relaying: "Relaying",
         publisher: MetadataPublisher[UsageRecord],
         wall_ms: Callable[[], int],
-        is_led: Callable[[TopicIdPartition], bool],
-        prices: str,
-        clients: "ClientTraffic | None" = None,
+        archive: Callable[[], ArchiveStorage | None],
     ) -> None:
-        """`stores` are those of `store_counts`. `is_led` returns whether this agent uploads the partition. `prices` is
-        the store's section of price tables. Without `clients` the agent is no gateway."""
+        """`archive` returns the archive's store; None: there is none now."""
         self._identity = identity
-        self._stores = stores
-        self._metrics = metrics
+        self._settings = settings
+        self._relaying = relaying
         self._publisher = publisher
         self._wall_ms = wall_ms
-        self._is_led = is_led
-        self._prices, self._clients = prices, clients
+        self._archive = archive
         self._sequence = 0
 
     async def run(self) -> None:
@@ -99,13 +85,15 @@ class UsageReport:
             for part in self.record().in_parts():
                 self._publisher.publish(part)
             self._sequence += 1
-            self._metrics.traffic.forget_gone(self._is_led)
+            self._relaying.metrics.traffic.forget_gone(
+                lambda one: self._relaying.write_path.find(one.topic_id, one.partition) is not None
+            )
         except (PublicationBacklogFullError, MetadataRecordTooLargeError) as error:
             log.warning("usage_not_published", error=str(error), consequence="the next record tells of it")
 
     def record(self) -> UsageRecord:
         """Return a usage record with all counters as of now."""
-        metrics = self._metrics
+        metrics, gateway = self._relaying.metrics, self._relaying.gateway
         return UsageRecord(
             self._identity.broker_id,
             self._identity.incarnation,
@@ -128,9 +116,15 @@ class UsageReport:
                 TopicUsage(topic_id, follower, moved.linked_bytes, moved.note_crossed(), moved.inline_bytes)
                 for (topic_id, follower), moved in metrics.traffic.by_topic.items()
             ),
-            None if self._clients is None else self._client_usage(self._clients),
+            None if gateway is None else self._client_usage(gateway.traffic),
         )  # fmt: skip
 
     def _client_usage(self, clients: "ClientTraffic") -> ClientUsage:
         zones = tuple(replace(moved, zone=zone) for zone, moved in clients.by_zone.items())
-        return ClientUsage(clients.zone, self._prices, replace(clients.router), zones)
+        return ClientUsage(clients.zone, self._settings.storage.price_section, replace(clients.router), zones)
+
+    def _stores(self) -> Iterator[tuple[str, RequestCounts]]:
+        """Yield for each of the agent's stores its section of price tables, and its request counters."""
+        yield self._settings.storage.price_section, self._relaying.storage.request_counts
+        if (archive := self._archive()) is not None:
+            yield self._settings.archive.price_section, archive.request_counts

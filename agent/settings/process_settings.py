@@ -43,6 +43,10 @@ class PeerSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         "its own broker it does if that listens at another port.",
     )
 
+    def posing_address(self, broker_id: int) -> Address:
+        """Return the address at which this agent stands in for that broker, for its own broker."""
+        return Address(self.replica_listen_host, self.replica_port_base + broker_id)
+
 
 class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
     """The listener for metrics, health and state."""

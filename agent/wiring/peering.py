@@ -37,11 +37,6 @@ def peer_addresses(broker: BrokerProperties, settings: PeerSettings) -> dict[int
     return {broker_id: peer for broker_id, peer in settings.peers.items() if broker_id != broker.node_id}
 
 
-def posing_address(settings: PeerSettings, broker_id: int) -> Address:
-    """Return the address at which this agent stands in for that broker, for its own broker."""
-    return Address(settings.replica_listen_host, settings.replica_port_base + broker_id)
-
-
 def is_forwarded(broker: BrokerProperties, port: int) -> bool:
     """Return whether the agent forwards this port to its own broker: the broker advertises it to other brokers, and
     has no listener there."""

@@ -34,7 +34,6 @@ from agent.wiring.peering import (
     own_hello,
     peer_addresses,
     peer_tls,
-    posing_address,
 )
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.settings_memory import SettingsMemory
@@ -106,11 +105,10 @@ class Relaying:
 
         following = self._following(hello, peers, broker_tls, archive, clock)
         self.follower = FollowerProxy(following, peers, bypass(broker, settings, configuration.client, clock))
-        peers_changed = asyncio.Event()
-        self.peer_watch = PeerWatch(following, peers, peers_changed.set)
-        listen_at = partial(posing_address, settings.peers)
         remembered = SettingsMemory(settings.process.state_directory).table(is_read=False).agents
-        self.found_peers = FoundPeers(broker.node_id, peers, self.follower, listen_at, remembered, peers_changed)
+        listen_at = settings.peers.posing_address
+        self.found_peers = FoundPeers(broker.node_id, peers, self.follower, listen_at, remembered)
+        self.peer_watch = PeerWatch(following, peers, self.found_peers.changed.set)
 
         leading = self._leading(following, peers, uploads, broker_tls)
         self.gateway = self._gateway(leading, following, peers) if settings.gateway.enable else None
@@ -249,10 +247,10 @@ class Relaying:
         await self.leader.start(peer_listener, tls.server_context() if tls else None)
         others = peer_addresses(broker, settings.peers)
         await self.follower.start(
-            {one: handed.take(f"replica-{one}", posing_address(settings.peers, one)) for one in others}
+            {one: handed.take(f"replica-{one}", settings.peers.posing_address(one)) for one in others}
         )
         if self._own_port is not None:
-            await self._own_port.open(posing_address(settings.peers, broker.node_id))
+            await self._own_port.open(settings.peers.posing_address(broker.node_id))
         if self.gateway is not None:
             await self.gateway.start(handed)
 
@@ -278,7 +276,7 @@ def _own_port(broker: BrokerProperties, settings: PeerSettings) -> "PassingPort 
     It dials itself there too, for instance to end transactions that it coordinates. None if the broker itself listens
     at that port, and not at another one, as an operator such as Strimzi has it.
     """
-    if not is_forwarded(broker, posing_address(settings, broker.node_id).port):
+    if not is_forwarded(broker, settings.posing_address(broker.node_id).port):
         return None
     from gateway.client_listeners import ClientAccess
     from gateway.client_port import PassingPort

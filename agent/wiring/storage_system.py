@@ -24,7 +24,7 @@ from agent.metrics.agent_metrics import ImbalanceCollector, StateCollector, obje
 from agent.metrics.alarms import UPLOAD_LAG_ALARM_MS, Alarms, upload_lag
 from agent.metrics.loop_times import WITHOUT_STORE, Loop
 from agent.metrics.topic_metrics import TopicCollector
-from agent.metrics.usage import UsageReport, store_counts
+from agent.metrics.usage import UsageReport
 from agent.storage_loading import StorageLoading
 from agent.wiring.agent_resources import AgentResources, StorageMetrics
 from agent.wiring.kafka_following import KafkaFollowing
@@ -184,7 +184,7 @@ class StorageSystem(Collector):
         clocks: Clocks,
         lock: AgentLock,
     ) -> None:
-        settings, gateway = configuration.settings, relaying.gateway
+        settings = configuration.settings
         self._supervisor = supervisor
         self._lock = lock
         publisher = RemoteWalMetadataPublisher(configuration.client, identity.broker_id, lasting_s)
@@ -197,13 +197,11 @@ class StorageSystem(Collector):
         self.loading = StorageLoading(spec, self.around.storage_context, relaying.storage)
         self._usage = UsageReport(
             identity,
-            lambda: store_counts(settings, relaying.storage, self.current.archive_storage if self.current else None),
-            relaying.metrics,
+            settings,
+            relaying,
             publisher,
             clocks.wall_ms,
-            lambda partition: relaying.write_path.find(partition.topic_id, partition.partition) is not None,
-            settings.storage.price_section,
-            gateway.traffic if gateway is not None else None,
+            lambda: self.current.archive_storage if self.current is not None else None,
         )
         self._is_restart = False
         self.current: StorageRun | None = None

@@ -49,7 +49,7 @@ async def rig(listen_at: Address = LOOPBACK, listed: Address | None = None) -> A
     async with two_agents() as agents:
         await agents.follower.stop()
         await agents.start_follower(listed)
-        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: listen_at, {}, asyncio.Event())
+        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: listen_at, {})
         running = asyncio.create_task(found.run())
         try:
             yield Rig(agents, found)
@@ -96,7 +96,7 @@ async def test_what_is_remembered_counts_until_kafka_is_read() -> None:
     async with rig() as one:
         (agent,) = registered(_1=str(one.agents.leader_address)).values()
         remembered = {1: replace(agent, bypass_address=str(past)), **registered(_4="no address")}
-        found = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, remembered, asyncio.Event())
+        found = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, remembered)
         assert dict(one.agents.peers) == {1: one.agents.leader_address}
         found.registered(registered(_1=None))
         assert not one.agents.peers
@@ -143,7 +143,7 @@ async def test_ways_past_agents_and_clients_ports_follow_what_is_registered() ->
 
     async with two_agents(bypass_limits=LIMITS, bypass_is_registered=True) as agents:
         bypasses = agents.follower.bypasses
-        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, {}, asyncio.Event())
+        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, {})
         running = asyncio.create_task(found.run(gateway))
         await calls.acquire()
         (agent,) = registered(_1=str(agents.leader_address)).values()
@@ -159,6 +159,6 @@ async def test_ways_past_agents_and_clients_ports_follow_what_is_registered() ->
         # What is remembered counts after a restart, before Kafka is read.
         bypasses.learned({})
         remembered = {1: replace(agent, bypass_address=str(past))}
-        FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, remembered, asyncio.Event())
+        FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: LOOPBACK, remembered)
         agents.follower.keep_bypasses()
         assert list(bypasses) == [1]

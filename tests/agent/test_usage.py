@@ -1,6 +1,8 @@
 """When usage is published, and what it holds."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -53,16 +55,15 @@ class _Parts:
         self.counts = RequestCounts()
         self.publisher = _Publisher()
         self.led: set[TopicIdPartition] = set()
-        self.report = UsageReport(
-            AgentIdentity("cluster", 1, 5, "zone-a", start_ms),
-            lambda: [("s3_express", self.counts)],
-            self.metrics,
-            self.publisher,
-            lambda: self.now_ms,
-            self.led.__contains__,
-            "s3_express",
-            traffic,
+        settings: Any = SimpleNamespace(storage=SimpleNamespace(price_section="s3_express"))
+        relaying: Any = SimpleNamespace(
+            metrics=self.metrics,
+            storage=SimpleNamespace(request_counts=self.counts),
+            gateway=SimpleNamespace(traffic=traffic) if traffic is not None else None,
+            write_path=SimpleNamespace(find=lambda *one: one if one in self.led else None),
         )
+        identity = AgentIdentity("cluster", 1, 5, "zone-a", start_ms)
+        self.report = UsageReport(identity, settings, relaying, self.publisher, lambda: self.now_ms, lambda: None)
 
 
 async def _run(parts: _Parts, sleeps: int, drift_ms: int = 0) -> None:
