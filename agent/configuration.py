@@ -10,7 +10,6 @@ from agent.settings.setting_types import milliseconds
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.server_properties import BrokerProperties
 from plugin.prices import DEFAULT_PRICES_FILE, EXPRESS, REMOTE_REPLICAS, Prices, StorePrices
-from rlm.write_path.link_costs import LinkCosts
 
 GRACE_TIMES: Final = 2
 """For how many of the longest time-out of those who read them objects stay that are to be deleted (guessed)."""
@@ -65,8 +64,3 @@ class Configuration:
         """How long an append may wait for more to share an object, if links are used by cost."""
         is_express = self.settings.storage.price_section == EXPRESS
         return self.settings.link.upload_wait_max_s or (0.1 if is_express else 0.25)
-
-    @property
-    def link_costs(self) -> LinkCosts:
-        """The costs of objects and of cross-zone traffic."""
-        return LinkCosts(self.prices, self.store_prices)

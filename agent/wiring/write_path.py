@@ -35,6 +35,7 @@ from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.commit.price import Price
 from rlm.write_path.core.pacing import FAR_BEHIND_OBJECTS, LogManagerLimits
 from rlm.write_path.explanation import Explanation
+from rlm.write_path.link_costs import LinkCosts
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.reading.resume_point import ResumePoint, end_of_log, resume_point
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
@@ -132,9 +133,8 @@ class WritePath:
             adoptable,
             digests=settings.link.takes_digests,
         )
-        costs = replace(
-            around.configuration.link_costs, reads_for=relaying.reads_for, pack_ratio=relaying.packing.ratio_of
-        )
+        prices, store = around.configuration.prices, around.configuration.store_prices
+        costs = LinkCosts(prices, store, relaying.reads_for, relaying.packing.ratio_of)
         self.price = Price(costs.judge, around.configuration.upload_wait_max_s)
         self._decider = LinkDecider(
             self.price,
