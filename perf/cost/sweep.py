@@ -94,7 +94,7 @@ def price(
 
 def cost(
     rate: Annotated[list[float] | None, typer.Option(min=1000, help="Only these loads, in bytes per second.")] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Of virtual time for each load.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Of virtual time for each load.")] = 60.0,
     prices_file: Annotated[Path, typer.Option(exists=True, help="The price table.")] = DEFAULT_PRICES_FILE,
     noise: Annotated[
         bool, typer.Option(help="Give PUTs and GETs a heavy tail, 5 ms at p50 and 100 at p99, and stall all of them.")
