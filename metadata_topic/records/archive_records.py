@@ -5,16 +5,14 @@ The key is the archive object's id (52 bytes; a combined segment's has 16). The 
 ====  ========================  ==========================================================
 size  field                     in which record type
 ====  ========================  ==========================================================
-1     format version            all; 1, or 2 where runs have digests (17 alone)
-1     record type               all; 16 = prepared, 17 = committed, 18 = deleted
+1     format version            all; 1, or 2 where runs have digests (19 alone)
+1     record type               all; 16 = prepared, 18 = deleted, 19 = committed
 52    archive object id         all, equal to the key
 8     event timestamp, ms       all
 8     incarnation               all
 8     ttl, ms                   16
-8     object's size, bytes      17
-4     number of sources, n      17
-20    a source                  17, n times: broker (4), incarnation (6), first sequence (6), count (4)
-rest  run columns               17 (`plugin.format.entry_columns`)
+8     object's size, bytes      19
+rest  run columns               19 (`plugin.format.entry_columns`)
 1     state                     18; 2 = DELETE_SEGMENT_STARTED, 3 = DELETE_SEGMENT_FINISHED
 ====  ========================  ==========================================================
 
@@ -26,9 +24,8 @@ long-term tier when committed runs of its leader epoch hold all of its offsets. 
 """
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from metadata_topic.records.record_fields import (
     DIGEST_VERSION,
@@ -45,26 +42,15 @@ from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.format import entry_columns
 from plugin.format.archive_object import check_runs
 from plugin.format.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 
 PREPARED: Final = 16
-COMMITTED: Final = 17
 DELETION: Final = 18
-MAX_SOURCES: Final = 2**15
-"""Each takes 20 bytes, so a record stays below a broker's message.max.bytes."""
+COMMITTED: Final = 19
 
 _HEAD: Final = struct.Struct(f">BB{ARCHIVE_OBJECT_ID_BYTES}sqQ")
 _PREPARED: Final = struct.Struct(">q")
-_COMMITTED: Final = struct.Struct(">qI")
-_COUNT: Final = struct.Struct(">I")
-_SOURCE: Final = struct.Struct(">16sI")
-
-
-class SourceSegments(NamedTuple):
-    """Consecutive combined segments of one agent, from which an archive object was made."""
-
-    first: CombinedSegmentId
-    segments: int
+_COMMITTED: Final = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +70,12 @@ class ArchiveObjectPrepared:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveObjectCommitted:
-    """An object has been written, and replaces its sources' records in its range."""
+    """An object has been written, and replaces what combined segments hold of its range."""
 
     object_id: ArchiveObjectId
     incarnation: int
     runs: tuple[RemoteLogSegmentMetadataEntry, ...]
     size_bytes: int
-    sources: tuple[SourceSegments, ...]
     event_timestamp_ms: int
 
     @property
@@ -159,19 +144,6 @@ def decode_or_keep_out(key: bytes, value: bytes | None) -> ArchiveRecord | Unkno
         return UnknownRecord(error.reason, str(error))
 
 
-def as_sources(segment_ids: Iterable[CombinedSegmentId]) -> tuple[SourceSegments, ...]:
-    """Join segment ids into intervals of consecutive sequences, ascending; each id counts once."""
-    found: list[SourceSegments] = []
-    for segment_id in sorted(set(segment_ids)):
-        if found:
-            first, count = found[-1]
-            if first._replace(sequence=first.sequence + count) == segment_id:
-                found[-1] = SourceSegments(first, count + 1)
-                continue
-        found.append(SourceSegments(segment_id, 1))
-    return tuple(found)
-
-
 def _name(record: ArchiveRecord) -> str:
     return f"metadata of {record.object_id}"
 
@@ -203,37 +175,23 @@ def _decode_head(key: bytes | None, value: bytes | None) -> tuple[ArchiveObjectI
 
 def _encode_committed(record: ArchiveObjectCommitted) -> bytes:
     check_runs(record.object_id, record.runs)
-    if len(record.sources) > MAX_SOURCES:
-        raise ValueError(f"{record.object_id} has {len(record.sources)} sources; a record holds {MAX_SOURCES}")
     runs = entry_columns.encode(record.runs, digests=True)
     version = DIGEST_VERSION if entry_columns.has_digests(runs) else FORMAT_VERSION
-    parts = [
-        _head(COMMITTED, record, version),
-        packed(_name(record), _COMMITTED, record.size_bytes, len(record.sources)),
-    ]
-    for first, count in record.sources:
-        parts += [first.to_bytes(), packed(_name(record), _COUNT, count)]
-    return b"".join((*parts, runs))
+    return _head(COMMITTED, record, version) + packed(_name(record), _COMMITTED, record.size_bytes) + runs
 
 
 def _decode_committed(
     object_id: ArchiveObjectId, incarnation: int, event_timestamp_ms: int, reader: RecordReader
 ) -> ArchiveObjectCommitted:
-    size_bytes, source_count = reader.fields(_COMMITTED)
-    if source_count > MAX_SOURCES or source_count * _SOURCE.size > reader.left:
-        raise UndecodableRecordError("sources", f"{source_count} sources in {reader.left} bytes")
+    [size_bytes] = reader.fields(_COMMITTED)
     if size_bytes < 0:
         raise UndecodableRecordError("size", f"an object of {size_bytes} bytes")
-    sources = tuple(
-        SourceSegments(CombinedSegmentId.from_bytes(raw_id), count)
-        for raw_id, count in reader.rows(_SOURCE, source_count)
-    )
     try:
         runs = entry_columns.decode(reader.read_rest())
         check_runs(object_id, runs)
     except ValueError as error:
         raise UndecodableRecordError("runs", str(error)) from error
-    return ArchiveObjectCommitted(object_id, incarnation, runs, size_bytes, sources, event_timestamp_ms)
+    return ArchiveObjectCommitted(object_id, incarnation, runs, size_bytes, event_timestamp_ms)
 
 
 def _expect_size(reader: RecordReader, size: int) -> None:

@@ -12,7 +12,7 @@ from kafka_log.byte_cursor import ByteCursor
 FORMAT_VERSION: Final = 1
 DIGEST_VERSION: Final = 2
 """The version of records whose entries have digests."""
-_TYPES_WITH_DIGESTS: Final = (b"\x01", b"\x04", b"\x11")
+_TYPES_WITH_DIGESTS: Final = (b"\x01", b"\x04", b"\x13")
 """Combined segments, from their writers and from a rebuild; committed archive objects."""
 FOREIGN_KEY: Final = "foreign_key"
 """The fault of a record that is no agent's."""

@@ -39,7 +39,7 @@ from metadata_topic.records.records import PublishedSegment
 from plugin.format import entry_columns
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 _APPLICATION_ID: Final = 0x52574D54
 PAGE_BYTES: Final = 4096
 """New spans of runs are far from each other, so each writes a page: the smaller that is, the less is written."""

@@ -27,7 +27,7 @@ from metadata_topic.records.states import STARTED
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.format.archive_object_id import ArchiveObjectId
-from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
+from plugin.segment_metadata import RemoteWalLogSegmentMetadata
 
 HIGHEST_OFFSET: Final = 2**62
 PREPARED_TTL_MS: Final = 3_600_000
@@ -46,7 +46,7 @@ class ArchiveLimits:
     """At most `max_age_ms`. Longer than appends stay in the leader's memory alone: Linux writes them after 30 s
     (guessed)."""
     max_parts: int = 16_384
-    """Keeps the Committed record's sources far below the largest size of a record."""
+    """Bounds the time and the memory that one object takes (guessed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,6 @@ class ArchivePlan:
     @property
     def last_offset(self) -> int:
         return self.parts[-1].last_offset
-
-    @property
-    def source_ids(self) -> list[CombinedSegmentId]:
-        """The combined segments to read from; others may hold the same records."""
-        return [part.sources[0].combined_segment_id for part in self.parts]
 
 
 class PartitionPlanner:

@@ -39,7 +39,6 @@ from metadata_topic.records.archive_records import (
     ArchiveObjectCommitted,
     ArchiveObjectPrepared,
     ArchiveRecord,
-    as_sources,
 )
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import MetadataPublisher
@@ -257,10 +256,9 @@ class RLMArchiveTask:
             await self._in_pool(self._write, object_id, sealed)
             self._metrics.objects.inc()
             self._metrics.written_bytes.inc(sealed.size_bytes)
-            sources = as_sources(plan.source_ids)
             await self._publish_for_sure(
                 ArchiveObjectCommitted(
-                    object_id, incarnation, sealed.entries, sealed.size_bytes, sources, self._clocks.wall_ms()
+                    object_id, incarnation, sealed.entries, sealed.size_bytes, self._clocks.wall_ms()
                 )
             )
         except (RemoteStorageError, PublicationBacklogFullError):

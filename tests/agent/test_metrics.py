@@ -53,7 +53,7 @@ def test_archive_objects_and_their_bytes_are_metrics() -> None:
     for number in range(2):
         named = ArchiveObjectId(partition, 10 * number, 10 * number + 9, CombinedSegmentId(1, 1, number))
         run = RemoteLogSegmentMetadataEntry(partition, 0, 10 * number, 10 * number + 9, 112, 200, 1)
-        archive.apply(ArchiveObjectCommitted(named, 1, (run,), 400, (), 1))
+        archive.apply(ArchiveObjectCommitted(named, 1, (run,), 400, 1))
     assert _value(collector, "remote_wal_archived_objects", finished) == 2
     assert _value(collector, "remote_wal_archived_objects_bytes", finished) == 800
 

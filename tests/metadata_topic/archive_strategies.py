@@ -8,8 +8,6 @@ from metadata_topic.records.archive_records import (
     ArchiveObjectDeleted,
     ArchiveObjectPrepared,
     ArchiveRecord,
-    SourceSegments,
-    as_sources,
 )
 from metadata_topic.records.states import DELETED, DELETING
 from plugin.format.archive_object_id import ArchiveObjectId
@@ -45,8 +43,7 @@ def prepared(named: ArchiveObjectId, at_ms: int = T0, ttl_ms: int = 1000) -> Arc
 
 
 def committed(named: ArchiveObjectId, *epochs: tuple[int, int], at_ms: int = T0 + 10) -> ArchiveObjectCommitted:
-    sources = as_sources([CombinedSegmentId(1, 1, n) for n in range(3)])
-    return ArchiveObjectCommitted(named, named.writer_id.incarnation, tiles(named, *epochs), 1000, sources, at_ms)
+    return ArchiveObjectCommitted(named, named.writer_id.incarnation, tiles(named, *epochs), 1000, at_ms)
 
 
 def deleting(named: ArchiveObjectId, at_ms: int = T0 + 20) -> ArchiveObjectDeleted:
@@ -75,8 +72,5 @@ def archive_records(draw: st.DrawFn) -> ArchiveRecord:
             named, draw(incarnations), draw(st.sampled_from([DELETING, DELETED])), draw(timestamps)
         )
     ends = [(0, first + sum(lengths[: n + 1]) - 1) for n in range(len(lengths))]
-    sources = tuple(
-        draw(st.lists(st.builds(SourceSegments, combined_segment_ids, st.integers(1, 2**32 - 1)), max_size=4))
-    )
     size = draw(st.integers(0, 2**40))
-    return ArchiveObjectCommitted(named, draw(incarnations), tiles(named, *ends), size, sources, draw(timestamps))
+    return ArchiveObjectCommitted(named, draw(incarnations), tiles(named, *ends), size, draw(timestamps))

@@ -11,13 +11,12 @@ from metadata_topic.records import serde
 from metadata_topic.records.archive_records import (
     ArchiveObjectDeleted,
     ArchiveRecord,
-    SourceSegments,
 )
 from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import FINISHED
 from tests.metadata_topic.archive_strategies import archive_records, committed, deleting, object_id, prepared
-from tests.metadata_topic.metadata_strategies import segment, segment_id, with_digests
+from tests.metadata_topic.metadata_strategies import segment, with_digests
 
 COMMITTED = committed(object_id(1, 0, 99), (0, 40), (2, 99))
 
@@ -57,7 +56,6 @@ def test_each_fault_has_its_own_reason() -> None:
         "key_mismatch": (records.encode_key(object_id(2, 0, 99)), value),
         "state": (key, gone[:-1] + b"\x01"),
         "size": (key, value[:70] + b"\xff" * 8 + value[78:]),
-        "sources": (key, value[:78] + b"\xff" * 4 + value[82:]),
         "incarnation": (key, value[:62] + b"\xff" * 8 + value[70:]),
         "runs": (key, value[:-1]),
     }
@@ -77,16 +75,6 @@ def test_a_flipped_byte_never_crashes_the_reader(record: ArchiveRecord, data: st
     value = bytearray(records.encode(record))
     value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
     records.decode_or_keep_out(records.encode_key(record.object_id), bytes(value))
-
-
-def test_sources_that_follow_one_another_take_the_room_of_one() -> None:
-    ids = [segment_id(n) for n in (5, 3, 4, 4, 9)] + [segment_id(6, broker_id=2), segment_id(6, incarnation=2)]
-    assert records.as_sources(ids) == (
-        SourceSegments(segment_id(3), 3),
-        SourceSegments(segment_id(9), 1),
-        SourceSegments(segment_id(6, incarnation=2), 1),
-        SourceSegments(segment_id(6, broker_id=2), 1),
-    )
 
 
 def test_a_deletion_has_a_state_of_deletion_and_runs_tile() -> None:

@@ -115,7 +115,7 @@ def test_a_damaged_part_changes_nothing(cut: int) -> None:
     archive = ArchiveStore()
     archive.apply(committed(object_id(1, 0, 9)))
     whole = encode_archive(archive)
-    damaged = b"\x02" + whole[1:] if cut == 1 else whole[:cut]
+    damaged = b"\x03" + whole[1:] if cut == 1 else whole[:cut]
     image = replace(RemoteWalMetadataStore().image(), extras={EXTRA_NAME: damaged})
     with pytest.raises(SnapshotError):
         restore_archive(archive, image)

@@ -165,7 +165,7 @@ class Partition:
             self.now_ms += 1
             object_id = ArchiveObjectId(ORDERS, offsets[0], offsets[-1], CombinedSegmentId(1, 1, self.now_ms))
             run = RemoteLogSegmentMetadataEntry(ORDERS, epoch, offsets[0], offsets[-1], 112, 113, 0)
-            self.archived.apply(ArchiveObjectCommitted(object_id, 1, (run,), 200, (), self.now_ms))
+            self.archived.apply(ArchiveObjectCommitted(object_id, 1, (run,), 200, self.now_ms))
             self.archive.written[object_id] = StoredArchiveObject(object_id, str(object_id), 200, self.now_ms)
 
     def _remove_abandoned(self, epochs: LeaderEpochs) -> None:

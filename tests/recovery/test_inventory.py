@@ -354,7 +354,7 @@ def test_an_archive_object_does_not_bring_back_what_follows_a_restored_logs_end_
     sealed = opened.seal()
     object_id = ArchiveObjectId(ORDERS, 0, 14, CombinedSegmentId(2, 1, 1))
     ask(archive.write(object_id, sealed))
-    archived.apply(ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, (), 5))
+    archived.apply(ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, 5))
 
     inventory = _found(storage, *restored_to_8, archived=archived, archive=archive)
 

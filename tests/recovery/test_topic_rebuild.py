@@ -121,7 +121,7 @@ class Lost:
         made.append(0, 12 * sequence + 11, memoryview(raw), scan_batches(raw, 0, len(raw)))
         sealed = made.seal()
         ask(self.archive_storage.write(object_id, sealed))
-        record = ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, (), 7)
+        record = ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, 7)
         self.archive.apply(record)
         return record
 

@@ -16,7 +16,7 @@ def entry(epoch: int, first: int, last: int) -> RemoteLogSegmentMetadataEntry:
 def test_an_entry_is_released_when_all_of_it_that_is_the_logs_is_archived() -> None:
     archive = ArchiveStore()
     named = ArchiveObjectId(ORDERS, 0, 19, CombinedSegmentId(1, 1, 0))
-    archive.apply(ArchiveObjectCommitted(named, 1, (entry(0, 0, 9), entry(2, 10, 19)), 400, (), 1))
+    archive.apply(ArchiveObjectCommitted(named, 1, (entry(0, 0, 9), entry(2, 10, 19)), 400, 1))
     chain = LeaderEpochs([(0, 0), (2, 10)])
     led = ArchiveTier(archive, lambda topic_id: topic_id == ORDERS.topic_id, lambda _: chain)
     elsewhere = ArchiveTier(archive, lambda _: True, lambda _: None)

@@ -55,7 +55,7 @@ class Cluster:
     def commit(self, first: int, last: int) -> None:
         named = ArchiveObjectId(ORDERS, first, last, CombinedSegmentId(1, 7, first))
         run = RemoteLogSegmentMetadataEntry(ORDERS, 0, first, last, 112, 200, 0)
-        self.archive.apply(ArchiveObjectCommitted(named, 7, (run,), 300, (), 0))
+        self.archive.apply(ArchiveObjectCommitted(named, 7, (run,), 300, 0))
 
     def unneeded(self) -> list[int]:
         view = self.knowledge.duties(()).view

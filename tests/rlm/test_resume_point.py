@@ -201,7 +201,7 @@ def archived(sequence: int, *runs: tuple[int, int, int]) -> ArchiveObjectCommitt
     """The record of an object with these runs: leader epoch, first and last offset."""
     entries = tuple(RemoteLogSegmentMetadataEntry(PARTITION, *run, 112, 200, 0) for run in runs)
     named = ArchiveObjectId(PARTITION, runs[0][1], runs[-1][2], CombinedSegmentId(1, 1, sequence))
-    return ArchiveObjectCommitted(named, 1, entries, 300, (), 0)
+    return ArchiveObjectCommitted(named, 1, entries, 300, 0)
 
 
 def test_what_was_declared_dead_and_is_the_logs_again_is_uploaded_anew_though_it_is_archived(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class UploadedLog:
         self.archived.apply(ArchiveObjectPrepared(named, EARLIER_INCARNATION, 10_000, 1000))
         sealed = opened.seal()
         ask(self.archive.write(named, sealed))
-        return ArchiveObjectCommitted(named, EARLIER_INCARNATION, sealed.entries, sealed.size_bytes, (), 1000)
+        return ArchiveObjectCommitted(named, EARLIER_INCARNATION, sealed.entries, sealed.size_bytes, 1000)
 
     def archive_all(self, batches: Sequence[WrittenBatch], run_bytes: int = 400) -> ArchiveObjectId:
         """An archive object with these batches, committed; the combined segments are all released and gone."""

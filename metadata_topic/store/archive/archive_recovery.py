@@ -16,9 +16,8 @@ def records_from_objects(storage: ArchiveStorage) -> Iterator[ArchiveObjectCommi
     """Yield a Committed record for every sound object, to be applied to a store or published. Blocks.
 
     An object that was written and never committed is sound too, because a write is all or nothing; another object may
-    hold the same records. The objects do not tell from which sources they were made; nothing depends on that. Objects
-    that are damaged, or gone since they were listed, are logged and skipped. Raises RemoteStorageError when the store
-    fails.
+    hold the same records. Objects that are damaged, or gone since they were listed, are logged and skipped. Raises
+    RemoteStorageError when the store fails.
     """
     for stored in ask_each(storage.list()):
         try:
@@ -31,4 +30,4 @@ def record_from_object(storage: ArchiveStorage, stored: StoredArchiveObject) -> 
     """Return the record of one archive object, from the object itself. Raises RemoteStorageError."""
     runs = ask(storage.fetch_runs(stored))
     incarnation = stored.object_id.writer_id.incarnation
-    return ArchiveObjectCommitted(stored.object_id, incarnation, runs, stored.size_bytes, (), stored.last_modified_ms)
+    return ArchiveObjectCommitted(stored.object_id, incarnation, runs, stored.size_bytes, stored.last_modified_ms)

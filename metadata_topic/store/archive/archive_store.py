@@ -495,4 +495,4 @@ class ArchiveStore:
 
 def _order(record: ArchiveObjectCommitted) -> tuple[int, int, str]:
     """Return a sort key that differs for any two records with different content."""
-    return record.event_timestamp_ms, record.incarnation, repr((record.runs, record.size_bytes, record.sources))
+    return record.event_timestamp_ms, record.incarnation, repr((record.runs, record.size_bytes))

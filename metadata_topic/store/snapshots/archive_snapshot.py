@@ -1,6 +1,6 @@
 """The archive's part of a snapshot of the metadata store (`StoreImage.extras`).
 
-A byte for the version, 1, and the store's records (`ArchiveStore.snapshot`), each as it
+A byte for the version, 2, and the store's records (`ArchiveStore.snapshot`), each as it
 stands in the topic: u32 sizes of key and value, big endian, then both.
 
 The archive's store must be read from no earlier a point than the metadata store's: records come again without harm, and
@@ -22,7 +22,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 
 EXTRA_NAME: Final = "archive"
-_VERSION: Final = b"\x01"
+_VERSION: Final = b"\x02"
 _SIZES: Final = struct.Struct(">II")
 
 

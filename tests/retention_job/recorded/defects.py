@@ -294,7 +294,7 @@ class _Planter:
         self.publish_archive(ArchiveObjectPrepared(object_id, publisher, HOUR_MS, at_ms - 10))
         if state is FINISHED:
             entries = tuple(self.entry(where, first, last) for first, last in runs)
-            self.publish_archive(ArchiveObjectCommitted(object_id, publisher, entries, _ARCHIVE_BYTES, (), at_ms))
+            self.publish_archive(ArchiveObjectCommitted(object_id, publisher, entries, _ARCHIVE_BYTES, at_ms))
         if stored_bytes is not None:
             self.store_archive(object_id, at_ms - 5, stored_bytes)
         return object_id
