@@ -23,7 +23,6 @@ import structlog
 
 from kafka_log.crc32c import Buffer
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
-from plugin.hot_path.deadline import Deadline
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationCache, HydrationError
 from replication.wire.framed_connection import reserve
@@ -67,7 +66,7 @@ class ResponsesAhead:
 
     def __init__(self, most: int, loop: asyncio.AbstractEventLoop) -> None:
         self._most = most
-        self.loop = loop
+        self._loop = loop
         """Kept, because Python 3.11 makes a system call each time it looks for the running loop."""
         self._came: deque[Message | None] = deque()
         self._awaits_original = False
@@ -82,7 +81,7 @@ class ResponsesAhead:
     async def put(self, response: Message | None) -> None:
         """Add a response, None at the end; wait while the queue is full. Raises MalformedFrameError."""
         while len(self._came) >= self._most and not self._awaits_original:
-            self._giver = self.loop.create_future()
+            self._giver = self._loop.create_future()
             try:
                 await self._giver
             finally:
@@ -99,7 +98,7 @@ class ResponsesAhead:
     async def get(self) -> Message | None:
         """Return the next response, None at the end; wait for one if there is none."""
         while not self._came or (self._awaits_original and self._came[-1] is not None):
-            self._taker = self.loop.create_future()
+            self._taker = self._loop.create_future()
             try:
                 await self._taker
             finally:
@@ -432,7 +431,7 @@ class HydratedResponses:
         fetch_all = self._context.catch_up.fetch_all if is_old else partial(fetch_links, self._context.hydration)
         started_s = self._context.clock()
         try:
-            with Deadline(self._responses.loop, self._context.limits.hydration_timeout_s):
+            async with asyncio.timeout(self._context.limits.hydration_timeout_s):
                 data = await fetch_all(links)
                 self._context.stage_times.observe("hydrated", self._context.clock() - started_s)
                 try:

@@ -15,7 +15,6 @@ from functools import partial
 import structlog
 
 from plugin.errors import in_words
-from plugin.hot_path.deadline import Deadline
 from replication.follower.follower_context import DiallingContext
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
@@ -141,7 +140,7 @@ class PeerWatch:
         if address is None:
             raise PeerRefusedError("it is not known any more")
         try:
-            with Deadline(asyncio.get_running_loop(), _RESPONSE_S):
+            async with asyncio.timeout(_RESPONSE_S):
                 await connect_framed(address, opened, self._context.tls())
                 granted = await exchange_hellos(opened, self._hello, broker_id, partial(self._heard, seen))
         except TimeoutError:

@@ -24,7 +24,6 @@ from kafka_log.batch_digests import batch_digests, run_digest
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import SegmentPublisher
 from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
-from plugin.hot_path.deadline import Deadline
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -232,7 +231,7 @@ class RLMWalCombineTask:
         A copy that takes far longer than the storage manager's deadlines is abandoned.
         """
         try:
-            with Deadline(asyncio.get_running_loop(), self._timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 digests = await asyncio.to_thread(_digests, items) if self._digests else ()
                 update = await self._storage.copy_log_segment_data(metadata, records)
         except TimeoutError as error:
