@@ -30,7 +30,7 @@ from metadata_topic.kip405.tiered_offsets import TIER_SETTINGS, TieredOffsets, T
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings, settings_of
 from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention, local_retention_ms
 from metadata_topic.topic.topic import METADATA_TOPIC
-from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic.topic_consumer import ConsumerFactory
 from metadata_topic.topic.topic_follower import ONE_LOOK
 from recovery.errors import UnknownClusterError
 from recovery.logs.log_directory_target import identity_in
@@ -311,7 +311,7 @@ def _told(answers: Responses[K, V]) -> tuple[dict[K, V], dict[K, str]]:
 
 
 def read_tier(
-    client: KafkaClientConfig, timeout_s: float, consumer_factory: ConsumerFactory = confluent_reader
+    client: KafkaClientConfig, timeout_s: float, consumer_factory: ConsumerFactory | None = None
 ) -> TieredOffsets | None:
     """Return what KIP-405's tier holds, by Kafka's own metadata topic; None if that cannot be read to its end. Blocks.
 

@@ -38,7 +38,7 @@ from metadata_topic.kip405.kip405 import (
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, furthest
-from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic.topic_consumer import ConsumerFactory
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from plugin.segment_metadata import RemoteLogSegmentState
 
@@ -305,7 +305,7 @@ class TierFollower(TopicFollower):
         offsets: TieredOffsets,
         settings: FollowSettings = TIER_SETTINGS,
         rack: str | None = None,
-        consumer_factory: ConsumerFactory = confluent_reader,
+        consumer_factory: ConsumerFactory | None = None,
     ) -> None:
         """`rack` is the agent's zone: brokers with a rack-aware replica selector then serve the reads from it."""
         self._offsets = offsets

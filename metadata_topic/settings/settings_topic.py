@@ -20,7 +20,7 @@ from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import Kind, N, SettingsTable, V
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.topic.topic import SETTINGS_TOPIC
-from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic.topic_consumer import ConsumerFactory
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from metadata_topic.topic.topic_producer import ProducerFactory, confluent_producer
 
@@ -44,7 +44,7 @@ class SettingsReader(TopicFollower):
         client_config: KafkaClientConfig,
         on_change: OnChange = lambda _table: None,
         rack: str | None = None,
-        consumer_factory: ConsumerFactory = confluent_reader,
+        consumer_factory: ConsumerFactory | None = None,
         settings: FollowSettings = FOLLOW_SETTINGS,
         memory: SettingsMemory | None = None,
     ) -> None:
@@ -88,7 +88,7 @@ class SettingsReader(TopicFollower):
 def read_settings(
     client_config: KafkaClientConfig,
     timeout_s: float = _TIMEOUT_S,
-    consumer_factory: ConsumerFactory = confluent_reader,
+    consumer_factory: ConsumerFactory | None = None,
     memory: SettingsMemory | None = None,
 ) -> SettingsTable:
     """Read the topic to its end and return its content. Blocks.

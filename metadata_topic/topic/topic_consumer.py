@@ -39,7 +39,7 @@ class TopicState(NamedTuple):
 
 
 class ConsumerLike(Protocol):
-    """The subset of a consumer that a reader needs; `confluent_reader` adapts confluent_kafka.Consumer to it."""
+    """The subset of a consumer that a reader needs; `ConfluentReader` adapts confluent_kafka.Consumer to it."""
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
         """Return the topic's number of partitions; 0 only when the topic does not exist."""
@@ -70,10 +70,10 @@ class ConsumerLike(Protocol):
 ConsumerFactory = Callable[[dict[str, ConfluentValue | logging.Logger]], ConsumerLike]
 
 
-class _ConfluentReader:
-    """confluent_kafka.Consumer, assigned by hand."""
+class ConfluentReader:
+    """confluent_kafka.Consumer, assigned by hand. `descriptions` tells what librdkafka does not tell a consumer."""
 
-    def __init__(self, config: dict[str, ConfluentValue | logging.Logger], descriptions: KafkaCluster | None) -> None:
+    def __init__(self, config: dict[str, ConfluentValue | logging.Logger], descriptions: KafkaCluster) -> None:
         from confluent_kafka import Consumer
 
         self._consumer = Consumer(config)
@@ -83,9 +83,6 @@ class _ConfluentReader:
         return partition_count(self._consumer, topic, timeout_s)
 
     def state(self, topic: str) -> TopicState:
-        """Ask separately, because librdkafka does not give it to a consumer."""
-        if self._descriptions is None:
-            return TopicState(None, {})
         [described] = self._descriptions.topics([topic])
         if described.error_code:
             raise MetadataTopicError("describe", topic, f"Kafka's error {described.error_code}")
@@ -93,7 +90,7 @@ class _ConfluentReader:
         return TopicState(None if described.topic_id == NO_TOPIC_ID else described.topic_id, epochs)
 
     def ends_of_epochs(self, topic: str, asked: Collection[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
-        return self._descriptions.ends_of_epochs(topic, asked) if self._descriptions is not None else {}
+        return self._descriptions.ends_of_epochs(topic, asked)
 
     def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
         return self._offsets(topic, partitions, _EARLIEST, timeout_s)
@@ -126,10 +123,3 @@ class _ConfluentReader:
 
     def close(self) -> None:
         self._consumer.close()
-
-
-def confluent_reader(
-    config: dict[str, ConfluentValue | logging.Logger], descriptions: KafkaCluster | None = None
-) -> ConsumerLike:
-    """Return the real consumer; without `descriptions` it knows no topic's id."""
-    return _ConfluentReader(config, descriptions)

@@ -32,7 +32,7 @@ from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.topic.reading_positions import Continuity, ReadingPositions, SameTopic
-from metadata_topic.topic.topic_consumer import ConsumerFactory, ConsumerLike, MessageLike, confluent_reader
+from metadata_topic.topic.topic_consumer import ConfluentReader, ConsumerFactory, ConsumerLike, MessageLike
 
 log = structlog.get_logger(__name__)
 
@@ -216,7 +216,7 @@ class TopicFollower:
         self._take = take
         self._settings = settings
         descriptions = KafkaCluster(client_config, f"follow-{topic}", settings.request_timeout_ms / 1000)
-        factory = consumer_factory or partial(confluent_reader, descriptions=descriptions)
+        factory = consumer_factory or partial(ConfluentReader, descriptions=descriptions)
 
         def make_consumer(*, is_eager: bool) -> ConsumerLike:
             return factory(_consumer_config(client_config, topic, settings.eager if is_eager else settings, rack))

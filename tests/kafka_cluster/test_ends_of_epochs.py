@@ -9,7 +9,7 @@ from kafka.protocol.metadata import MetadataResponse
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
-from metadata_topic.topic.topic_consumer import confluent_reader
+from metadata_topic.topic.topic_consumer import ConfluentReader
 from tests.metadata_topic.metadata_recorder import MetadataRecorder
 
 _OFFSET_FOR_LEADER_EPOCH, _FENCED_LEADER_EPOCH = 23, 74
@@ -71,7 +71,7 @@ def test_each_epoch_is_asked_for_at_its_partitions_leader() -> None:
         wanted = {(0, 3): 120, (0, 5): 150, (1, 3): 7, (1, 9): 0}
         assert asking(broker).ends_of_epochs("orders", asked) == wanted
         assert broker.requests == 2, "each partition once in a request"
-        reader = confluent_reader({"bootstrap.servers": broker.address, "group.id": "g"}, asking(broker))
+        reader = ConfluentReader({"bootstrap.servers": broker.address, "group.id": "g"}, asking(broker))
         assert reader.state("orders") == (None, {0: 10, 1: 11})
         assert reader.ends_of_epochs("orders", asked[:1]) == {(0, 3): 120}
         reader.close()

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from kafka_log.topic_partition import TopicId
 from local_cluster.polling import wait_until
 from metadata_topic.records import serde
@@ -23,7 +24,7 @@ from metadata_topic.store.fencing import Source
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.topic.topic_consumer import MessageLike, confluent_reader
+from metadata_topic.topic.topic_consumer import ConfluentReader, MessageLike
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
@@ -221,7 +222,7 @@ def test_only_a_topic_that_the_brokers_do_not_know_counts_as_absent(
     monkeypatch.setattr(
         confluent_kafka, "Consumer", lambda _config: SimpleNamespace(list_topics=lambda *_, **__: answer)
     )
-    reader = confluent_reader({})
+    reader = ConfluentReader({}, KafkaCluster(NOWHERE, "c", 1.0))
     if partitions is None:
         with pytest.raises(KafkaException):
             reader.partition_count("t", 1.0)

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.responses import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, DescribedTopic
 from kafka_log.topic_partition import TopicId
+from metadata_topic.kip405.tiered_offsets import TieredOffsets, TierFollower
 from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
 from metadata_topic.settings import patterns
 from metadata_topic.settings.setting_keys import FIELDS, changed_settings, text_of
@@ -45,7 +47,7 @@ from metadata_topic.settings.topic_settings import (
     settings_of,
 )
 from metadata_topic.topic.topic_consumer import MessageLike
-from metadata_topic.topic.topic_follower import FollowSettings, TopicRecord
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
 from tests.metadata_topic.settings_samples import AGENT, BY_KIND, DURABLE, PAUSE, record
 
@@ -294,6 +296,26 @@ def test_the_reader_tells_of_each_change_and_skips_what_is_malformed() -> None:
         assert (reader.agents, reader.memory.malformed) == ({3: AGENT}, 1)
     finally:
         reader.close()
+
+
+@pytest.mark.parametrize("make", [SettingsReader, lambda client: TierFollower(client, TieredOffsets())])
+def test_readers_ask_whether_the_topic_is_the_same_as_before(
+    make: Callable[[KafkaClientConfig], TopicFollower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, asked = FakeTopic(), list[str]()
+
+    def consumer(_config: object, descriptions: KafkaCluster) -> FakeConsumer:
+        asked.append(type(descriptions).__name__)
+        return topic.consumer(_config)
+
+    monkeypatch.setattr("metadata_topic.topic.topic_follower.ConfluentReader", consumer)
+    reader = make(NOWHERE)
+    reader.start()
+    try:
+        assert reader.wait_until_ready(10.0)
+    finally:
+        reader.close()
+    assert asked[0] == "KafkaCluster"
 
 
 def test_a_cluster_without_agents_is_told_at_once_and_without_warnings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from metadata_topic.topic.topic_consumer import ConsumerLike, confluent_reader
+from kafka_cluster.client_config import KafkaClientConfig
+from kafka_cluster.cluster import KafkaCluster
+from metadata_topic.topic.topic_consumer import ConfluentReader, ConsumerLike
 
 
 @dataclass
@@ -22,12 +24,13 @@ def rig() -> Iterator[Rig]:
     for number in range(7):
         producer.produce("t", b"x", partition=number % 3)
     assert producer.flush(10) == 0
-    reader = confluent_reader(
+    reader = ConfluentReader(
         {
             "bootstrap.servers": ",".join(f"{broker.host}:{broker.port}" for broker in brokers),
             "group.id": "g",
             "enable.partition.eof": True,
-        }
+        },
+        KafkaCluster(KafkaClientConfig("nowhere:1"), "c", 1.0),
     )
     yield Rig(reader, range(reader.partition_count("t", 10)))
     reader.close()
