@@ -10,7 +10,6 @@ API key  message                                   here
 0        RemoteLogSegmentMetadataRecord            `RemoteLogSegmentMetadata`; written with COPY_SEGMENT_STARTED
 1        RemoteLogSegmentMetadataUpdateRecord      `RemoteLogSegmentMetadataUpdate`; each later state
 2        RemotePartitionDeleteMetadataRecord       `RemotePartitionDeleteMetadata`
-3        RemoteLogSegmentMetadataSnapshotRecord    `RemoteLogSegmentMetadataSnapshot`; of files, not of the topic
 =======  ========================================  ===========================================================
 
 Tagged fields are skipped: what they add (Kafka 4.0's TxnIndexEmpty) says nothing about offsets. Whatever else
@@ -22,10 +21,10 @@ Source: storage/src/main/resources/message/*.json and AbstractApiMessageSerde in
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kafka_log.flexible_encoding import MalformedMessageError, MessageReader
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -62,9 +61,12 @@ class RemoteLogSegmentId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _SegmentFacts:
-    """The common fields of segment records and snapshot records."""
+class RemoteLogSegmentMetadata:
+    """A segment that is being copied, or was copied."""
 
+    segment_id: RemoteLogSegmentId
+    topic: str
+    """The topic's name when this was written."""
     start_offset: int
     end_offset: int
     """Inclusive."""
@@ -78,15 +80,6 @@ class _SegmentFacts:
     size_bytes: int
     custom_metadata: bytes | None
     state: RemoteLogSegmentState
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteLogSegmentMetadata(_SegmentFacts):
-    """A segment that is being copied, or was copied."""
-
-    segment_id: RemoteLogSegmentId
-    topic: str
-    """The topic's name when this was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +105,8 @@ class RemotePartitionDeleteMetadata:
     state: RemotePartitionDeleteState
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteLogSegmentMetadataSnapshot(_SegmentFacts):
-    """A segment in a broker's snapshot file, which does not name the partition. Never in the topic."""
-
-    id: bytes
-
-
 RemoteLogMetadata = (
-    RemoteLogSegmentMetadata
-    | RemoteLogSegmentMetadataUpdate
-    | RemotePartitionDeleteMetadata
-    | RemoteLogSegmentMetadataSnapshot
-    | UnknownRecord
+    RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata | UnknownRecord
 )
 
 
@@ -184,18 +166,6 @@ def _state(reader: MessageReader) -> RemoteLogSegmentState:
         raise MalformedMessageError("state", f"segment state {state} is not known") from error
 
 
-def _segment_facts(reader: MessageReader) -> dict[str, Any]:
-    """Read the fields of `_SegmentFacts`, which follow the segment's id."""
-    start_offset, end_offset, *others = reader.fields(_SEGMENT)
-    if not 0 <= start_offset <= end_offset:
-        raise MalformedMessageError("offsets", f"a segment from offset {start_offset} to {end_offset}")
-    leader_epochs = _leader_epochs(reader, start_offset, end_offset)
-    [size_bytes] = reader.fields(_INT32)
-    custom_metadata = reader.compact_nullable_bytes()
-    told = (start_offset, end_offset, *others, leader_epochs, size_bytes, custom_metadata, _state(reader))
-    return dict(zip((field.name for field in fields(_SegmentFacts)), told, strict=True))
-
-
 def _leader_epochs(reader: MessageReader, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
     """Read the leader epochs, sorted: Kafka holds them in a map, and promises no order in the record."""
     entries = []
@@ -218,7 +188,24 @@ def _leader_epochs(reader: MessageReader, start_offset: int, end_offset: int) ->
 
 def _read_segment(reader: MessageReader) -> RemoteLogSegmentMetadata:
     topic, segment_id = _segment_id(reader)
-    return RemoteLogSegmentMetadata(segment_id=segment_id, topic=topic, **_segment_facts(reader))
+    start_offset, end_offset, broker_id, max_timestamp_ms, event_timestamp_ms = reader.fields(_SEGMENT)
+    if not 0 <= start_offset <= end_offset:
+        raise MalformedMessageError("offsets", f"a segment from offset {start_offset} to {end_offset}")
+    leader_epochs = _leader_epochs(reader, start_offset, end_offset)
+    [size_bytes] = reader.fields(_INT32)
+    return RemoteLogSegmentMetadata(
+        segment_id,
+        topic,
+        start_offset,
+        end_offset,
+        broker_id,
+        max_timestamp_ms,
+        event_timestamp_ms,
+        leader_epochs,
+        size_bytes,
+        reader.compact_nullable_bytes(),
+        _state(reader),
+    )
 
 
 def _read_update(reader: MessageReader) -> RemoteLogSegmentMetadataUpdate:
@@ -241,13 +228,8 @@ def _read_partition_delete(reader: MessageReader) -> RemotePartitionDeleteMetada
     return RemotePartitionDeleteMetadata(topic_id_partition, topic, broker_id, event_timestamp_ms, delete_state)
 
 
-def _read_snapshot(reader: MessageReader) -> RemoteLogSegmentMetadataSnapshot:
-    return RemoteLogSegmentMetadataSnapshot(id=reader.uuid(), **_segment_facts(reader))
-
-
 _READERS: Final[Mapping[int, Callable[[MessageReader], RemoteLogMetadata]]] = {
     0: _read_segment,
     1: _read_update,
     2: _read_partition_delete,
-    3: _read_snapshot,
 }

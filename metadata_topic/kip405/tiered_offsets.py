@@ -7,11 +7,11 @@ part of the segment, cut to the range that the log's leader epoch chain gives th
 copied twice, or hold what an unclean election discarded (KAFKA-15168, 16890), and none of it adds a missing offset. For
 the same reason, whole segments are never compared by start or end.
 
-All records about a partition are in one partition of the topic, in order, and each is applied once: what `progress` has
-passed is ignored. If records come out of order nevertheless, the tier seems to hold less, never more: what is deleted
-stays deleted (the last `REMEMBERED_DELETIONS` of them), and a state before its segment is ignored. A record that cannot
-be decoded is counted, and changes nothing. If it was a deletion, the answer would be too high by that segment; Kafka
-deletes from the tier only what is expired, dead, or there twice.
+All records about a partition are in one partition of the topic, in order. If they come out of order nevertheless, or
+more than once, the tier seems to hold less, never more: what is deleted stays deleted (the last `REMEMBERED_DELETIONS`
+of them), and a state before its segment is ignored. A record that cannot be decoded is counted, and changes nothing. If
+it was a deletion, the answer would be too high by that segment; Kafka deletes from the tier only what is expired, dead,
+or there twice.
 
 If `__remote_log_metadata` itself was made again, or lost its end, nothing counts of what the earlier one said.
 
@@ -30,7 +30,6 @@ from metadata_topic.kip405.kip405 import (
     REMOTE_LOG_METADATA_TOPIC,
     RemoteLogMetadata,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataSnapshot,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     decode,
@@ -40,9 +39,6 @@ from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, furthest
 from metadata_topic.topic.topic_consumer import ConsumerFactory
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
-from plugin.segment_metadata import RemoteLogSegmentState
-
-NOTHING_TIERED = -1
 
 REMEMBERED_DELETIONS = 100_000
 """How many ids of deleted segments (and separately, partitions) are kept, so that no stray record revives them."""
@@ -70,26 +66,12 @@ class TieredOffsets:
             self._partitions: dict[TopicIdPartition, _Partition] = {}
             self._deleted_segments = _Remembered(REMEMBERED_DELETIONS)
             self._deleted_partitions = _Remembered(REMEMBERED_DELETIONS)
-            self._progress: dict[int, int] = {}
 
-    def apply_all(self, records: Iterable[tuple[RemoteLogMetadata, tuple[int, int]]]) -> None:
-        """Apply records with their sources (partition of the topic, offset), in order per partition."""
+    def apply_all(self, records: Iterable[RemoteLogMetadata]) -> None:
+        """Apply records, in order per partition of the topic."""
         with self._lock:
-            for record, (partition, offset) in records:
-                if offset < self._progress.get(partition, 0):
-                    self._counters["replayed"] += 1
-                    continue
-                self._progress[partition] = offset + 1
+            for record in records:
                 self._apply(record)
-
-    def tiered_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
-        """Return the end (inclusive) of the tier's first unbroken range of this log; -1 if the tier has nothing of it.
-
-        Only records of the chain's epochs count. It does not say what the tier's first offset is; a caller that deletes
-        uses `is_tiered`.
-        """
-        ranges = self.tiered_ranges(topic_id_partition, leader_epochs)
-        return ranges[0].last_offset if ranges else NOTHING_TIERED
 
     def is_tiered(
         self,
@@ -129,27 +111,8 @@ class TieredOffsets:
             return partition.epoch_ranges() if partition is not None else {}
 
     @property
-    def partitions(self) -> Mapping[TopicIdPartition, str]:
-        """Partitions with segments on the tier in any state, and their topics' names; a snapshot."""
-        with self._lock:
-            return {key: partition.topic for key, partition in self._partitions.items()}
-
-    def count_by_state(self) -> Mapping[RemoteLogSegmentState, int]:
-        """Count the segments in each state; deleted ones are forgotten. Goes through all of them."""
-        with self._lock:
-            states = Counter(s.state for p in self._partitions.values() for s in p.segments.values())
-        return {state: states.get(state, 0) for state in (STARTED, FINISHED, DELETING)}
-
-    @property
-    def progress(self) -> dict[int, int]:
-        """The next offset to read, by partition of the topic."""
-        with self._lock:
-            return dict(self._progress)
-
-    @property
     def counters(self) -> dict[str, int]:
-        """Records read (`replayed`), and those with no or little effect, by kind: `without_start`, `after_delete`,
-        `regression`, `snapshot`, `unknown_<reason>`."""
+        """Records with little effect, by kind: `without_start`, `after_delete`, `regression`, `unknown_<reason>`."""
         with self._lock:
             return dict(self._counters)
 
@@ -160,8 +123,6 @@ class TieredOffsets:
             case RemotePartitionDeleteMetadata():
                 self._deleted_partitions.add(record.topic_id_partition)
                 self._partitions.pop(record.topic_id_partition, None)
-            case RemoteLogSegmentMetadataSnapshot():
-                self._counters["snapshot"] += 1
             case UnknownRecord():
                 self._counters[f"unknown_{record.reason}"] += 1
 
@@ -180,7 +141,7 @@ class TieredOffsets:
         elif segment is not None:
             self._advance(segment, record)
         elif isinstance(record, RemoteLogSegmentMetadata):
-            partition = self._partitions.setdefault(key, _Partition(record.topic))
+            partition = self._partitions.setdefault(key, _Partition())
             partition.segments[segment_id] = _Segment(record)
         if partition is not None:
             partition.changed()
@@ -241,10 +202,9 @@ class _Segment:
 
 
 class _Partition:
-    __slots__ = ("_cached_for", "_cached_ranges", "_epoch_ranges", "segments", "topic")
+    __slots__ = ("_cached_for", "_cached_ranges", "_epoch_ranges", "segments")
 
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
+    def __init__(self) -> None:
         self.segments: dict[bytes, _Segment] = {}
         self._cached_for: tuple[tuple[int, int], ...] | None = None
         self._cached_ranges: tuple[TieredRange, ...] = ()
@@ -322,4 +282,4 @@ class TierFollower(TopicFollower):
         return self.failure is None and (self.is_there is False or (super().ready and not self.left))
 
     def _apply(self, records: Sequence[TopicRecord]) -> None:
-        self._offsets.apply_all((decode(record.value), (record.partition, record.offset)) for record in records)
+        self._offsets.apply_all(decode(record.value) for record in records)

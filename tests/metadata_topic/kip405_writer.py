@@ -10,19 +10,13 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.kip405 import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataSnapshot,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
 from plugin.segment_metadata import RemoteLogSegmentState
 
-Known = (
-    RemoteLogSegmentMetadata
-    | RemoteLogSegmentMetadataUpdate
-    | RemotePartitionDeleteMetadata
-    | RemoteLogSegmentMetadataSnapshot
-)
+Known = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
 
 
 def varint(number: int) -> bytes:
@@ -53,8 +47,6 @@ def write(record: Known, unknown_tags: dict[int, bytes] | None = None, *, versio
             api_key = 2
             body = _partition(record.topic, record.topic_id_partition, end)
             body += struct.pack(">iqb", record.broker_id, record.event_timestamp_ms, record.state)
-        case RemoteLogSegmentMetadataSnapshot():
-            api_key, body = 3, record.id + _body(record, end)
     return b"\x01" + varint(api_key) + varint(version) + body + end
 
 
@@ -72,7 +64,7 @@ def _nullable(raw: bytes | None) -> bytes:
     return varint(0) if raw is None else varint(len(raw) + 1) + raw
 
 
-def _body(record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot, end: bytes) -> bytes:
+def _body(record: RemoteLogSegmentMetadata, end: bytes) -> bytes:
     epochs = b"".join(struct.pack(">iq", *entry) + end for entry in record.leader_epochs)
     return b"".join(
         (
@@ -125,7 +117,7 @@ def _bodies(draw: st.DrawFn) -> tuple[Any, ...]:
 
 
 KNOWN_RECORDS: st.SearchStrategy[Known] = st.one_of(
-    st.tuples(_SEGMENT_IDS, _NAMES, _bodies()).map(lambda made: RemoteLogSegmentMetadata(*made[2], *made[:2])),
+    st.tuples(_SEGMENT_IDS, _NAMES, _bodies()).map(lambda made: RemoteLogSegmentMetadata(*made[:2], *made[2])),
     st.builds(RemoteLogSegmentMetadataUpdate, _SEGMENT_IDS, _NAMES, _INT32, _INT64, _CUSTOM, _STATES),
     st.builds(
         RemotePartitionDeleteMetadata,
@@ -135,6 +127,5 @@ KNOWN_RECORDS: st.SearchStrategy[Known] = st.one_of(
         _INT64,
         st.sampled_from(RemotePartitionDeleteState),
     ),
-    st.tuples(_UUIDS, _bodies()).map(lambda made: RemoteLogSegmentMetadataSnapshot(*(*made[1], made[0]))),
 )
 TAGGED_FIELDS = st.dictionaries(st.integers(0, 2**31), st.binary(max_size=40), max_size=3)

@@ -10,7 +10,6 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.kip405 import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataSnapshot,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
@@ -32,6 +31,8 @@ BODY = (
 )
 UUID = SEGMENT.id.hex()
 STARTED = RemoteLogSegmentMetadata(
+    SEGMENT,
+    "orders",
     100,
     199,
     2,
@@ -41,8 +42,6 @@ STARTED = RemoteLogSegmentMetadata(
     1048576,
     None,
     State.COPY_SEGMENT_STARTED,
-    SEGMENT,
-    "orders",
 )
 WRITTEN_BY_KAFKA: dict[str, tuple[str, Known]] = {
     "started": (f"010000{ID}00{UUID}00{BODY}000000", STARTED),
@@ -59,21 +58,6 @@ WRITTEN_BY_KAFKA: dict[str, tuple[str, Known]] = {
         f"010200{ID}00000000010000018bcfe56be80000",
         RemotePartitionDeleteMetadata(
             ORDERS, "orders", 1, 1700000001000, RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-        ),
-    ),
-    "a snapshot's segment": (
-        f"010300{UUID}{BODY}000101000101",
-        RemoteLogSegmentMetadataSnapshot(
-            100,
-            199,
-            2,
-            1700000000123,
-            1700000000456,
-            EPOCHS,
-            1048576,
-            None,
-            State.COPY_SEGMENT_FINISHED,
-            SEGMENT.id,
         ),
     ),
 }
@@ -116,7 +100,7 @@ def test_damage_is_never_fatal(record: Known, data: st.DataObject) -> None:
 def test_noise_is_never_fatal(noise: bytes) -> None:
     decode(noise)
     decode(b"\1\0\0" + noise)
-    decode(b"\1\3\0" + noise)
+    decode(b"\1\2\0" + noise)
 
 
 def _reason(raw: bytes | None) -> str:
@@ -128,7 +112,7 @@ def _reason(raw: bytes | None) -> str:
 def test_what_a_newer_kafka_may_write_is_unknown_and_says_why() -> None:
     assert _reason(write(STARTED, version=1)) == "version"
     assert _reason(b"\x02\0\0") == "frame_version"
-    assert _reason(b"\x01\x04\0") == "api_key"
+    assert _reason(b"\x01\x03\0") == "api_key"  # of snapshot files, never in the topic
     assert _reason(None) == "no_value"
     assert _reason(b"") == "truncated"
     assert _reason(write(STARTED)[:-2] + b"\x04\x00") == "state"
@@ -149,7 +133,7 @@ def test_what_a_newer_kafka_may_write_is_unknown_and_says_why() -> None:
 def test_a_segment_that_contradicts_itself_is_unknown(
     start: int, end: int, epochs: tuple[tuple[int, int], ...]
 ) -> None:
-    record = RemoteLogSegmentMetadata(start, end, 1, 0, 0, epochs, 1, None, State.COPY_SEGMENT_STARTED, SEGMENT, "o")
+    record = RemoteLogSegmentMetadata(SEGMENT, "o", start, end, 1, 0, 0, epochs, 1, None, State.COPY_SEGMENT_STARTED)
     assert _reason(write(record)) in ("offsets", "leader_epochs")
 
 

@@ -9,11 +9,11 @@ import pytest
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.topic_partition import TopicId
 from metadata_topic.kip405.kip405 import RemoteLogMetadata
-from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TierFollower
+from metadata_topic.kip405.tiered_offsets import TieredOffsets, TierFollower
 from metadata_topic.topic.topic_follower import FollowSettings
 from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
 from tests.metadata_topic.kip405_writer import write
-from tests.metadata_topic.test_tiered_offsets import ONE_LEADER, ORDERS, copied, started, update
+from tests.metadata_topic.test_tiered_offsets import NOTHING_TIERED, ORDERS, copied, started, up_to, update
 
 QUICK = FollowSettings(
     batch_records=10, batch_wait_ms=10, retry_pause_ms=1, new_partitions_check_ms=10, absence_check_ms=5
@@ -29,7 +29,7 @@ class WatchedOffsets(TieredOffsets):
         super().start_over()
         self.begun.release()
 
-    def apply_all(self, records: Iterable[tuple[RemoteLogMetadata, tuple[int, int]]]) -> None:
+    def apply_all(self, records: Iterable[RemoteLogMetadata]) -> None:
         records = list(records)
         super().apply_all(records)
         self.applied.release(len(records))
@@ -80,13 +80,12 @@ def test_it_is_ready_when_all_that_the_topic_held_is_known_and_follows_then() ->
     with following(topic) as (follower, offsets):
         assert follower.wait_until_ready(10.0)
         assert follower.is_there is True
-        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 19
+        assert up_to(offsets) == 19
         offsets.wait_for(4)
         topic.append(None, write(started(3, 20, 29)), partition=2)
         topic.append(None, write(update(3)), partition=2)
         offsets.wait_for(2)
-        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 29
-    assert offsets.progress == {2: 6}
+        assert up_to(offsets) == 29
     assert follower.positions == {0: 0, 1: 0, 2: 6}
 
 
@@ -97,7 +96,7 @@ def test_without_the_topic_it_is_ready_and_says_that_the_topic_is_not_there() ->
         for _ in range(5):
             assert topic.looked.acquire(timeout=10)
         assert (follower.is_there, follower.ready, follower.positions) == (False, True, {})
-        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == NOTHING_TIERED
+        assert up_to(offsets) == NOTHING_TIERED
         assert topic.consumers == 1
         assert follower.counters == {}
 
@@ -111,7 +110,7 @@ def test_a_topic_that_appears_later_is_followed_from_its_beginning() -> None:
         offsets.wait_for(2)
         assert follower.wait_until_ready(10.0)
         assert follower.is_there is True
-        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 9
+        assert up_to(offsets) == 9
 
 
 @pytest.mark.parametrize("records_anew", [0, 1, 6], ids=["shorter", "as long", "longer"])
@@ -122,7 +121,7 @@ def test_nothing_counts_of_what_a_topic_said_that_was_made_again(records_anew: i
     with following(topic) as (follower, offsets):
         assert follower.wait_until_ready(10.0)
         offsets.wait_for(2)
-        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 9
+        assert up_to(offsets) == 9
         with topic.changed:
             topic.topic_id = TopicId(b"n" * 16)
             anew = [record for number in range(2, 5) for record in copied(number, 20, 29)]
@@ -164,6 +163,6 @@ def test_poison_is_passed_over_once() -> None:
         topic.append(None, write(record))
     with following(topic) as (follower, offsets):
         assert follower.wait_until_ready(10.0)
-        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 9
+        assert up_to(offsets) == 9
         assert offsets.counters == {"unknown_frame_version": 1, "unknown_no_value": 1}
         assert topic.reads == [(0, 0), (0, 1), (0, 2), (0, 3)]

@@ -18,7 +18,7 @@ from metadata_topic.kip405.kip405 import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
+from metadata_topic.kip405.tiered_offsets import TieredOffsets, TieredRange
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.segment_metadata import RemoteLogSegmentState
@@ -33,7 +33,7 @@ Segment = tuple[int, int, tuple[tuple[int, int], ...]]
 def started(number: int, start: int, end: int, *epochs: tuple[int, int]) -> RemoteLogSegmentMetadata:
     segment_id = RemoteLogSegmentId(ORDERS, number.to_bytes(16, "big"))
     return RemoteLogSegmentMetadata(
-        start, end, 1, 0, 0, epochs or ((0, start),), 100, None, STARTED, segment_id, "orders"
+        segment_id, "orders", start, end, 1, 0, 0, epochs or ((0, start),), 100, None, STARTED
     )
 
 
@@ -48,18 +48,26 @@ def copied(
     return [started(number, start, end, *epochs), update(number)]
 
 
+NOTHING_TIERED = -1
+
+
+def up_to(offsets: TieredOffsets, log: LeaderEpochs = ONE_LEADER) -> int:
+    """The end of the first range without a gap."""
+    ranges = offsets.tiered_ranges(ORDERS, log)
+    return ranges[0].last_offset if ranges else NOTHING_TIERED
+
+
 class Tier(TieredOffsets):
     def __init__(self, *records: RemoteLogMetadata) -> None:
         super().__init__()
         self.take(*records)
 
     def take(self, *records: RemoteLogMetadata) -> "Tier":
-        at = self.progress.get(0, 0)
-        self.apply_all((record, (0, at + n)) for n, record in enumerate(records))
+        self.apply_all(records)
         return self
 
     def up_to(self, *epochs: tuple[int, int]) -> int:
-        return self.tiered_up_to(ORDERS, LeaderEpochs(epochs or ((0, 0),)))
+        return up_to(self, LeaderEpochs(epochs or ((0, 0),)))
 
 
 def test_an_epoch_begins_where_the_first_finished_segment_has_it() -> None:
@@ -107,15 +115,14 @@ def test_what_is_deleted_stays_deleted() -> None:
     assert tier.up_to() == NOTHING_TIERED
     tier.take(update(1, DELETED), *copied(1, 0, 9))
     assert tier.up_to() == NOTHING_TIERED
-    assert tier.partitions == {}
 
 
 def test_a_partition_whose_topic_is_deleted_is_forgotten_at_once_and_for_good() -> None:
     tier = Tier(*copied(1, 0, 9))
-    assert tier.partitions == {ORDERS: "orders"}
+    assert tier.up_to() == 9
     mark = RemotePartitionDeleteMetadata(ORDERS, "orders", 1, 0, RemotePartitionDeleteState.DELETE_PARTITION_MARKED)
     tier.take(mark, *copied(2, 10, 19))
-    assert (tier.partitions, tier.up_to()) == ({}, NOTHING_TIERED)
+    assert tier.up_to() == NOTHING_TIERED
 
 
 def test_only_a_bounded_number_of_deletions_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,15 +138,6 @@ def test_unknown_records_are_counted_and_change_nothing() -> None:
     tier = Tier(*copied(1, 0, 9), UnknownRecord("version", ""), UnknownRecord("truncated", ""))
     assert tier.up_to() == 9
     assert tier.counters == {"unknown_version": 1, "unknown_truncated": 1}
-
-
-def test_records_read_once_more_are_ignored() -> None:
-    tier = TieredOffsets()
-    history = [*copied(1, 0, 9), update(1, DELETING), update(1, DELETED)]
-    for _ in range(2):
-        tier.apply_all((record, (3, offset)) for offset, record in enumerate(history))
-    assert tier.counters["replayed"] == len(history)
-    assert (tier.progress, tier.tiered_up_to(ORDERS, ONE_LEADER)) == ({3: 4}, NOTHING_TIERED)
 
 
 TOP = 24

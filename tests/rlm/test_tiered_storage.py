@@ -19,9 +19,9 @@ ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
 def _tiered(first: int, last: int) -> TieredOffsets:
     offsets = TieredOffsets()
     segment_id = RemoteLogSegmentId(ORDERS, bytes(16))
-    begun = RemoteLogSegmentMetadata(first, last, 1, 0, 0, ((4, first),), 100, None, STARTED, segment_id, "orders")
+    begun = RemoteLogSegmentMetadata(segment_id, "orders", first, last, 1, 0, 0, ((4, first),), 100, None, STARTED)
     ended = RemoteLogSegmentMetadataUpdate(segment_id, "orders", 1, 0, None, FINISHED)
-    offsets.apply_all([(begun, (0, 0)), (ended, (0, 1))])
+    offsets.apply_all([begun, ended])
     return offsets
 
 

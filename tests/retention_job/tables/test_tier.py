@@ -17,7 +17,7 @@ def copied(number: int, start: int, end: int) -> tuple[bytes, bytes]:
     """A segment file's two records."""
     segment_id = RemoteLogSegmentId(TopicIdPartition(TOPIC, 3), bytes([number]) * 16)
     begun = RemoteLogSegmentMetadata(
-        start, end, 1, 77, 1000 + number, ((0, start),), 500, None, STARTED, segment_id, "orders"
+        segment_id, "orders", start, end, 1, 77, 1000 + number, ((0, start),), 500, None, STARTED
     )
     return write(begun), write(RemoteLogSegmentMetadataUpdate(segment_id, "orders", 1, 2000 + number, None, FINISHED))
 
