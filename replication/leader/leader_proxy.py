@@ -12,8 +12,6 @@ import asyncio
 import socket
 import ssl
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
@@ -65,18 +63,6 @@ _READ_OUR_HELLO = (PeerCapabilities.VISIBLE,)
 """What connections can be for, besides replication."""
 _IDLE_PLACE = 1
 """Index of the idle check among the tasks that answer whether this agent is alive."""
-
-
-@contextmanager
-def _written_together(peers: Sequence[FramedConnection]) -> Iterator[None]:
-    """Send an announcement and the response that waited for that upload in one write."""
-    for peer in peers:
-        peer.gather()
-    try:
-        yield
-    finally:
-        for peer in peers:
-            peer.send_gathered()
 
 
 async def _answer_presence(context: LeaderContext, peer: FramedConnection, asker: Hello) -> None:
@@ -318,9 +304,8 @@ class LeaderProxy(UploadListener):
             self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
         if self._found is not None:
             self._found.uploaded(segment.combined_segment_id)
-        with _written_together([relay.peer for relay in self.relays]):
-            self._announce(segment)
-            self._context.uploads.notify_now()
+        self._announce(segment)
+        self._context.uploads.notify_now()
         self._context.stage_times.observe("announced", self._context.clock() - segment.stored_s)
 
     def _announce(self, segment: UploadedSegment) -> None:

@@ -10,7 +10,7 @@ Look = Callable[[], float | None]
 class UploadSignal:
     """Wakes waiting responses in the order in which they came, so that their order does not depend on chance.
 
-    With `notify_now`, they decide before the call returns: their response can then go out in one write with the
+    With `notify_now`, they decide before the call returns: their response can then go out in the same turn as the
     announcement.
     """
 

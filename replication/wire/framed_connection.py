@@ -56,8 +56,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Whether the peer does not keep up; read for each frame."""
         self._caught_up = asyncio.Event()
         """Set while the peer keeps up."""
-        self._gathered: list[Buffer] | None = None
-        """Frames written while gathering is on; None otherwise."""
         self._closed = False
 
     # The transport's side.
@@ -182,23 +180,11 @@ class FramedConnection(asyncio.BufferedProtocol):
         size = sum(map(len, buffers))
         self.bytes_sent += SIZE_PREFIX.size + size
         self.frames_sent += 1
-        if self._gathered is not None:
-            self._gathered += (SIZE_PREFIX.pack(size), *buffers)
+        framed = (SIZE_PREFIX.pack(size), *buffers)
+        if size <= STAGING_BYTES:  # one small copy beats a scatter-gather call
+            self._transport.write(b"".join(framed))
         else:
-            _send(self._transport, size, (SIZE_PREFIX.pack(size), *buffers))
-
-    def gather(self) -> None:
-        """Hold back what is written from now on until `send_gathered`, so that all of it is sent in one system call.
-
-        `send_gathered` must follow in the same turn of the event loop. One call also means one TLS record for the peer.
-        """
-        self._gathered = []
-
-    def send_gathered(self) -> None:
-        """Send what was gathered. A connection that has ended meanwhile loses it, like everything written before."""
-        gathered, self._gathered = self._gathered, None
-        if gathered and self._transport is not None and not self._closed:
-            _send(self._transport, sum(map(len, gathered)), gathered)
+            self._transport.writelines(cast(Sequence[bytes], framed))
 
     async def drain(self, patience_s: float | None = None, source: "FramedConnection | None" = None) -> None:
         """Wait until the peer keeps up again, for at most `patience_s`; None means `frame_timeout_s`.
@@ -258,13 +244,6 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         self._wake_reader()
         self.resume_writing()
-
-
-def _send(transport: asyncio.Transport, size: int, buffers: Sequence[Buffer]) -> None:
-    if size <= STAGING_BYTES:  # one small copy beats a scatter-gather call
-        transport.write(b"".join(buffers))
-    else:
-        transport.writelines(cast(Sequence[bytes], buffers))
 
 
 async def until_idle(connections: Sequence[FramedConnection], idle_s: float) -> None:

@@ -107,33 +107,6 @@ async def test_what_is_written_is_framed_small_or_large_from_any_buffers() -> No
         assert pair.connection.bytes_sent == len(expected)
 
 
-@pytest.mark.parametrize("length", [5, STAGING_BYTES])
-async def test_what_is_gathered_is_sent_together_and_in_order_when_it_is_said(length: int) -> None:
-    async with ends() as pair:
-        first, second, third = b"1" * length, b"2" * length, b"3"
-        pair.connection.gather()
-        pair.connection.write_frame(first)
-        pair.connection.write_frame(second[:1], memoryview(second)[1:])
-        assert pair.connection.frames_sent == 2
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(pair.reader.read(1), 0.05)
-        pair.connection.send_gathered()
-        pair.connection.write_frame(third)
-        sent = framed(first, second, third)
-        assert await asyncio.wait_for(pair.reader.readexactly(len(sent)), PATIENCE_S) == sent
-
-
-async def test_what_was_gathered_when_the_connection_ended_is_lost_with_it() -> None:
-    async with ends() as pair:
-        pair.connection.gather()
-        pair.connection.write_frame(b"frame")
-        pair.connection.abort()
-        pair.connection.send_gathered()
-        assert await asyncio.wait_for(pair.reader.read(), PATIENCE_S) == b""
-        pair.connection.gather()
-        pair.connection.send_gathered()
-
-
 @pytest.mark.parametrize(
     ("size", "reason"),
     [(0, "zero"), (-1, "negative"), (-(2**31), "negative"), (1001, "too_large"), (2**31 - 1, "too_large")],
