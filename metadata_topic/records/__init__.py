@@ -2,7 +2,7 @@
 
 In the order in which data meets them:
 
-- `states`: the life of an object, as one table; `states_doc` draws it
+- `states`: the life of an object, as one table
 - `records`, `archive_records`, `usage_record`, `declared_gaps`: what can be said; `gap_record` and `record_fields` are
   parts of them, `offset_ranges` their sums
 - `publishable`: what a publisher takes

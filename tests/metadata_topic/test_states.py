@@ -4,7 +4,7 @@ from itertools import permutations, product
 from pathlib import Path
 
 from metadata_topic.records.states import TRANSITIONS, Step, furthest, step
-from metadata_topic.records.states_doc import BEGIN, END, section
+from plugin.segment_metadata import RemoteLogSegmentState
 from tests.metadata_topic.metadata_strategies import DELETED, DELETING, FINISHED, STARTED
 
 
@@ -39,8 +39,29 @@ def test_the_furthest_state_does_not_depend_on_the_order() -> None:
         assert outcomes == {max(history)}
 
 
+def diagram() -> str:
+    """A Mermaid state diagram of what a writer may publish next. A state may also be published again."""
+    first, *_ = RemoteLogSegmentState
+    arrows = [f"    [*] --> {first.name}"]
+    for before in RemoteLogSegmentState:
+        after = sorted(TRANSITIONS[before] - {before})
+        arrows += [f"    {before.name} --> {state.name}" for state in after]
+        if not after:
+            arrows.append(f"    {before.name} --> [*]")
+    return "\n".join(["```mermaid", "stateDiagram-v2", *arrows, "```"])
+
+
+def table() -> str:
+    """What each arriving record means to a reader, by the furthest state it knows."""
+    head = " | ".join(state.name for state in RemoteLogSegmentState)
+    rows = [f"| known \\ arriving | {head} |", "| --- |" + " --- |" * len(RemoteLogSegmentState)]
+    for known in (None, *RemoteLogSegmentState):
+        steps = " | ".join(step(known, arriving).value for arriving in RemoteLogSegmentState)
+        rows.append(f"| {known.name if known is not None else 'nothing'} | {steps} |")
+    return "\n".join(rows)
+
+
 def test_the_diagram_in_the_docs_is_drawn_from_the_table() -> None:
     document = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
-    _, begin, rest = document.partition(BEGIN)
-    drawn, end, _ = rest.partition(END)
-    assert begin + drawn + end == section(), "put in its place what python -m metadata_topic.records.states_doc prints"
+    drawn, end, _ = document.partition("<!-- states -->")[2].partition("<!-- end of states -->")
+    assert (drawn, bool(end)) == (f"\n\n{diagram()}\n\n{table()}\n\n", True), "put it in its place"
