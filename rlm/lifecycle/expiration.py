@@ -1,4 +1,4 @@
-"""Decides which combined segments may go, and which may be deleted now. Sans-IO; the shell is `expiration_task`.
+"""Decides which combined segments may go, and which may be deleted now. Sans-IO; the shell is `RLMWalExpirationTask`.
 
 An object lives as long as one of its entries is wanted. An entry is released when
 
