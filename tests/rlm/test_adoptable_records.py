@@ -1,22 +1,34 @@
 """What a gateway stored is named in objects in the place of its bytes, where the log has just that."""
 
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.adopted_records import MAX_SOURCES, AdoptedRecords, BatchSource
+from metadata_topic.records.states import STARTED
+from plugin.adopted_records import MAX_SOURCES, AdoptedRecords, BatchSource, RecordsList
+from plugin.format.adoption_note import split_note
+from plugin.local_directory import LocalWalStorageManager
+from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.store_loop import ask
 from plugin.wall_clock import Clocks
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from rlm.write_path.metrics import WriteMetrics
-from rlm.write_path.uploads.adoptable_records import AdoptableRecords, AdoptionLimits, Offer
+from rlm.write_path.uploads.adoptable_records import NAMED_WITHIN_MS, AdoptableRecords, AdoptionLimits, Offer
 from rlm.write_path.uploads.combine_task import RLMWalCombineTask
 from rlm.write_path.uploads.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batch
+from tests.metric_values import metric_value
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 
 PARTITION = TopicIdPartition(TopicId(b"c" * 16), 3)
@@ -151,6 +163,67 @@ class Uploads:
             Clocks(lambda: 5.0, lambda: self.wall_ms),
             adoptable=self.adoptable,
         )
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[LocalWalStorageManager]:
+    storage = LocalWalStorageManager()
+    storage.configure({"directory": str(tmp_path)}, StorageContext("cluster", 1))
+    yield storage
+    storage.close()
+
+
+async def test_an_object_holds_only_what_no_gateway_stored(bare: LocalWalStorageManager) -> None:
+    storage = AdoptingStorage(bare)
+    uploads = Uploads(storage)
+    await blobs_of(storage, "put", "-").put_blob(source().object_id.blob_name, sent(b"a"))
+    uploads.adoptable.offer(source(), 0, sent(b"a"), [len(sent(b"a"))], 0.0, uploads.told.append)
+    wanted = item(appended(b"a", 70), appended(b"z", 71))
+    segment = await uploads.task.combine([wanted])
+    assert segment is not None
+    (entry,) = segment.entries
+    assert segment.size_bytes < entry.end_file_position
+    found = await asyncio.to_thread(
+        ask,
+        storage.fetch_log_segment(
+            segment.combined_segment_id, entry.start_file_position, entry.end_file_position, segment.custom_metadata
+        ),
+    )
+    assert found == bytes(wanted.records)
+    published = uploads.publisher.published[-1]
+    assert published.custom_metadata == segment.custom_metadata
+    note = split_note(published.custom_metadata)[1]
+    assert note is not None
+    assert note.sources == (source().object_id,)
+    assert metric_value(uploads.metrics.adopted_bytes) == len(sent(b"a"))
+    uploads.adoptable.look_again(5.0)
+    assert uploads.told == [True]
+    uploads.task.close()
+
+
+async def test_an_object_that_is_stored_long_after_what_it_names_is_told_of_by_nobody(
+    bare: LocalWalStorageManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = AdoptingStorage(bare)
+    uploads = Uploads(storage)
+    uploads.adoptable.offer(source(), 0, sent(b"a"), [len(sent(b"a"))], 0.0, uploads.told.append)
+    copy = bare.copy_log_segment_data
+
+    async def stand_still(
+        metadata: RemoteWalCombinedLogSegmentMetadata, records: RecordsList
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        uploads.wall_ms += NAMED_WITHIN_MS + 1
+        return await copy(metadata, records)
+
+    monkeypatch.setattr(bare, "copy_log_segment_data", stand_still)
+    assert await uploads.task.combine([item(appended(b"a", 70))]) is None
+    assert [one.state for one in uploads.publisher.published] == [STARTED]
+    again = await uploads.task.combine([item(appended(b"a", 70))])
+    assert again is not None
+    assert split_note(again.custom_metadata)[1] is None
+    uploads.adoptable.look_again(70.0)
+    assert uploads.told == [False]
+    uploads.task.close()
 
 
 async def test_a_store_that_cannot_is_given_bytes() -> None:
