@@ -11,14 +11,18 @@ from prometheus_client import CollectorRegistry
 
 from agent.settings.agent_settings import AgentSettings
 from agent.wiring.lifecycle import archive_links, archiving_limits
+from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveRecord
-from metadata_topic.records.states import FINISHED, STARTED
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.records.states import DELETING, FINISHED, STARTED
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage, load_archive_storage
+from plugin.format.archive_object import OpenArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import StorageSpec
 from plugin.local_directory import LocalWalStorageManager
 from plugin.prices import Prices
@@ -30,7 +34,7 @@ from plugin.segment_metadata import (
 )
 from plugin.store_loop import ask
 from plugin.wall_clock import Clocks
-from rlm.archive.archive_care import CareDuties
+from rlm.archive.archive_care import ArchiveCare, CareDuties, CareLimits
 from rlm.archive.archive_task import ArchiveSources
 from rlm.archive.archiving import Archiving, ArchivingLimits
 from rlm.lifecycle.release import ClusterView
@@ -152,6 +156,48 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
     await asyncio.gather(running, return_exceptions=True)
     archiving.close()
     storage.close()
+
+
+@pytest.mark.parametrize(
+    ("objects", "doubt", "writer_is_known", "healed"),
+    [(1, "", True, True), (11, "", True, False), (1, "it began anew", True, False), (1, "", False, False)],
+    ids=["few", "most", "doubt", "unknown-writer"],
+)
+async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
+    tmp_path: Path, objects: int, doubt: str, writer_is_known: bool, healed: bool
+) -> None:
+    archive_storage = _load(tmp_path)
+    raw = batches(6, records=2)
+    for sequence in range(objects):
+        named = ArchiveObjectId(ORDERS, 0, 11, CombinedSegmentId(1, 7, sequence))
+        building = OpenArchiveObject(CONTEXT.cluster_id, named, WALL_MS, 1000)
+        building.append(0, 11, memoryview(raw), scan_batches(raw, 0, len(raw)))
+        ask(archive_storage.write(named, building.seal()))
+    wal_storage, store, _ = _uploaded(tmp_path)
+    topic = TopicInMemory()
+    duties = [CareDuties({}, ClusterView())]
+    later_ms = time.time_ns() // 1_000_000 + 2 * 3_600_000
+    sources = ArchiveSources("cluster", wal_storage, store, topic.archive, topic, lambda: True, lambda: doubt)
+    metrics = ArchiveMetrics(CollectorRegistry())
+    archiving = Archiving(
+        partial(_load, tmp_path),
+        CombinedSegmentId(1, 8, 0),
+        sources,
+        _limits(),
+        lambda: duties[0],
+        metrics,
+        Runtime(Clocks(time.monotonic, lambda: later_ms)),
+    )
+    if writer_is_known:
+        store.apply(RemoteWalNodeRegistration(1, 7, 1, 0))
+    care = ArchiveCare(sources, archive_storage, CareLimits(), metrics)
+    assert not archiving.search_orphans(care)
+    assert topic.archive.objects(DELETING) == []
+    duties[0] = CareDuties({1: 8}, ClusterView())
+    assert archiving.search_orphans(care)
+    assert len(topic.archive.objects(DELETING)) == (objects if healed else 0)
+    archive_storage.close()
+    wal_storage.close()
 
 
 def test_where_reading_from_the_archive_never_pays_only_topics_with_links_always_get_its_links() -> None:

@@ -68,6 +68,14 @@ async def test_what_is_in_no_object_goes_inline_without_a_further_wait_and_what_
     assert rig.linked_bytes(await rig.links(after)) == b"".join(written.raw for written in after)
 
 
+async def test_a_follower_at_the_end_of_the_log_is_not_behind(rig: Rig) -> None:
+    rig.fill(1)
+    newest = [rig.log.writer.append(1)]  # not uploaded
+    assert rig.begin(newest) is None
+    assert not rig.catch_up.plan.ahead_bytes
+    assert rig.announced == []
+
+
 async def test_an_object_whose_deletion_was_started_after_it_was_found_is_not_linked(rig: Rig) -> None:
     first, second = rig.fill(2)
     await rig.links(first)

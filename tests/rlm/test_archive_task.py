@@ -174,6 +174,26 @@ async def test_a_full_publisher_delays_a_commit_and_loses_none() -> None:
     agent.task.close()
 
 
+async def test_an_object_whose_commit_is_on_its_way_is_never_taken_for_one_given_up() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log)
+    agent = Agent(outside, 5)
+    await agent.task.run_due()
+    (key, value), commit = outside.topic[0], outside.topic.pop()  # prepared was read, the commit is late
+    assert key == commit[0]
+    assert value != commit[1]
+    agent.read_topic()
+    outside.now_s += 10 * TTL_MS / 1000
+    agent.take_care()
+    assert len(outside.archive_storage.objects) == 1
+    outside.topic.append(commit)
+    agent.read_topic()
+    agent.take_care()
+    assert agent.archive.count_by_state()[FINISHED].segments == 1
+    assert agent.task.unsettled == frozenset()
+    agent.task.close()
+
+
 async def test_an_object_is_taken_for_one_given_up_only_while_the_metadata_is_whole() -> None:
     outside = Outside(plain_log(4), ((0, 0),))
     outside.upload(outside.log)

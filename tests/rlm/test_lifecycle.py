@@ -97,6 +97,26 @@ async def test_an_object_whose_records_stand_unread_in_the_topic_is_no_orphan_ho
     agent.close()
 
 
+async def test_a_segment_whose_deletion_by_another_agent_stands_unread_in_the_topic_is_not_lost() -> None:
+    world = World()
+    agent, other = AgentOfWorld(world), AgentOfWorld(world, registers=False)
+    await agent.upload(0)
+    for record in world.topic:
+        other.store.apply(record)
+    await other.live_for(RETENTION_MS + 2 * GRACE_MS)
+    assert world.storage.objects == {}
+
+    def read_on() -> bool:
+        for record in world.topic:
+            agent.store.apply(record)
+        return True
+
+    agent.read_to_end = read_on
+    assert agent.orphans.compare([BROKER])[BROKER].disagreements == ()
+    agent.close()
+    other.close()
+
+
 async def test_nothing_is_said_of_a_listing_while_the_metadata_cannot_be_read_to_its_end() -> None:
     world = World()
     agent = AgentOfWorld(world)
@@ -219,6 +239,21 @@ async def test_links_end_when_the_deletion_starts_and_the_object_is_there_for_th
     await agent.expiration.run_once()
     assert world.storage.objects == {}
     agent.close()
+
+
+async def test_an_object_stays_until_the_topic_tells_that_its_deletion_was_started() -> None:
+    # its deletion is started, and the record waits in the publisher's queue for longer than the grace time -> the agent
+    # dies with it -> the object is there, as the topic says
+    world = World()
+    agent = AgentOfWorld(world)
+    await agent.upload(0)
+    agent.publisher.holds = True
+    await agent.live_for(RETENTION_MS + 4 * GRACE_MS)
+    agent.close()
+    successor = AgentOfWorld(world)
+    assert successor.store.count_by_state()[FINISHED].segments == len(world.storage.objects) == 1
+    successor.close()
+    await finish(world)
 
 
 @pytest.mark.parametrize("fault", [FAIL_BEFORE, FAIL_AFTER])
