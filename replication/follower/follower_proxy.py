@@ -20,6 +20,7 @@ from replication.follower.hydrated_responses import HydratedResponses
 from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypasses
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends
+from replication.wire.idle_fetch import IDLE_MESSAGE_BYTES, MAX_IDLE_BYTES, WHOLE_EACH, IdleRequest, response_frame
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
@@ -197,12 +198,16 @@ class _FollowerRelay:
     def __init__(
         self, context: FollowerContext, leader_id: int, broker: FramedConnection, leader: FramedConnection
     ) -> None:
+        self._asked = 0
+        """Requests of the broker so far; each has one answer, except Produce with acks=0."""
         self._context = context
         self._defects = context.defects(leader_id)
         self._broker = broker
         self._leader = leader
         self._responses = HydratedResponses(context, context.channel(leader, leader_id), broker, leader_id, self)
         self._peer_bytes = PeerByteCount(context.metrics, "follower", leader)
+        self._idle, self._idle_in_a_row = IdleRequest(), 0
+        broker.on_lone_frame, leader.on_lone_frame = self._idle_request, self._idle_response
 
     async def run(self) -> None:
         """Relay until either side ends. Only an unexpected error is raised."""
@@ -221,14 +226,37 @@ class _FollowerRelay:
         responses = self._responses
         while (frame := await self._broker.read_frame()) is not None:
             received_s = self._context.clock()
+            self._asked += 1
             self._context.requests.check(frame)
             responses.tell_links()
+            if len(frame) <= MAX_IDLE_BYTES:
+                self._idle.note(frame)
             responses.channel.send(MessageKind.KAFKA, frame)
             if responses.spliced_at_s is not None:
                 self._context.stage_times.observe("appended", received_s - responses.spliced_at_s)
                 responses.spliced_at_s = None
             self._peer_bytes.update()
             await responses.channel.drain()
+
+    def _idle_request(self, frame: memoryview) -> bool:
+        """Pass on a request without partitions, if all before it are answered."""
+        responses, numbers = self._responses, self._idle.numbers(frame)
+        is_alone = self._broker.frames_sent == self._asked and responses.spliced_at_s is None
+        if numbers is None or not is_alone or self._idle_in_a_row == WHOLE_EACH:
+            self._idle_in_a_row = 0
+            return False
+        responses.channel.send_short(MessageKind.IDLE_REQUEST, numbers)
+        self._idle_in_a_row += 1
+        self._asked += 1
+        return True
+
+    def _idle_response(self, payload: memoryview) -> bool:
+        """Pass on a response without partitions, if only its request is not answered."""
+        is_idle = payload[0] == MessageKind.IDLE_RESPONSE and len(payload) == IDLE_MESSAGE_BYTES
+        if not is_idle or self._broker.frames_sent != self._asked - 1:
+            return False
+        self._broker.write_frame(response_frame(payload[1:]))
+        return True
 
     # ResponseTaker.
 

@@ -26,6 +26,7 @@ from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationCache, HydrationError
 from replication.wire.framed_connection import reserve
+from replication.wire.idle_fetch import response_frame
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import (
     ForgedRangeError,
@@ -337,6 +338,8 @@ class HydratedResponses:
         while (message := await self.channel.receive()) is not None:
             self._taker.passed()
             kind, body = message
+            if kind is MessageKind.IDLE_RESPONSE:
+                message = kind, body = MessageKind.KAFKA, memoryview(response_frame(body))
             if kind in _ANNOUNCING_KINDS:
                 try:
                     self._announced(kind, body)

@@ -14,6 +14,7 @@ from functools import partial
 
 import structlog
 
+from kafka_log.crc32c import Buffer
 from plugin.errors import in_words
 from replication.follower.follower_context import DiallingContext
 from replication.wire.framed_connection import FramedConnection
@@ -162,25 +163,45 @@ class PeerWatch:
             self._on_change()
 
     async def _ask_again(self, broker_id: int, seen: _Seen, connection: FramedConnection) -> None:
-        """Ask on this connection until it ends. Raises _NOT_THERE, as for a question without an answer."""
-        question = self._hello.encode()
+        """Ask on this connection until it ends. Raises _NOT_THERE, as for a question without an answer.
+
+        As long as the answer is the same, this takes neither a task nor a look into it.
+        """
+        loop, question, answer, is_late = asyncio.get_running_loop(), self._hello.encode(), b"", False
+        timer: asyncio.TimerHandle
+
+        def ask() -> None:
+            nonlocal timer
+            timer = loop.call_later(_RESPONSE_S, give_up)
+            with suppress(ConnectionError):  # the task notices its end
+                connection.write_frame(question)
+
+        def give_up() -> None:
+            nonlocal is_late
+            is_late = True
+            connection.abort()
+
+        def answered(frame: Buffer) -> bool:
+            nonlocal timer
+            if frame != answer:
+                return False
+            timer.cancel()
+            timer = loop.call_later(_INTERVAL_S, ask)
+            seen.answered_s = self._clock()
+            return True
+
+        connection.on_lone_frame = answered
+        timer = loop.call_later(_INTERVAL_S, ask)
         try:
-            while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_INTERVAL_S):
-                        await connection.frame_is_there()
-                        return  # it ended, or says what nobody asked
-                with suppress(ConnectionError):  # reading notices its end
-                    connection.write_frame(question)
-                async with asyncio.timeout(_RESPONSE_S):
-                    answer = await connection.read_frame()
-                if answer is None:
-                    return
-                self._heard(seen, self._hello, check_hello(connection, self._hello, broker_id, answer))
-        except TimeoutError:
-            raise TimeoutError(_LATE.format(_RESPONSE_S)) from None
+            while (frame := await connection.read_frame()) is not None:
+                self._heard(seen, self._hello, check_hello(connection, self._hello, broker_id, frame))
+                answer = bytes(frame)
+                answered(answer)
         finally:
+            timer.cancel()
             connection.close()
+        if is_late:
+            raise TimeoutError(_LATE.format(_RESPONSE_S))
 
     def _failed(self, broker_id: int, seen: _Seen, failure: str) -> None:
         is_new, seen.failure = seen.failure is None, failure

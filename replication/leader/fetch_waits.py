@@ -119,7 +119,7 @@ class PendingHighWatermarks:
         """The follower has everything below. Kept, because a request in a fetch session lists only changes."""
         self._told: dict[TopicIdPartition, int] = {}
         """The high watermarks that the follower knows."""
-        self._owed: set[TopicIdPartition] = set()
+        self.owed: set[TopicIdPartition] = set()
         """Whose high watermark the follower does not know."""
         self._in_vain = 0
 
@@ -132,7 +132,7 @@ class PendingHighWatermarks:
         """Record a high watermark in a response to the follower. Returns whether the follower lacked it."""
         if not self._wait_ms:
             return False
-        is_news = partition in self._owed and high_watermark > self._told[partition]
+        is_news = partition in self.owed and high_watermark > self._told[partition]
         self._learn(self._told, partition, high_watermark)
         return is_news
 
@@ -142,19 +142,19 @@ class PendingHighWatermarks:
         known[partition] = offset
         self._in_vain = 0
         if self._offsets.get(partition, -1) > self._told.get(partition, offset):
-            self._owed.add(partition)
+            self.owed.add(partition)
         else:
-            self._owed.discard(partition)
+            self.owed.discard(partition)
 
     def dropped(self, partition: TopicIdPartition) -> None:
         """Forget a partition that is no longer led here or was truncated."""
         self._offsets.pop(partition, None)
         self._told.pop(partition, None)
-        self._owed.discard(partition)
+        self.owed.discard(partition)
 
     def wait_ms(self, max_wait_ms: int) -> int | None:
         """Return the max wait (ms) to put into the request; None: leave the follower's own."""
-        if not self._owed:
+        if not self.owed:
             return None
         wait_ms = self._wait_ms << max(self._in_vain - IN_VAIN, 0)
         if wait_ms >= max_wait_ms:

@@ -18,6 +18,7 @@ from itertools import repeat
 
 import structlog
 
+from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site, in_words
 from plugin.segment_metadata import CombinedSegmentId
@@ -72,9 +73,14 @@ async def _answer_presence(context: LeaderContext, peer: FramedConnection, asker
     own = replace(context.hello, capabilities=PeerCapabilities.PRESENCE)
     encoded = lru_cache(1)(lambda unserved: replace(own, unserved=unserved).encode())
 
-    peer.write_frame(encoded(context.unserved()))
-    while await peer.read_frame() is not None:
+    def answer(_question: Buffer) -> bool:
         peer.write_frame(encoded(context.unserved()))
+        return True
+
+    answer(b"")
+    peer.on_lone_frame = answer
+    while (question := await peer.read_frame()) is not None:
+        answer(question)
 
 
 class LeaderProxy(UploadListener):

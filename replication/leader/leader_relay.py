@@ -17,6 +17,13 @@ from replication.leader.response_links import ToFollower
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.fetch_frame import FETCH_API_KEY, MAX_FETCH_VERSION, replica_of
 from replication.wire.framed_connection import FramedConnection, run_until_one_ends, until_idle
+from replication.wire.idle_fetch import (
+    IDLE_MESSAGE_BYTES,
+    MAX_IDLE_BYTES,
+    WHOLE_EPOCHS,
+    IdleRequest,
+    response_numbers,
+)
 from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
 from replication.wire.peer_channel import PeerChannel, PlainFrames
@@ -158,8 +165,10 @@ class LeaderRelay:
         self.peer = peer
         self._own = OwnFetches(broker_id if is_proven else None, context.metrics)
         self.core = RelayCore(context, capabilities, watermarks, self.read_ahead)
+        self._idle = IdleRequest()
         if broker_id is not None:
             self._channel = context.channel(peer, broker_id, is_follower=True)
+            peer.on_lone_frame, broker.on_lone_frame = self._idle_request, self._idle_response
 
     async def run(self, first_request: Buffer | None) -> None:
         """Relay until either side ends. `first_request` was read already, from a peer without a hello."""
@@ -201,6 +210,10 @@ class LeaderRelay:
         while (message := await self._channel.receive()) is not None:
             self._peer_bytes.update(self.core.follower_id)
             kind, body = message
+            if kind is MessageKind.IDLE_REQUEST:
+                kind, body = MessageKind.KAFKA, memoryview(self._idle.frame(body))
+            elif kind is MessageKind.KAFKA and len(body) <= MAX_IDLE_BYTES:
+                self._idle.note(body)
             if kind is MessageKind.KAFKA:
                 await self._ask(body)
             else:
@@ -211,6 +224,28 @@ class LeaderRelay:
             await self._broker.drain()
             if len(body) > _LARGE_REQUEST_BYTES:
                 await asyncio.sleep(0)
+
+    def _idle_request(self, payload: memoryview) -> bool:
+        """Pass on a request without partitions, if nothing is under way."""
+        is_idle = payload[0] == MessageKind.IDLE_REQUEST and len(payload) == IDLE_MESSAGE_BYTES
+        if not is_idle or payload[5:] in WHOLE_EPOCHS:
+            return False
+        number = int.from_bytes(payload[1:5], "big", signed=True)
+        if not self.core.passes_idle_request(self._idle, number, self._context.clock()):
+            return False
+        self._broker.write_frame(self._idle.frame(payload[1:]))
+        return True
+
+    def _idle_response(self, frame: memoryview) -> bool:
+        """Pass on a response without partitions to a request without."""
+        numbers = response_numbers(frame)
+        if numbers is None:
+            return False
+        number = int.from_bytes(numbers[:4], "big", signed=True)
+        if not self.core.passes_idle_response(number, self._context.clock()):
+            return False
+        self._channel.send_short(MessageKind.IDLE_RESPONSE, numbers)
+        return True
 
     async def _ask(self, frame: Buffer) -> None:
         for _ in self._own.check(frame):

@@ -39,6 +39,7 @@ from replication.wire.fetch_frame import (
     without_records,
 )
 from replication.wire.frame_inbox import SIZE_PREFIX
+from replication.wire.idle_fetch import IDLE_RESPONSE_BYTES, IdleRequest
 from replication.wire.kafka_frame import CostlyFrameError, MalformedFrameError, RequestHeader, parse_request_header
 from replication.wire.link_defects import LinkDefects
 from replication.wire.metrics import ReplicationMetrics
@@ -108,11 +109,16 @@ class RelayCore:
         self._links = ResponseLinks(context, self._defects, self._capabilities, read_ahead)
         self.patience = FetchMinBytesTuner(context.limits.gather_max_ms)
         self._owed = PendingHighWatermarks(context.limits.watermark_wait_ms)
+        self._idle: IdleRequest | None = None
+        """The request without partitions that is under way."""
+        self._idle_number, self._idle_since_s = 0, 0.0
+        self._idle_request_bytes = self._idle_response_bytes = 0
         self.follower_id = CONSUMER_REPLICA_ID
         """The replica id that it gives; CONSUMER_REPLICA_ID if it is not a known follower."""
 
     def close(self) -> None:
         """Release all memory and waits, because the connection ended."""
+        self._count_idle()
         self._links.arrived()
         self._watermarks.drop_follower(self.follower_id)
         self._context.follower_offsets.drop_follower(self.follower_id)
@@ -199,6 +205,9 @@ class RelayCore:
         """
         self._context.requests.check(frame)
         header = parse_request_header(frame)
+        self._idle_goes_on()
+        if self._idle_request_bytes:
+            self._count_idle()
         self._links.arrived()
         self._count_links(now_s)
         request = _RequestUnderWay(header, now_s)
@@ -210,6 +219,43 @@ class RelayCore:
         self._under_way.asked(frame, request)
         self._asked_last = request
         return frame
+
+    def passes_idle_request(self, idle: IdleRequest, correlation_id: int, now_s: float) -> bool:
+        """Record a request without partitions, if it may be passed on unchanged and nothing is under way."""
+        header, view = idle.header, idle.view
+        if header is None or view is None or self.follower_id != view.replica_id:
+            return False
+        if self._under_way or self._idle is not None or self._at_hand is not None:
+            return False
+        if self._sent_links is not None or self._owed.owed:
+            return False
+        if self.patience.wait(view.max_wait_ms, view.min_bytes, now_s) is not None:
+            return False
+        self._idle, self._idle_number, self._idle_since_s = idle, correlation_id, now_s
+        self._idle_request_bytes += SIZE_PREFIX.size + idle.size_bytes
+        return True
+
+    def passes_idle_response(self, correlation_id: int, now_s: float) -> bool:
+        """Record a response without partitions, if it belongs to the only request that is under way."""
+        is_its = self._idle is not None and not self._under_way and self._idle_number == correlation_id
+        if not is_its or now_s - self._idle_since_s > self._context.limits.stale_after_s:
+            return False
+        self._idle = None
+        self._idle_response_bytes += SIZE_PREFIX.size + IDLE_RESPONSE_BYTES
+        return True
+
+    def _idle_goes_on(self) -> None:
+        """Treat a request that was passed on as one without partitions like any that is under way."""
+        idle, self._idle = self._idle, None
+        if idle is not None and idle.header is not None:
+            self._under_way.add(self._idle_number, _RequestUnderWay(idle.header, self._idle_since_s, linkable=True))
+
+    def _count_idle(self) -> None:
+        """Count what was passed on without partitions since the last request with any."""
+        for direction, size in (("request", self._idle_request_bytes), ("response", self._idle_response_bytes)):
+            if size:
+                self._context.metrics.relayed(direction, size, self.follower_id)
+        self._idle_request_bytes = self._idle_response_bytes = 0
 
     def request_sent(self, size: int) -> None:
         """Read a request after it was sent. Producers wait for it to reach the broker, so it is sent before it is
@@ -302,6 +348,7 @@ class RelayCore:
 
         No other response may come in between. Raises MalformedFrameError, ConnectionResetError.
         """
+        self._idle_goes_on()
         request = self._under_way.answered(frame)
         if not request.linkable:
             return self._plain(frame, None if request.header.api_key in RECORDS_API_KEYS else ())

@@ -76,6 +76,13 @@ class PeerChannel:
         else:
             self._send(kind, body, records)
 
+    def send_short(self, kind: MessageKind, body: bytes) -> None:
+        """Send a message that is always sent unpacked, because it is short. Raises ConnectionError."""
+        if self._being_packed is not None:
+            self._behind.append((kind, (body,), _NO_RECORDS))
+        else:
+            self.connection.write_frame(_KIND_BYTES[0][kind], body)
+
     def _send(self, kind: MessageKind, body: Sequence[Buffer], records: Sequence[TopicRecords] | None) -> None:
         size, packing = sum(map(len, body)), self._packing
         pieces: list[Piece] = []

@@ -29,6 +29,8 @@ rest is packed, see `replication.wire.packed_message`):
     RANGE_REQUEST   a range of an object that the neighbour reads              asker to neighbour
     RANGE           its bytes                                                  neighbour to asker
     RANGE_REFUSED   they are to be read from the store                         neighbour to asker
+    IDLE_REQUEST    a Fetch without partitions (`replication.wire.idle_fetch`)     follower to leader
+    IDLE_RESPONSE   its response, which has none                               leader to follower
 
 What READ_AHEAD, LINKED_OLD and READ_ARCHIVE_AHEAD name is read within the quota for such reads. All agents of one
 protocol version understand all of this; a peer is sent only what its hello asks for (`PeerCapabilities`).
@@ -137,6 +139,8 @@ class MessageKind(IntEnum):
     RANGE_REQUEST = 14
     RANGE = 15
     RANGE_REFUSED = 16
+    IDLE_REQUEST = 17
+    IDLE_RESPONSE = 18
 
 
 class PeerRefusedError(Exception):
