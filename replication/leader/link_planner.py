@@ -18,7 +18,7 @@ or the time of the last answer came. Rules:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kafka_log.batch_digests import run_digest
 from kafka_log.crc32c import Buffer, crc32c
@@ -26,13 +26,11 @@ from kafka_log.record_batch import HEADER_PREFIX_BYTES, BatchSpan, CorruptBatchE
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.inline_reason import InlineReason
 from replication.leader.link_index import LinkIndex, StoredBatch
+from replication.leader.read_ahead import ReadAhead
 from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, FetchResponseView, RecordsField
 from replication.wire.link import MAX_ITEMS, Cut, InlineBytes, LinkedResponse, Part, SegmentLink
 from rlm.write_path.commit.link_policy import LinkMode
 from rlm.write_path.core.led_views import LedPartitions
-
-if TYPE_CHECKING:
-    from replication.leader.read_ahead import ReadAhead
 
 
 @dataclass(slots=True)
@@ -165,7 +163,7 @@ class LinkPlanner:
     """Plans the responses of one connection, one at a time, and remembers since when partitions wait."""
 
     def __init__(
-        self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits, older: "ReadAhead | None" = None
+        self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits, older: ReadAhead | None = None
     ) -> None:
         self._index = index
         self._older = older

@@ -8,12 +8,13 @@ the rest of that partition is read ahead. In a steady state this costs one look 
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from replication.leader.link_index import FoundBatches, StoredBatch
-from replication.leader.link_planner import SendLinked
+from replication.wire.link import LinkedResponse
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.core.led_views import FoundRuns, ProvedRun, StoredLog
 
@@ -117,16 +118,16 @@ class ReadAhead:
         self._read_on(partition, window)
         return window.reading is not None
 
-    def sent(self, sent: SendLinked) -> bool:
-        """Record a linked response that was sent.
+    def sent(self, response: LinkedResponse, linked: Iterable[tuple[TopicIdPartition, int, int]]) -> bool:
+        """Record a linked response that was sent; `linked` as in `SendLinked`.
 
         Returns whether the follower is far behind, so that its reads must keep to the quota.
         """
-        is_old = any(not self._found.is_new(link.object_id) for link in sent.response.links)
+        is_old = any(not self._found.is_new(link.object_id) for link in response.links)
         if not is_old and not self._windows:
             return False
         is_behind = is_old
-        for partition, next_offset, _ in sent.linked:
+        for partition, next_offset, _ in linked:
             window = self._windows.get(partition)
             is_behind = is_behind or window is not None
             if self._found.find_log(partition, next_offset) is None:

@@ -176,7 +176,7 @@ class ResponseLinks:
         try:
             body = encode_linked_response(sent.response)
             records = records_of(sent.response, view.fields, body)
-            is_old = self._read_ahead is not None and self._read_ahead.sent(sent)
+            is_old = self._read_ahead is not None and self._read_ahead.sent(sent.response, sent.linked)
         except Exception as error:
             self._defects.record("planning", error)
             return None

@@ -121,7 +121,7 @@ class Rig:
         """It is sent now; whether the follower is told that it is far behind."""
         assert isinstance(verdict, SendLinked)
         catch_up = to or self.catch_up
-        is_old = catch_up.plan.sent(verdict)
+        is_old = catch_up.plan.sent(verdict.response, verdict.linked)
         catch_up.begin_reads()
         return is_old
 

@@ -12,7 +12,6 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from replication.leader.link_index import FoundBatches, LinkIndex
-from replication.leader.link_planner import SendLinked
 from replication.leader.read_ahead import CatchUpLimits, ReadAhead, WantedRead
 from replication.wire.link import Cut, LinkedResponse, SegmentLink
 from replication.wire.metrics import ReplicationMetrics
@@ -61,11 +60,11 @@ def begun(plan: ReadAhead, number: int, offset: int = 0) -> WantedRead:
     return read
 
 
-def linked(number: int, of: ProvedRun) -> SendLinked:
+def linked(number: int, of: ProvedRun) -> tuple[LinkedResponse, list[tuple[TopicIdPartition, int, int]]]:
     """A response whose only link stands for all of a run."""
     size = len(of.records)
     response = LinkedResponse(size, (Cut(0, (SegmentLink(of.object_id, 112, size, 0),)),), (b"",))
-    return SendLinked(response, ((partition(number), of.entry.last_offset + 1, size),), ())
+    return response, [(partition(number), of.entry.last_offset + 1, size)]
 
 
 def test_one_read_at_a_time_each_from_where_the_one_before_has_ended_until_enough_is_ahead() -> None:
@@ -88,7 +87,7 @@ def test_what_is_linked_makes_room_and_reading_goes_on() -> None:
     large = [run(0, 0, payload_bytes=700), run(0, 8, payload_bytes=700)]
     plan.was_read(begun(plan, 0), FoundRuns(large))
     assert plan.take_wanted() == []
-    assert plan.sent(linked(0, large[0]))
+    assert plan.sent(*linked(0, large[0]))
     (read,) = plan.take_wanted()
     assert read.offset == 16
     assert plan.ahead_bytes == {partition(0): len(large[1].records)}
@@ -134,7 +133,7 @@ def test_what_a_read_finds_for_a_log_that_was_cut_meanwhile_is_not_announced() -
 def test_a_follower_that_has_all_that_was_uploaded_is_not_behind() -> None:
     plan = read_ahead()
     assert not plan.expected(partition(0), UPLOADED_OFFSET)
-    assert plan.sent(linked(0, run(0, UPLOADED_OFFSET - 8)))
+    assert plan.sent(*linked(0, run(0, UPLOADED_OFFSET - 8)))
     assert plan.ahead_bytes == {}
     assert plan.take_wanted() == []
 
@@ -165,7 +164,7 @@ def test_no_partition_has_two_reads_and_no_more_is_announced_than_may_be_but_for
         elif what == "link" and ahead[number]:
             first = ahead[number].pop(0)
             announced.pop(first.object_id, None)
-            plan.sent(linked(number, first))
+            plan.sent(*linked(number, first))
         elif what == "forget":
             plan.forget(partition(number))
             reads.pop(number, None)
