@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.exit_code import ExitCode
 from cli.takeover.host_properties import PEER_LISTENER, faults, taken_addresses
-from cli.takeover.steps import IncompleteRecoveryError, TakeoverError, TakeoverRefusedError
 from plugin.durable_files import write_durably
+from plugin.errors import OperationError, in_words
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
@@ -45,6 +45,18 @@ _DEAD_AGENT: Final = "dead-agent"
 """The file that names the incarnation of the dead broker's last agent: a later one shows that the broker came back."""
 _RESTORED: Final = frozenset({ExitCode.GOOD, ExitCode.FINDINGS, ExitCode.DECLARED})
 """How `recover` ends when the log directories are the broker's."""
+
+
+class TakeoverError(OperationError):
+    """A step of the takeover failed; when run again, the command continues with it."""
+
+
+class IncompleteRecoveryError(TakeoverError):
+    """A recovered log is not complete. Raised once; when run again, the command continues with what there is."""
+
+
+class TakeoverRefusedError(OperationError):
+    """A takeover would not be safe, or something is missing on this host; nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +249,6 @@ class HostPlace:
         """Start the broker and its agent if they do not run, and wait until both are registered, even if reading
         takes long."""
         from agent.http.http_asking import ask_agent_page
-        from plugin.errors import in_words
 
         for one in (self._agent, self._broker):
             if not one.is_alive():

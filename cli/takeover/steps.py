@@ -11,28 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from cli.takeover.place import HostPlace, TakeoverRefusedError
 from plugin.durable_files import write_durably
-from plugin.errors import OperationError
-
-if TYPE_CHECKING:
-    from cli.takeover.place import HostPlace
 
 STATE_FILE: Final = "takeover.json"
 LOCK_FILE: Final = "takeover.lock"
-
-
-class TakeoverError(OperationError):
-    """A step of the takeover failed; when run again, the command continues with it."""
-
-
-class IncompleteRecoveryError(TakeoverError):
-    """A recovered log is not complete. Raised once; when run again, the command continues with what there is."""
-
-
-class TakeoverRefusedError(OperationError):
-    """A takeover would not be safe, or something is missing on this host; nothing was done."""
 
 
 class Step(StrEnum):
@@ -49,7 +34,7 @@ class Step(StrEnum):
 WHILE_IT_RUNS: Final = frozenset({Step.LEAD, Step.DRAIN})
 
 
-def run_steps(directory: Path, broker_id: int, place: "HostPlace", tell: Callable[[str], object]) -> None:
+def run_steps(directory: Path, broker_id: int, place: HostPlace, tell: Callable[[str], object]) -> None:
     """Carry out the remaining steps of a takeover. Raises TakeoverError, TakeoverRefusedError."""
     acts: dict[Step, Callable[[], None]] = {
         Step.RECOVER: place.recover,

@@ -82,7 +82,8 @@ def takeover(
     whole; with 3 if a step was not done: run it again; with 4 if the dead broker or its agent is alive, something is
     missing on this host, or the recovery was refused.
     """
-    from cli.takeover.steps import IncompleteRecoveryError, TakeoverRefusedError, run_steps
+    from cli.takeover.place import IncompleteRecoveryError, TakeoverRefusedError
+    from cli.takeover.steps import run_steps
 
     connection = Connection(bootstrap_server, command_config)
     try:

@@ -14,15 +14,8 @@ from typer.testing import CliRunner
 
 from cli.main import build_app
 from cli.takeover.host_properties import VOTERS, faults, host_properties, taken_addresses
-from cli.takeover.place import Host, HostPlace
-from cli.takeover.steps import (
-    IncompleteRecoveryError,
-    Step,
-    TakeoverError,
-    TakeoverRefusedError,
-    done_steps,
-    run_steps,
-)
+from cli.takeover.place import Host, HostPlace, IncompleteRecoveryError, TakeoverError, TakeoverRefusedError
+from cli.takeover.steps import Step, done_steps, run_steps
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from local_cluster.polling import wait_until
