@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from functools import cache
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.cluster import KafkaCluster
@@ -76,10 +77,7 @@ class MetadataTopics:
 
     async def make(self) -> None:
         """Create the topics if they are missing; returns once both exist."""
-        while True:
-            if await self._look():
-                return
-            await asyncio.sleep(_RETRY_S)
+        await AsyncRetrying(retry=retry_if_result(lambda exist: not exist), wait=wait_fixed(_RETRY_S))(self._look)
 
     async def watch(self) -> None:
         """Check both topics from time to time, as long as the agent runs."""

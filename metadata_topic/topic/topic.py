@@ -1,7 +1,6 @@
 """The metadata topics themselves: their names, settings and layout, created when they are missing."""
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -111,20 +110,11 @@ def _spread(leader: DescribedBroker, others: list[DescribedBroker], replication_
     return chosen
 
 
-def _pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
-
-
-def ensure_topics(
-    cluster: KafkaCluster,
-    settings: MetadataTopicSettings,
-    timeout_s: float = 30.0,
-    wait: Callable[[float], object] = _pause,
-) -> None:
+def ensure_topics(cluster: KafkaCluster, settings: MetadataTopicSettings) -> None:
     """Create the two topics if they are missing. Safe to call from many agents. Existing topics are left as they are.
 
-    Blocks until brokers know both. Raises KafkaClusterError, whose `retriable` tells whether waiting (for brokers to
-    come) may help.
+    For some tenths of a second, not every broker knows a new topic. Blocks. Raises KafkaClusterError, whose `retriable`
+    tells whether waiting (for brokers to come) may help.
     """
     there = cluster.listing().topics
     wanted = (
@@ -136,17 +126,6 @@ def ensure_topics(
             assignment = replica_assignment(cluster.brokers(), partition_count, settings.replication_factor)
             if cluster.create_topic(topic, assignment, config):
                 log.info("metadata_topic_created", topic=topic, partitions=partition_count, config=config)
-        _wait_until_known(cluster, topic, timeout_s, wait)
-
-
-def _wait_until_known(cluster: KafkaCluster, topic: str, timeout_s: float, wait: Callable[[float], object]) -> None:
-    """Wait for a new topic that not every broker knows yet."""
-    pause_s = 0.1
-    for _ in range(max(1, int(timeout_s / pause_s))):
-        if cluster.find_topic(topic) is not None:
-            return
-        wait(pause_s)
-    raise TopicSetupError("create topic", topic, f"made, but not to be seen within {timeout_s} s")
 
 
 def metadata_partition(broker_id: int, partition_count: int) -> int:

@@ -7,7 +7,7 @@ import structlog
 
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import KafkaClusterError
-from kafka_cluster.responses import ClusterListing
+from kafka_cluster.responses import UNKNOWN_TOPIC_OR_PARTITION, ClusterListing, DescribedTopic
 from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, MetadataTopicSettings
 from tests.metadata_topic.fake_cluster import FakeCluster
@@ -143,3 +143,23 @@ async def test_after_a_cluster_did_not_answer_the_client_is_made_again(monkeypat
     with ThreadPoolExecutor(1) as threads:
         await MetadataTopics(client, made, GRACE_MS, int, 1, threads, lambda _reason: None, clients.pop).make()
     assert not clients
+
+
+class Slow(FakeCluster):
+    """Does not show the metadata topic at once."""
+
+    not_seen_yet = 3
+
+    def listing(self, topic: str | None = None) -> ClusterListing:
+        if topic == METADATA_TOPIC and self.not_seen_yet:
+            self.not_seen_yet -= 1
+            return ClusterListing("c", {}, {topic: DescribedTopic(topic, UNKNOWN_TOPIC_OR_PARTITION)})
+        return super().listing(topic)
+
+
+async def test_topics_just_made_are_looked_for_until_a_broker_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata_topic.topic.metadata_topics._RETRY_S", 0.0)
+    cluster, client, made = Slow(), KafkaClientConfig("b:9092"), MetadataTopicSettings()
+    with ThreadPoolExecutor(1) as threads:
+        await MetadataTopics(client, made, GRACE_MS, int, 1, threads, lambda _reason: None, lambda: cluster).make()
+    assert (set(cluster.assigned), cluster.not_seen_yet) == ({METADATA_TOPIC, SETTINGS_TOPIC}, 0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_cluster.responses import UNKNOWN_TOPIC_OR_PARTITION, ClusterListing, DescribedBroker, DescribedTopic
+from kafka_cluster.responses import DescribedBroker
 from metadata_topic.records.errors import TopicSetupError
 from metadata_topic.topic.topic import (
     METADATA_TOPIC,
@@ -15,18 +15,6 @@ from metadata_topic.topic.topic import (
     replica_assignment,
 )
 from tests.metadata_topic.fake_cluster import THREE_ZONES, FakeCluster
-
-
-class Slow(FakeCluster):
-    """Does not show the metadata topic at once."""
-
-    not_seen_yet = 3
-
-    def listing(self, topic: str | None = None) -> ClusterListing:
-        if topic == METADATA_TOPIC and self.not_seen_yet:
-            self.not_seen_yet -= 1
-            return ClusterListing("c", {}, {topic: DescribedTopic(topic, UNKNOWN_TOPIC_OR_PARTITION)})
-        return super().listing(topic)
 
 
 @given(
@@ -79,19 +67,6 @@ def test_both_topics_are_made_once() -> None:
     cluster.configs = {METADATA_TOPIC: {"retention.ms": "60000"}, SETTINGS_TOPIC: {}}
     ensure_topics(cluster, MetadataTopicSettings())
     assert cluster.configs == {METADATA_TOPIC: {"retention.ms": "60000"}, SETTINGS_TOPIC: {}}
-
-
-def test_it_waits_until_a_topic_just_made_is_seen() -> None:
-    waits: list[float] = []
-    ensure_topics(Slow(), MetadataTopicSettings(), wait=waits.append)
-    assert len(waits) == 3
-
-
-def test_a_topic_that_no_broker_ever_knows_is_an_error_that_names_it() -> None:
-    cluster = Slow()
-    cluster.not_seen_yet = 10**6
-    with pytest.raises(TopicSetupError, match=METADATA_TOPIC):
-        ensure_topics(cluster, MetadataTopicSettings(), 1.0, wait=lambda _seconds: None)
 
 
 @pytest.mark.parametrize(
