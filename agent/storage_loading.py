@@ -9,10 +9,8 @@ from collections.abc import Callable
 from functools import partial
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from plugin.errors import RemoteStorageConfigError, RemoteStorageError
-from plugin.loading import StorageSpec, load_storage_manager
+from plugin.loading import StorageSpec, load_storage_manager, until_loaded
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.wrappers.adopting_storage import AdoptingStorage
 from plugin.wrappers.guarded_storage import GuardedStorageManager
@@ -20,10 +18,6 @@ from plugin.zones.bucket_loading import bring_bucket, bucket_plan, zoned_storage
 from plugin.zones.buckets import BucketPlan, BucketSpec, check_own_zone
 
 log = structlog.get_logger(__name__)
-
-RETRY_S = 2.0
-_REFUSED_RETRY_S = 30.0
-"""Time between tries after a refusal, because a person must change the setting or the store."""
 
 
 class StorageLoading:
@@ -92,20 +86,5 @@ class StorageLoading:
 
     async def _until(self, load: Callable[[], None], tried: Callable[[str | None], None]) -> None:
         """Try until it succeeds; `tried` is called with each failure, and at the end with None."""
-
-        def failed(state: RetryCallState) -> None:
-            error = state.outcome and state.outcome.exception()
-            tried(str(error))
-            tell, event = (log.error, "storage_refused") if _is_refusal(state) else (log.warning, "storage_not_there")
-            tell(event, error=str(error), consequence="inline")
-
-        await AsyncRetrying(
-            retry=retry_if_exception_type(RemoteStorageError),
-            wait=lambda state: _REFUSED_RETRY_S if _is_refusal(state) else RETRY_S,
-            before_sleep=failed,
-        )(asyncio.to_thread, load)
+        await until_loaded(partial(asyncio.to_thread, load), tried, "inline")
         tried(None)
-
-
-def _is_refusal(state: RetryCallState) -> bool:
-    return state.outcome is not None and isinstance(state.outcome.exception(), RemoteStorageConfigError)

@@ -1,15 +1,22 @@
 """Loads a storage manager by its dotted class name in the broker's server.properties."""
 
+import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from plugin.errors import RemoteStorageConfigError
+import structlog
+
+from plugin.errors import RemoteStorageConfigError, RemoteStorageError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 CLASS_NAME_KEY: Final = "remote.log.wal.storage.manager.class.name"
 CLASS_PATH_KEY: Final = "remote.log.wal.storage.manager.class.path"
@@ -19,6 +26,37 @@ ARCHIVE_CLASS_NAME_KEY: Final = "remote.wal.archive.storage.manager.class.name"
 DEFAULT_ARCHIVE_CLASS_NAME: Final = "plugin.s3.S3WalStorageManager"
 ARCHIVE_IMPL_PREFIX: Final = "rsm.wal.archive.config."
 STORE_PREFIXES: Final = (IMPL_PREFIX, ARCHIVE_IMPL_PREFIX)
+
+RETRY_S = 2.0
+_REFUSED_RETRY_S = 30.0
+"""Time between tries after a refusal, because a person must change the setting or the store."""
+
+
+async def until_loaded(
+    load: Callable[[], Awaitable[T]],
+    failed: Callable[[str], object],
+    consequence: str,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> T:
+    """Return the store that `load` returns, however long it is away.
+
+    `failed` gets each failure as text; it is logged with `consequence`.
+    """
+    from tenacity import AsyncRetrying, retry_if_exception, wait_exception
+
+    def may_come(error: BaseException) -> bool:
+        if not isinstance(error, RemoteStorageError):
+            return False
+        failed(str(error))
+        is_refusal = isinstance(error, RemoteStorageConfigError)
+        tell, event = (log.error, "storage_refused") if is_refusal else (log.warning, "storage_not_there")
+        tell(event, error=str(error), consequence=consequence)
+        return True
+
+    def wait_s(error: BaseException) -> float:
+        return _REFUSED_RETRY_S if isinstance(error, RemoteStorageConfigError) else RETRY_S
+
+    return await AsyncRetrying(retry=retry_if_exception(may_come), wait=wait_exception(wait_s), sleep=sleep)(load)
 
 
 def settings_under_prefix(properties: Mapping[str, str], impl_prefix: str = IMPL_PREFIX) -> dict[str, str]:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from kafka_log.batch_digests import batch_digests, run_digest
 from kafka_log.broker_files.leader_epoch_checkpoint import read_leader_epochs
@@ -315,13 +316,10 @@ class RLMArchiveTask:
 
     async def _publish_for_sure(self, record: ArchiveRecord) -> None:
         """Publish, and retry as long as the process lives: metadata of a written object is never dropped."""
-        while True:
-            try:
+        is_full = retry_if_exception_type(PublicationBacklogFullError)
+        async for attempt in AsyncRetrying(retry=is_full, wait=wait_fixed(_PUBLISH_AGAIN_S), sleep=self._sleep):
+            with attempt:
                 self._sources.publisher.publish(record)
-            except PublicationBacklogFullError:
-                await self._sleep(_PUBLISH_AGAIN_S)
-            else:
-                return
 
     async def _wait_for_bandwidth(self, size_bytes: int) -> None:
         wait_s = self._bucket.take(size_bytes, self._clocks.monotonic_s())

@@ -12,7 +12,7 @@ from typing import TypeVar
 import structlog
 
 from plugin.archive_storage import ArchiveStorage
-from plugin.errors import RemoteStorageError
+from plugin.loading import until_loaded
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive.archive_care import ArchiveCare, CareDuties, CareLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits, RLMArchiveTask, log_view
@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-_STORAGE_RETRY_S = 30.0
 _CARE_THREADS = 2
 """One for care, one for the search for orphans."""
 
@@ -84,9 +83,10 @@ class Archiving:
         Work under way is dropped: a prepared object is deleted after its time to live. The store may be read until
         `close`.
         """
-        while (storage := await self._storage()) is None:
-            await sleep(_STORAGE_RETRY_S)
-        self.storage = storage
+        load = partial(self._in_thread, self._load)
+        storage = await until_loaded(load, self._is_missing, "nothing is archived", sleep)
+        self.storage, self.missing = storage, None
+        log.info("archive_storage_ready")
         self._task = task = RLMArchiveTask(
             self._sources, storage, self._first_writer_id, self._limits.task, self._metrics, self._runtime
         )
@@ -106,16 +106,8 @@ class Archiving:
         if storage is not None:
             storage.close()
 
-    async def _storage(self) -> ArchiveStorage | None:
-        try:
-            storage = await self._in_thread(self._load)
-        except RemoteStorageError as error:
-            self.missing = str(error)
-            log.warning("archive_storage_not_there", error=str(error), consequence="nothing is archived")
-            return None
-        self.missing = None
-        log.info("archive_storage_ready")
-        return storage
+    def _is_missing(self, failure: str) -> None:
+        self.missing = failure
 
     async def _take_care(
         self, care: ArchiveCare, task: RLMArchiveTask, sleep: Callable[[float], Awaitable[None]]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import agent.storage_loading as storage_loading
 from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from agent.storage_loading import StorageLoading
@@ -39,7 +38,7 @@ def server() -> Iterator[FaultyServer]:
 def spec(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "planted")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
-    monkeypatch.setattr(storage_loading, "RETRY_S", 0.05)
+    monkeypatch.setattr("plugin.loading.RETRY_S", 0.05)
     settings = {"endpoint.url": server.endpoint_url, "allow.http": "true", "region": "us-east-1",
                 "total.timeout.ms": "1000", "attempt.timeout.ms": "1000"}  # fmt: skip
     buckets = {"az1": "bucket-one", "az2": "bucket-two"}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import agent.storage_loading as storage_loading
 import metadata_topic.topic.metadata_topics as metadata_topics
 from agent.identity import AgentLock
 from agent.process import Agent
@@ -93,7 +92,7 @@ async def test_a_whole_run_tells_no_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither Kafka nor object storage answers, so there is much to complain about."""
-    monkeypatch.setattr(storage_loading, "RETRY_S", 0.01)
+    monkeypatch.setattr("plugin.loading.RETRY_S", 0.01)
     monkeypatch.setattr(metadata_topics, "KafkaCluster", _brokers_are_away)
     caplog.set_level(logging.INFO)  # botocore, told to debug, writes down whole requests
     broker = load_broker_properties(properties)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.errors import RemoteStorageConfigError
+from plugin.errors import RemoteStorageConfigError, RemoteStorageError
 from plugin.loading import (
     CLASS_NAME_KEY,
     CLASS_PATH_KEY,
@@ -10,6 +10,7 @@ from plugin.loading import (
     StorageSpec,
     load_storage_manager,
     settings_under_prefix,
+    until_loaded,
 )
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
@@ -111,3 +112,22 @@ def test_settings_are_taken_from_under_the_prefix() -> None:
     properties = {"rsm.wal.config.directory": "/x", "rsm.wal.configs": "no", "log.dirs": "/y"}
     assert settings_under_prefix(properties) == {"directory": "/x"}
     assert settings_under_prefix({"a.b": "c"}, "a.") == {"b": "c"}
+
+
+async def test_a_store_that_is_away_is_tried_again_soon_and_one_that_refuses_its_settings_seldom() -> None:
+    errors: list[RemoteStorageError] = [
+        RemoteStorageError("load", "-", "away"),
+        RemoteStorageConfigError("load", "-", "no"),
+    ]
+    left, told, slept = list(errors), list[str](), list[float]()
+
+    async def load() -> str:
+        if left:
+            raise left.pop(0)
+        return "loaded"
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    assert await until_loaded(load, told.append, "inline", sleep) == "loaded"
+    assert (told, slept) == ([str(error) for error in errors], [2.0, 30.0])
