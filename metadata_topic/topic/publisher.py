@@ -29,6 +29,7 @@ from collections.abc import Callable
 from functools import partial
 
 import structlog
+from tenacity import RetryCallState, Retrying, retry_if_result, wait_fixed
 
 from kafka_cluster.client_config import KafkaClientConfig
 from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS, PendingRecord, PublicationQueue, PublisherSettings
@@ -104,18 +105,22 @@ class RemoteWalMetadataPublisher(PublicationQueue):
     # The publishing thread
 
     def _run(self, on_defect: Callable[[Exception], object]) -> None:
+        retrying = Retrying(
+            retry=retry_if_result(lambda was_closed: not was_closed),
+            wait=wait_fixed(self._settings.retry_pause_ms / 1000),
+            before_sleep=self._start_over,
+            sleep=self._pause,
+        )
         try:
-            self._publish_until_closed()
+            self._take_back()
+            retrying(self._publish)
         except Exception as defect:
             on_defect(defect)
 
-    def _publish_until_closed(self) -> None:
-        self._take_back()
+    def _publish(self) -> bool:
+        """Publish by a new producer until that fails. Returns whether the publisher was closed instead."""
         producer = self._new_producer()
-        while not self._closing:
-            if self._failure is not None:
-                producer = self._start_over(producer)
-                continue
+        while not self._closing and self._failure is None:
             if self._sent:
                 self._poll(producer, _POLL_S)
                 self._expect_answers()
@@ -123,11 +128,14 @@ class RemoteWalMetadataPublisher(PublicationQueue):
                 if self._may_send(producer):
                     self._send_waiting(producer)
                 else:
-                    self._pause(producer)
+                    self._poll(producer, 0)
+                    self._pause(self._settings.retry_pause_ms / 1000)
             else:
                 self._poll(producer, 0)
+        was_closed = self._closing
         producer.purge()
-        producer.flush(1.0)
+        producer.flush(1.0 if was_closed else 5.0)
+        return was_closed
 
     def _records_gathered(self) -> bool:
         """Wait for a record, and then for others that may go with it; False when none came for a while."""
@@ -164,10 +172,9 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         except Exception as error:
             self._fail(error)
 
-    def _pause(self, producer: ProducerLike) -> None:
-        self._poll(producer, 0)
+    def _pause(self, seconds: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._closing, timeout=self._settings.retry_pause_ms / 1000)
+            self._changed.wait_for(lambda: self._closing, seconds)
 
     def _send_waiting(self, producer: ProducerLike) -> None:
         while not self._closing and self._failure is None:
@@ -223,10 +230,8 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         if self._failure is None:
             self._failure = error
 
-    def _start_over(self, producer: ProducerLike) -> ProducerLike:
-        """Take back unacknowledged records, pause, and continue with a new producer."""
-        producer.purge()
-        producer.flush(5.0)
+    def _start_over(self, _state: RetryCallState) -> None:
+        """Take back unacknowledged records, for a new producer after the pause."""
         log.warning(
             "metadata_publication_failed",
             topic=self._settings.topic,
@@ -237,8 +242,6 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         self._take_back()
         with self._changed:
             self._counters["producer_restarts"] += 1
-            self._changed.wait_for(lambda: self._closing, timeout=self._settings.retry_pause_ms / 1000)
-        return self._new_producer()
 
     def _take_back(self) -> None:
         """Move unacknowledged records back to the waiting ones, the oldest first."""
