@@ -262,8 +262,3 @@ class WritePath:
         look."""
         found = self._decider.trials.found()
         return {topic: None if one is None else max(one.held_back_s, 0.0) for topic, one in found.items()}
-
-    @property
-    def link_round_ms(self) -> float | None:
-        """How long an upload and a read took recently, together, in ms; None before the first, and in shadow mode."""
-        return (self.price.link_s * 1000 or None) if self._shadow is None else None
