@@ -42,9 +42,9 @@ def partition_directories(log_directories: Sequence[LogDirectory]) -> list[Parti
     """
     found: list[PartitionDirectory] = []
     for directory in log_directories:
-        faults: tuple[MalformedFileError, ...] = ()
+        faults: list[MalformedFileError] = []
         try:
-            faults = directory.scan().faults
+            faults = directory.scan()
         except LogDirectoryError as error:
             log.error("log_directory_failed", error=str(error))
             if not error.lacks_descriptors:

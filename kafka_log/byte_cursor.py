@@ -70,11 +70,6 @@ class ByteCursor:
                 raise self.fault("truncated", "a varint does not end")
         raise self.fault("varint", f"a varint of more than {bits} bits")
 
-    def signed_varint(self, bits: int = 32) -> int:
-        """Read a zigzag varint: small numbers of either sign take few bytes."""
-        encoded = self.unsigned_varint(bits)
-        return (encoded >> 1) ^ -(encoded & 1)
-
 
 def signed_varint(raw: bytes, position: int) -> tuple[int, int]:
     """Read a zigzag varint of at most 64 bits; return the number and the position behind it. For loops over many.

@@ -41,16 +41,6 @@ class PartitionDirectory:
         return TopicIdPartition(self.topic_id, self.partition)
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirectoryScan:
-    """The replicas added and removed since the previous scan. A topic recreated under its old name is in both."""
-
-    added: tuple[PartitionDirectory, ...]
-    removed: tuple[PartitionDirectory, ...]
-    faults: tuple[MalformedFileError, ...]
-    """Partition directories that were left out, now and in every scan until they are repaired."""
-
-
 def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
     """Return topic and partition in a directory's name; None if it is not a live replica's.
 
@@ -74,12 +64,12 @@ class LogDirectory:
         """The live replicas as of the last scan."""
         return MappingProxyType({known.topic_id_partition: known for _, known in self._known.values()})
 
-    def scan(self) -> LogDirectoryScan:
+    def scan(self) -> list[MalformedFileError]:
         """Scan the directory's entries. A replica without partition.metadata is left for the next scan.
 
-        Symbolic links are not followed. Raises LogDirectoryError when the operating system refuses.
+        Returns why partition directories are left out, now and in every scan until they are repaired. Symbolic links
+        are not followed. Raises LogDirectoryError when the operating system refuses.
         """
-        added: list[PartitionDirectory] = []
         faults: list[MalformedFileError] = []
         current: dict[str, tuple[int, PartitionDirectory]] = {}
         try:
@@ -96,14 +86,10 @@ class LogDirectory:
                         continue
                     if found is not None:
                         current[entry.name] = (entry.inode(), found)
-                        added.append(found)
         except OSError as error:
             raise LogDirectoryError(self.path, str(error)) from error
-        removed = [
-            was for name, (inode, was) in self._known.items() if name not in current or current[name][0] != inode
-        ]
         self._known = current
-        return LogDirectoryScan(tuple(added), tuple(removed), tuple(faults))
+        return faults
 
     def _examine(self, entry: os.DirEntry[str]) -> PartitionDirectory | None:
         named = parse_partition_directory_name(entry.name)

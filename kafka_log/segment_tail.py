@@ -36,11 +36,11 @@ from kafka_log.record_batch import (
 )
 from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import Located, locate
-from kafka_log.tail_events import Gap, LogDeleted, Rolled, TailEvent, TornTail, Truncated
+from kafka_log.tail_events import Gap, LogDeleted, TailEvent, TornTail, Truncated
 from kafka_log.topic_partition import TopicId
 
 __all__ = [
-    "UNKNOWN_OFFSET", "Gap", "LogDeleted", "LogDirectoryError", "Rolled", "SegmentTail", "TailEvent",
+    "UNKNOWN_OFFSET", "Gap", "LogDeleted", "LogDirectoryError", "SegmentTail", "TailEvent",
     "TailRead", "TornTail", "Truncated",
 ]  # fmt: skip
 
@@ -351,7 +351,6 @@ class SegmentTail:
             self._pending.append(Gap(self._next_offset, following, is_unreadable=True))
         self._at.enter(following, LogFile(self._directory.file_path(following)), 0)
         self._next_offset = following
-        self._pending.append(Rolled(following))
 
     def _look_at_directory(self) -> bool:
         """Whether something about the directory makes another step necessary."""
@@ -407,8 +406,6 @@ class SegmentTail:
         if kept < self._next_offset and not starts_inside_a_batch:
             self._pending.append(Truncated(kept))
             self._lineage.delivered.cut(kept)
-        elif base > self._at.base_offset and not is_first and resume == self._next_offset:
-            self._pending.append(Rolled(base))
         if target < resume:
             self._pending.append(Gap(target, resume))
         self._at.enter(base, file, located.position)

@@ -4,13 +4,6 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Rolled:
-    """Event: the tail continued with the segment that begins at this offset."""
-
-    new_base_offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class Truncated:
     """Event: delivered records from this offset on are no longer in the log; reading continues from here."""
 
@@ -42,4 +35,4 @@ class TornTail:
     """Event: the next batch is incomplete, or its checksum is wrong; the tail waits. Reported once per position."""
 
 
-TailEvent = Rolled | Truncated | Gap | LogDeleted | TornTail
+TailEvent = Truncated | Gap | LogDeleted | TornTail

@@ -201,18 +201,16 @@ def test_a_scan_tells_what_came_and_went(tmp_path: Path) -> None:
     young = tmp_path / "young-0"
     young.mkdir()
     directory = LogDirectory(tmp_path)
-    scan = directory.scan()
-    assert [(p.topic, p.partition, p.topic_id, p.path) for p in scan.added] == [("orders", 0, TOPIC_ID, first)]
-    assert (scan.removed, scan.faults) == ((), ())
+    assert directory.scan() == []
+    found = directory.partitions.values()
+    assert [(p.topic, p.partition, p.topic_id, p.path) for p in found] == [("orders", 0, TOPIC_ID, first)]
     (young / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id_to_text(TopicId(b'y' * 16))}")
-    assert [p.topic for p in directory.scan().added] == ["young"]
+    directory.scan()
+    assert sorted(p.topic for p in directory.partitions.values()) == ["orders", "young"]
     first.rename(tmp_path / "orders-0.88-delete")
     make_partition(tmp_path, "orders-0", TopicId(b"n" * 16))
-    scan = directory.scan()
-    assert [p.topic_id for p in scan.removed] == [TOPIC_ID]
-    assert [p.topic_id for p in scan.added] == [b"n" * 16]
-    assert sorted(p.topic for p in directory.partitions.values()) == ["orders", "young"]
-    assert directory.scan().added == directory.scan().removed == ()
+    directory.scan()
+    assert {p.topic: p.topic_id for p in directory.partitions.values()} == {"orders": b"n" * 16, "young": b"y" * 16}
 
 
 def test_the_metadata_log_is_shown_when_asked_for(tmp_path: Path) -> None:
@@ -222,16 +220,17 @@ def test_the_metadata_log_is_shown_when_asked_for(tmp_path: Path) -> None:
 def test_one_broken_replica_does_not_hide_the_others(tmp_path: Path) -> None:
     (make_partition(tmp_path, "bad-0") / "partition.metadata").write_text("version: 7\n")
     make_partition(tmp_path, "good-0")
-    scan = LogDirectory(tmp_path).scan()
-    assert [p.topic for p in scan.added] == ["good"]
-    assert [str(fault.path) for fault in scan.faults] == [str(tmp_path / "bad-0" / "partition.metadata")]
+    directory = LogDirectory(tmp_path)
+    assert [str(fault.path) for fault in directory.scan()] == [str(tmp_path / "bad-0" / "partition.metadata")]
+    assert [p.topic for p in directory.partitions.values()] == ["good"]
 
 
 def test_a_second_scan_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for index in range(50):
         make_partition(tmp_path, f"t-{index}")
     directory = LogDirectory(tmp_path)
-    assert len(directory.scan().added) == 50
+    directory.scan()
+    assert len(directory.partitions) == 50
     opened = Counter[str]()
     original = Path.open
     monkeypatch.setattr(Path, "open", lambda self, *a, **k: opened.update(["open"]) or original(self, *a, **k))

@@ -10,7 +10,6 @@ from kafka_log.errors import MalformedFileError
 from kafka_log.open_files import LogFile, OpenFiles
 from kafka_log.segment_tail import (
     Gap,
-    Rolled,
     SegmentTail,
     TornTail,
     Truncated,
@@ -92,7 +91,7 @@ def test_what_was_appended_just_before_a_roll_is_not_skipped(log: LogWriter) -> 
     tail.read(MANY)
     files.is_next = True
     assert tail.read(MANY).records == log.batches[1].raw
-    assert tail.read(MANY) == (log.batches[2].raw, [(2, 2, 0, *tail_span(log, 2))], (Rolled(2),))
+    assert tail.read(MANY) == (log.batches[2].raw, [(2, 2, 0, *tail_span(log, 2))], ())
 
 
 def test_a_read_is_bounded_but_grows_to_hold_one_batch(log: LogWriter) -> None:
@@ -135,7 +134,7 @@ def test_a_broken_batch_in_a_closed_segment_becomes_a_gap(log: LogWriter) -> Non
     assert tail.read(MANY).records == log.batches[0].raw
     assert tail.read(MANY).events == (TornTail(),)
     result = tail.read(MANY)
-    assert result.events == (Gap(second.base_offset, 4, is_unreadable=True), Rolled(4))
+    assert result.events == (Gap(second.base_offset, 4, is_unreadable=True),)
     assert result.records == log.batches[2].raw
 
 

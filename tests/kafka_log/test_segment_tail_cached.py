@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_log.open_files import OpenFiles
-from kafka_log.segment_tail import LogDirectoryError, Rolled, SegmentTail
+from kafka_log.segment_tail import LogDirectoryError, SegmentTail
 from tests.kafka_log.log_writer import LogWriter
 from tests.kafka_log.tail_reads import MANY, raw_of, tail_span
 
@@ -48,7 +48,7 @@ def test_a_roll_is_left_to_a_read(log: LogWriter, tail: SegmentTail) -> None:
     assert read is not None
     assert read[0].records == log.batches[1].raw
     assert tail.read_cached(MANY) is None
-    assert tail.read(MANY) == (log.batches[2].raw, [(3, 3, 0, *tail_span(log, 2))], (Rolled(3),))
+    assert tail.read(MANY) == (log.batches[2].raw, [(3, 3, 0, *tail_span(log, 2))], ())
 
 
 def test_a_file_that_is_read_is_not_the_one_to_be_closed(log: LogWriter, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from kafka_log.segment_tail import (
     Gap,
     LogDeleted,
     LogDirectoryError,
-    Rolled,
     SegmentTail,
     Truncated,
 )
@@ -31,7 +30,7 @@ def test_a_deleted_segment_is_read_to_its_end_while_it_is_open(log: LogWriter, u
     log.remove_oldest(unlink=unlink)
     assert tail.read(MANY).records == second
     result = tail.read(MANY)
-    assert result.events == (Rolled(2),)
+    assert result.events == ()
     assert result.records == raw_of(log)
 
 
@@ -80,7 +79,7 @@ def test_compaction_below_the_tail_leaves_only_what_was_or_what_is(log: LogWrite
     result = tail.read(MANY)
     assert result.records == b"".join(raw_of_closed(log) if evicted else original[1:6])
     assert not any(isinstance(event, Truncated | Gap) for event in result.events)
-    assert tail.read(MANY) == (original[6], [(6, 6, 0, *tail_span(log, -1))], (Rolled(6),))
+    assert tail.read(MANY) == (original[6], [(6, 6, 0, *tail_span(log, -1))], ())
 
 
 def raw_of_closed(log: LogWriter) -> list[bytes]:
@@ -94,7 +93,7 @@ def test_a_hole_that_compaction_left_before_a_segment_is_no_gap(log: LogWriter) 
     log.append(1)
     log.compact(0)  # offset 2 is gone, the next segment begins with 3
     result = SegmentTail(log.path, 2).read(MANY)
-    assert result.events == (Rolled(3),)
+    assert result.events == ()
     assert result.records == raw_of(log, 3)
 
 
