@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent.wiring.agent_resources import AgentResources
+from agent.wiring.kafka_following import KafkaFollowing
+from agent.wiring.write_path import WritePath
 from metadata_topic.records.topic_doubt import TopicDoubt
 from metadata_topic.settings.settings_records import Balancer
 from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import RemoteLogSegmentState
-
-if TYPE_CHECKING:
-    from agent.wiring.storage_system import StorageRun
+from rlm.lifecycle.gap_declarations import LedGaps
 
 _METADATA_COUNTERS = {
     "gaps": "Times that the metadata topic's retention had cut away what was not read yet",
@@ -40,12 +41,12 @@ def _objects(name: str, meaning: str, totals: Mapping[RemoteLogSegmentState, Sta
 class StateCollector(Collector):
     """Collects metrics of store requests, upload lag, waiting metadata, and objects by state."""
 
-    def __init__(self, run: "StorageRun") -> None:
-        self._run = run
+    def __init__(self, around: AgentResources, kafka: KafkaFollowing, write_path: WritePath, gaps: LedGaps) -> None:
+        self._around, self._kafka, self._write_path, self._gaps = around, kafka, write_path, gaps
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics. The registry calls it on the HTTP endpoint's threads."""
-        storage, metadata = self._run.around.relaying.storage, self._run.kafka.metadata
+        storage, metadata = self._around.relaying.storage, self._kafka.metadata
         counts = storage.request_counts
         operations = {name: getattr(counts, name) for name in ("put", "get", "head", "delete", "list")}
         moved = {"put": counts.put_bytes, "get": counts.get_bytes}
@@ -63,7 +64,7 @@ class StateCollector(Collector):
         yield from self._lag()
         yield self._break_even()
         what = "Records that wait to be published"
-        yield GaugeMetricFamily("remote_wal_metadata_pending", what, self._run.around.publisher.pending)
+        yield GaugeMetricFamily("remote_wal_metadata_pending", what, self._around.publisher.pending)
         yield from _objects(
             "remote_wal_segments", "Combined segments that metadata knows", metadata.store.count_by_state()
         )
@@ -75,7 +76,7 @@ class StateCollector(Collector):
         yield from self._metadata()
 
     def _metadata(self) -> Iterator[Metric]:
-        counters = self._run.kafka.metadata.counters
+        counters = self._kafka.metadata.counters
         for name, meaning in _METADATA_COUNTERS.items():
             yield CounterMetricFamily(f"remote_wal_metadata_{name}", meaning, counters.get(name, 0))
         doubts = GaugeMetricFamily(
@@ -90,20 +91,20 @@ class StateCollector(Collector):
         yield GaugeMetricFamily(
             "remote_wal_agent_fenced",
             "1 while a newer incarnation of this agent is registered: then nothing is uploaded, all bytes go inline",
-            int(self._run.kafka.incarnation.fenced_because is not None),
+            int(self._kafka.incarnation.fenced_because is not None),
         )
         outcomes = {outcome: counters.get(f"snapshots_{outcome}", 0) for outcome in _SNAPSHOT_OUTCOMES}
         what = "Snapshots of the metadata store, by what was done"
         yield _by("remote_wal_metadata_snapshots", what, "outcome", outcomes)
 
     def _break_even(self) -> GaugeMetricFamily:
-        size = self._run.write_path.price.break_even_bytes
+        size = self._write_path.price.break_even_bytes
         what = "Size from which on an object is cheaper than its bytes inline; +Inf: nothing led here is linked by cost"
         value = math.inf if size == NEVER_PAYS else size
         return GaugeMetricFamily("remote_wal_link_break_even_bytes", what, math.nan if value is None else value)
 
     def _lag(self) -> Iterator[Metric]:
-        status = self._run.write_path.manager.status().values()
+        status = self._write_path.manager.status().values()
         for name, meaning, value in (
             ("led_partitions", "Partitions that are uploaded from here", len(status)),
             (
@@ -125,12 +126,12 @@ class StateCollector(Collector):
                 "missing_offsets",
                 "Offsets of led partitions that no object holds or will hold, as was declared: a recovered log lacks "
                 "them",
-                self._run.led_gaps.offsets,
+                self._gaps.offsets,
             ),
             (
                 "held_offsets",
                 "Offsets that led logs lost without an election, and that object storage holds until somebody decides",
-                self._run.led_gaps.held_offsets,
+                self._gaps.held_offsets,
             ),
         ):
             yield GaugeMetricFamily(f"remote_wal_{name}", meaning, value)

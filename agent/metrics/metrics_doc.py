@@ -48,17 +48,16 @@ The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.htt
 """
 
 
-def no_run(break_even_bytes: int | None = None) -> Any:
-    """Return a stand-in for the storage system's run, which would open files: nothing is led, nothing known."""
+def no_run(break_even_bytes: int | None = None) -> tuple[Any, Any, Any, Any]:
+    """Return stand-ins for the storage system's parts, which would open files: nothing is led, nothing known."""
     known = SimpleNamespace(store=RemoteWalMetadataStore(), archive=ArchiveStore(), counters=Counter())
     relaying, publisher = SimpleNamespace(storage=GuardedStorageManager()), SimpleNamespace(pending=0)
-    return SimpleNamespace(
-        around=SimpleNamespace(relaying=relaying, publisher=publisher),
-        kafka=SimpleNamespace(metadata=known, incarnation=SimpleNamespace(fenced_because=None)),
-        led_gaps=SimpleNamespace(offsets=0, held_offsets=0),
-        write_path=SimpleNamespace(
-            manager=SimpleNamespace(status=dict), price=SimpleNamespace(break_even_bytes=break_even_bytes)
-        ),
+    price = SimpleNamespace(break_even_bytes=break_even_bytes)
+    return (
+        SimpleNamespace(relaying=relaying, publisher=publisher),
+        SimpleNamespace(metadata=known, incarnation=SimpleNamespace(fenced_because=None)),
+        SimpleNamespace(manager=SimpleNamespace(status=dict), price=price),
+        SimpleNamespace(offsets=0, held_offsets=0),
     )
 
 
@@ -120,7 +119,7 @@ def _collectors() -> list[Collector]:
         Paused(None, None),
         TopicCollector(dict, dict, dict, 0),
         ImbalanceCollector(lambda: None, wall_ms),
-        StateCollector(no_run()),
+        StateCollector(*no_run()),
     ]
 
 

@@ -78,7 +78,7 @@ class StorageRun:
         )
         traffic = relaying.metrics.traffic
         self.collectors: Sequence[Collector] = (
-            StateCollector(self),
+            StateCollector(around, kafka, write_path, self.led_gaps),
             TopicCollector(write_path.manager.status, lambda: traffic.by_partition, write_path.held_back_s),
             ImbalanceCollector(lambda: kafka.topic_settings.table.balancer.get(CLUSTER), around.clocks.wall_ms),
         )

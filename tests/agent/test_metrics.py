@@ -65,10 +65,10 @@ def test_the_size_from_which_links_pay_is_a_metric(size: int, told: float) -> No
 
 
 def _collector(counters: Counter[str], archive: ArchiveStore, break_even_bytes: int | None = None) -> StateCollector:
-    run = no_run(break_even_bytes)
-    run.kafka.metadata.counters, run.kafka.metadata.archive = counters, archive
-    run.led_gaps.offsets, run.led_gaps.held_offsets = 17, 3
-    return StateCollector(run)
+    around, kafka, write_path, gaps = no_run(break_even_bytes)
+    kafka.metadata.counters, kafka.metadata.archive = counters, archive
+    gaps.offsets, gaps.held_offsets = 17, 3
+    return StateCollector(around, kafka, write_path, gaps)
 
 
 def _value(collector: Collector, sample: str, labels: dict[str, str]) -> float:
