@@ -130,7 +130,10 @@ class AgentState:
         reading.pop(WHOLE_STORE, None)
         away, versions = relaying.leader.broker_unreachable, relaying.metrics.held.versions.others
         return [
-            *(f"the agent of broker {one} is dead, and bypassed inline" for one in relaying.follower.bypasses.bypassed),
+            *(
+                f"the agent of broker {one} is bypassed, inline, until it has answered for some seconds"
+                for one in relaying.follower.bypasses.bypassed
+            ),
             *(f"the agent of broker {one} {presence_text(found)}" for one, found in relaying.peer_watch.silent.items()),
             *(
                 f"the agent of broker {one} has protocol version {version}, another one: all goes inline between the "

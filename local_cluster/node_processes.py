@@ -117,9 +117,13 @@ def format_log_directory(
         str(layout.server_properties(broker_id)),
         *(settings.inter_broker.format_options(layout) if settings.inter_broker is not None else ()),
     ]
-    answer = subprocess.run(
-        command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False, cwd=directory
-    )
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False, cwd=directory
+        )
+    except subprocess.TimeoutExpired:
+        told = f"cannot format the log directory of broker {broker_id} within {_FORMAT_TIMEOUT_S:.0f} s"
+        raise ProcessStartError(told) from None
     if answer.returncode:
         reason = (answer.stderr or answer.stdout).strip().splitlines()[-5:]
         raise ProcessStartError(f"cannot format the log directory of broker {broker_id}: {' / '.join(reason)}")
