@@ -161,7 +161,10 @@ def read_kraft_view(directory: Path, cluster_id: str | None) -> tuple[str, Clust
         raise UnknownClusterError("read cluster metadata", str(directory), f"is of cluster {known}, not {cluster_id}")
     if (known or cluster_id) is None:
         raise UnknownClusterError(
-            "read cluster metadata", str(directory), "there is no meta.properties beside it", "give --cluster-id"
+            "read cluster metadata",
+            str(directory),
+            "there is no meta.properties beside it",
+            "give --cluster-id, in Spark clusterId",
         )
     return known or cluster_id or "", from_kraft(read_cluster_metadata(directory))
 
@@ -244,7 +247,7 @@ def ask_cluster(client: KafkaClientConfig, names: Collection[str] | None = None)
         log_starts, unanswered = _told(log_starts_asked)  # a leader may go while it is asked
         left_out |= refused | {where[0]: why for where, why in unanswered.items()}
     except KafkaClusterError as error:
-        hint = "give --cluster-metadata when no broker is left"
+        hint = "is this its address? When no broker is left, give --cluster-metadata, in Spark clusterMetadata"
         raise UnknownClusterError("ask cluster", client.bootstrap_servers, error.reason, hint) from error
     topics = {
         topic.topic_id: TopicView(

@@ -141,6 +141,8 @@ def report(name: str, what: str, *, fail_on_data_loss: bool) -> None:
     """Raise DataLossError; unless `fail_on_data_loss`, log it instead."""
     if fail_on_data_loss:
         hint = "where this is known, read the rest with fail_on_data_loss=False, in Spark with failOnDataLoss=false"
+        if what.endswith(_NOT_THERE):
+            hint = f"does server.properties name the bucket or directory that agents write to? {hint}"
         raise DataLossError("read", name, what, hint)
     log.warning("topic_reader_data_loss", log=name, reason=what)
 

@@ -92,7 +92,7 @@ def _start(cluster: "LocalCluster", directory: Path) -> None:
     try:
         cluster.start()
     except (WaitTimeoutError, ProcessStartError) as error:
-        logs = f"{directory}/broker-*/kafka.log and {directory}/agent-*/stdout.log"
+        logs = f"{directory}/broker-*/kafka.log and {directory}/agent-*/agent.log"
         told = f"{error}. What was started is stopped again; why stands in {logs}"
         raise type(error)(f"{told}. On a busy machine, try again by the same command") from error
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jsonschema
 import kubernetes_validate
+import pyspark
 import pytest
 import yaml
 
@@ -58,3 +59,11 @@ def test_the_application_runs_what_the_image_has() -> None:
         template["image"]
         == manifest("cronjob.yaml")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["image"]
     )
+
+
+def test_what_reads_the_outputs_place_is_of_the_hadoop_that_spark_has() -> None:
+    [jar] = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    release = jar.stem.removeprefix("hadoop-client-api-")
+    template = manifest("sparkapplication.yaml")["spec"]["template"]
+    assert any(one.startswith("--output=s3a://") for one in template["arguments"])
+    assert template["deps"]["packages"] == [f"org.apache.hadoop:hadoop-aws:{release}"]
