@@ -177,18 +177,22 @@ def _settings_topic(
     retention = AgentsRetention.registered(agents.values())
     described = get_fact(lambda: ask_topics(client, read.topics, retention, _KAFKA_TIMEOUT_S))
     answers = ask_agents(agents, settings, timeout_s=_PEER_TIMEOUT_S)
-    return described, {one: _response(answer) for one, answer in answers.items()}, agents
+    return described, {one: agent_response(answer) for one, answer in answers.items()}, agents
 
 
-def _response(answer: AgentPage) -> AgentResponse | Unknown:
+def agent_response(answer: AgentPage) -> AgentResponse | Unknown:
+    """Return what an agent said, or why that is not known."""
     if answer.page is None:
         return Unknown(answer.failure)
     gaps, held = answer.page.get("gaps", ()), answer.page.get("held", ())
-    return AgentResponse(
-        str(answer.page["cluster_id"]),
-        tuple(map(_offsets_text, gaps)),
-        tuple(f"{_offsets_text(one)}: {one['restore']}, or {one['give_up']}" for one in held),
-    )
+    try:
+        return AgentResponse(
+            str(answer.page["cluster_id"]),
+            tuple(map(_offsets_text, gaps)),
+            tuple(f"{_offsets_text(one)}: {one['restore']}, or {one['give_up']}" for one in held),
+        )
+    except (KeyError, TypeError) as error:  # an agent that only begins says little
+        return Unknown(f"not an agent's answer: {error}")
 
 
 def _offsets_text(told: Mapping[str, Any]) -> str:

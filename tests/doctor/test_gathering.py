@@ -14,13 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from agent.http import fleet_pages
+from agent.http.fleet_pages import AgentPage
 from agent.settings_file import agent_settings
 from cli.main import build_app
 from doctor import gathering, host_questions
 from doctor.cluster_questions import enabled_topic
 from doctor.diagnosis import CHECKS
 from doctor.facts import AgentResponse, ClockReading, Cluster, EnabledTopic, Store, Unknown
-from doctor.gathering import advertised_host
+from doctor.gathering import advertised_host, agent_response
 from doctor.host_questions import (
     addresses_of,
     ask_broker,
@@ -311,6 +312,17 @@ def test_each_zones_bucket_is_probed_and_the_own_one_is_the_store(
     assert set(facts.store.failures) == set(failures)
     assert list(facts.other_buckets) == ([] if failures else [f"{tmp_path}/two"])
     assert all(isinstance(one, Store) and not one.failures for one in facts.other_buckets.values())
+
+
+@pytest.mark.parametrize(
+    "page",
+    [{"broker_id": 1, "partitions": []}, {"broker_id": 1, "cluster_id": "abc", "gaps": [{"topic": "orders"}]}],
+    ids=["begins", "of another kind"],
+)
+def test_an_agent_that_says_too_little_is_not_known(page: dict[str, object]) -> None:
+    answer = agent_response(AgentPage(0.1, page))
+    assert isinstance(answer, Unknown)
+    assert answer.reason.startswith("not an agent's answer")
 
 
 def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
