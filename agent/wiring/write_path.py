@@ -221,7 +221,7 @@ class WritePath:
         """Upload exactly these partitions from now on."""
         if self._shadow is not None:  # all that is stored is for links alone
             assignments = [replace(one, archive=False, is_kept=False, is_durable=False) for one in assignments]
-            self._shadow.set_led(assignments)
+            self._shadow.set_led(assignments, self.manager.why_inline)
         if assignments is not self.assignments or len(self.manager.led()) != len(assignments):
             self.manager.assign(assignments)  # some are new, or were not taken on, or were released since
         self.assignments = assignments

@@ -46,6 +46,7 @@ class Shadow(UploadListener):
         self._reads_for = reads_for
         self._clock = clock
         self._followers: Mapping[TopicIdPartition, frozenset[int]] = {}
+        self._why_inline: Callable[[TopicIdPartition], InlineReason] = lambda _partition: InlineReason.NOT_ENABLED
         self.traffic = Traffic()
         """What followers would have got. Frames count as large as their records."""
         self.requests = RequestCounts()
@@ -57,8 +58,12 @@ class Shadow(UploadListener):
             registry=registry,
         )
 
-    def set_led(self, assignments: Iterable[Assignment]) -> None:
-        """Set the partitions that are led here, with their followers."""
+    def set_led(
+        self, assignments: Iterable[Assignment], why_inline: Callable[[TopicIdPartition], InlineReason]
+    ) -> None:
+        """Set the partitions that are led here, with their followers; `why_inline` says why a partition's bytes are
+        not linked."""
+        self._why_inline = why_inline
         self._followers = {one.topic_id_partition: one.remote_followers or frozenset() for one in assignments}
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
@@ -78,8 +83,9 @@ class Shadow(UploadListener):
         self.requests.put += 1
         self.requests.put_bytes += segment.size_bytes
 
-    def bytes_left_out(self, assignment: Assignment, size: int, reason: InlineReason) -> None:
+    def bytes_left_out(self, assignment: Assignment, size: int) -> None:
         """Count bytes that would be in no object."""
+        reason = self._why_inline(assignment.topic_id_partition)
         # Links begin with what comes next.
         self._inline(assignment.topic_id_partition, size, InlineReason.LOAD if reason is InlineReason.LOOK else reason)
 

@@ -232,9 +232,9 @@ class Effects:
 
     def _count(self, action: CountLeftOut | CountLook | CountQueued | CountStored | CountReadFailure) -> None:
         match action:
-            case CountLeftOut(assignment, size_bytes, reason):
+            case CountLeftOut(assignment, size_bytes):
                 self._metrics.left_out_bytes.inc(size_bytes)
-                self.listeners.tell_strictly(lambda one: one.bytes_left_out(assignment, size_bytes, reason))
+                self.listeners.tell_strictly(lambda one: one.bytes_left_out(assignment, size_bytes))
             case CountLook(_, found):
                 self._metrics.looks.labels(found.value).inc()
             case CountQueued(outcome):

@@ -35,7 +35,9 @@ class Rig:
             one: Assignment(one, "t", Path("t"), LinkPolicy.COST, 20, remote_followers=its)
             for one, its in followers.items()
         }
-        self.shadow.set_led(self.led.values())
+        self.reason = InlineReason.NOT_ENABLED
+        """Why bytes go inline."""
+        self.shadow.set_led(self.led.values(), lambda _partition: self.reason)
 
     def stored(self, *items: MetaQueueItem, at_s: float = 100.1) -> None:
         size = sum(len(one.records) for one in items)
@@ -83,8 +85,9 @@ def test_what_is_stored_after_followers_gave_up_would_have_gone_inline_and_is_re
 )
 def test_what_is_left_out_goes_inline_by_its_reason(reason: InlineReason, told: str) -> None:
     rig = Rig()
-    rig.shadow.bytes_left_out(rig.led[HERE], 10, reason)
-    rig.shadow.bytes_left_out(rig.led[ALONE], 10, reason)
+    rig.reason = reason
+    rig.shadow.bytes_left_out(rig.led[HERE], 10)
+    rig.shadow.bytes_left_out(rig.led[ALONE], 10)
     assert rig.moved() == {told: 20}
     counted = rig.registry.get_sample_value("remote_wal_shadow_record_bytes_total", {"path": told})
     assert counted == 20

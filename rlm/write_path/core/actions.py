@@ -7,7 +7,6 @@ from pathlib import Path
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
-from plugin.inline_reason import InlineReason
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.trial import Finding
 from rlm.write_path.core.led_partition import LedPartition
@@ -91,11 +90,10 @@ class CountQueued:
 
 @dataclass(frozen=True, slots=True)
 class CountLeftOut:
-    """Count what was read of a log and left out of objects, and why."""
+    """Count what was read of a log and left out of objects."""
 
     assignment: Assignment
     size_bytes: int
-    reason: InlineReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ import structlog
 from kafka_log.errors import LogDirectoryError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import NO_END
-from plugin.inline_reason import InlineReason
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
 from rlm.write_path.core.actions import (
@@ -100,13 +99,8 @@ class Unwanted:
             if (part := led.unstored_part(item)) is not None:
                 led.item_left_out(part)
         self._pacing.commit.left_out(now_s)
-        counted = [self.count(self._led[item.topic_id_partition], len(item.records), now_s) for item in taken]
+        counted = [CountLeftOut(self._led[item.topic_id_partition].assignment, len(item.records)) for item in taken]
         return *counted, TellLeftOut()
-
-    def count(self, led: LedPartition, size: int, now_s: float) -> CountLeftOut:
-        """Return the action for so many bytes that were left out."""
-        why = self._decider.why_inline(led.assignment, now_s) or InlineReason.LOOK
-        return CountLeftOut(led.assignment, size, why)
 
     def declare(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:
         """Declare the ranges left out of one log, if due or if these are the last."""
@@ -276,7 +270,7 @@ class WritePathCore:
             self.pacing.fetched(_NOBODY, partition, outcome.items[0].first_offset, read_bytes, now_s)
         outcome = self.unwanted.leave_out(led, outcome, now_s)
         if left_out_bytes := read_bytes - sum(len(item.records) for item in outcome.items):
-            actions.append(self.unwanted.count(led, left_out_bytes, now_s))
+            actions.append(CountLeftOut(led.assignment, left_out_bytes))
         actions += self.unwanted.declare(led, now_s)
         self.pacing.put(outcome.items, now_s)
         led.log_read(outcome)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
-from plugin.inline_reason import InlineReason
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.uploads.segment_queue import UploadedSegment
 
@@ -35,7 +34,7 @@ class UploadListener:
         A negative `leader_epoch` stands for the newest one of the log on disk.
         """
 
-    def bytes_left_out(self, assignment: Assignment, size: int, reason: InlineReason) -> None:
+    def bytes_left_out(self, assignment: Assignment, size: int) -> None:
         """Called with how many bytes were read and left out of objects, because links do not pay for them."""
 
     def hurried_log_settled(self, partition: TopicIdPartition) -> None:
