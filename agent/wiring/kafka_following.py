@@ -87,8 +87,12 @@ class KafkaFollowing:
         self.replicas = LocalReplicas(log_directories)
         self.metadata = metadata
         memory = SettingsMemory(settings.process.state_directory)
-        changed = partial(self._loop.call_soon_threadsafe, self._look_at_settings)
-        self.topic_settings = SettingsReader(client, lambda _table: changed(), rack=identity.rack, memory=memory)
+        self.topic_settings = SettingsReader(
+            client,
+            lambda _table: self._loop.call_soon_threadsafe(self._look_at_settings),
+            rack=identity.rack,
+            memory=memory,
+        )
         recorded = LeasesInTopic(client, self.topic_settings, broker_id)
         self.lease = LeaseWatch(make_lease(storage.blobs, recorded), wall_ms, settings.lifecycle.uncommitted_ttl_s)
         tiered = TieredOffsets()

@@ -216,7 +216,7 @@ def _print_why(
         fitted(*columns, rows=[row[:-1] for row in rows], drop=(), title="Linked shares"),
         *(Text(f"{name}, led by broker {', '.join(leaders)}: {told}") for (name, told), leaders in alike.items()),
         *["More on this: docs/operations.md, Why bytes go inline"][: len(alike)],
-        *["No agent that answers leads an enabled topic: remote-wal topics enable TOPIC"][len(rows) :],
+        *(["No agent that answers leads an enabled topic: remote-wal topics enable TOPIC"] if not rows else []),
         *(Text(f"agent {broker_id} does not answer: {reason}") for broker_id, reason in silent.items()),
         *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
     )
