@@ -104,11 +104,6 @@ class RouteDecider:
         """How soon uploads should start, by the policy."""
         return _URGENCY[self._policy]
 
-    @property
-    def paying_bytes(self) -> float:
-        """The net bytes from which on an object pays for its PUT."""
-        return self._costs.put_bytes
-
     def bytes_per_s(self, now_s: float) -> float:
         """Return the recent rate of net bytes."""
         return self._rate.bytes_per_second(now_s)

@@ -146,8 +146,8 @@ class RouterChannel:
         """Return when to call `round`; inf: not before something happens."""
         if not self._queue:
             return math.inf
-        rate, paying_bytes = self._decider.bytes_per_s(now_s), self._decider.paying_bytes
-        load = Load((), self._queued_bytes, math.inf, self._decider.urgency, self._since_s, rate, paying_bytes, 0.0)
+        rate, urgency = self._decider.bytes_per_s(now_s), self._decider.urgency
+        load = Load((), self._queued_bytes, math.inf, urgency, self._since_s, rate)
         return self._commit.start_s(load, now_s)
 
     def round(self, now_s: float, wall_ms: int) -> Round:

@@ -22,7 +22,6 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.inline_reason import InlineReason
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, PriceTable, StorePrices
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.commit.cadence import stretched_interval_s
 from rlm.write_path.link_costs import LinkCosts
 from rlm.write_path.uploads.segment_queue import ReadingOrder, ranges_read, reading_order
 
@@ -258,8 +257,7 @@ class Leader:
     def _interval_s(self, entries: int, rate: float) -> float:
         """Return the time from one upload to the next where links pay (`Cadence`)."""
         wait_s = max(self._rules.gathered_s, self._outlook.paying_bytes(entries) / rate)
-        wanted_s = self._outlook.wanted_bytes(entries) / rate
-        return stretched_interval_s(self._rules.interval_s, wanted_s, min(wait_s, self._rules.upload_wait_s))
+        return max(min(wait_s, self._rules.upload_wait_s), self._rules.interval_s)
 
     def _reads(self, linked: Collection[LedLog], entry_bytes: float) -> tuple[int, float]:
         """Return how many ranges are read of an object, and the ratio of bytes read to those wanted.

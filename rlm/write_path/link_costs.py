@@ -53,7 +53,6 @@ class LinkCosts:
             self.store.requests_usd(1, readers or REMOTE_REPLICAS, 0, 0) + self.metadata_usd(0),
             self.metadata_usd(1) - self.metadata_usd(0) + more_gets,
             saved_gb / BYTES_PER_GB,
-            (self._inline_gb(paying) - saved_gb) / BYTES_PER_GB,
             unpaying,
         )
 

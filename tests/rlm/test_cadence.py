@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from rlm.write_path.commit.cadence import Cadence, CommitLimits, Load, Urgency
-from rlm.write_path.commit.constants import BURST_S, OBJECT_BYTES
+from rlm.write_path.commit.constants import BURST_S, LULL_S, OBJECT_BYTES
 
 LIMITS = CommitLimits(
     interval_s=0.01, archive_interval_s=1.0, upload_bytes=1000, max_in_flight=2, retry_s=0.5, retry_max_s=4.0
@@ -69,18 +69,29 @@ def test_what_logs_are_known_to_hold_counts_for_a_full_object_until_it_is_read()
     assert delay_s(cadence, load) > 0
 
 
-@pytest.mark.parametrize(
-    ("wanted_bytes", "wait_s", "intervals"), [(500, 0.1, 1), (3000, 0.1, 3), (3000, 0.02, 2), (50_000, 0.1, 10)]
-)
-def test_links_that_must_pay_wait_until_the_rate_has_brought_what_pays(
-    wanted_bytes: float, wait_s: float, intervals: float
+@pytest.mark.parametrize(("wait_s", "intervals"), [(0.0, 1), (0.02, 2), (0.1, 10)])
+def test_links_that_must_pay_wait_as_long_as_they_may_and_no_shorter_than_an_interval(
+    wait_s: float, intervals: float
 ) -> None:
-    load = replace(waiting(1, Urgency.PAYING_LINKS, 100_000.0), wanted_bytes=wanted_bytes, wait_s=wait_s)
+    load = replace(waiting(1, Urgency.PAYING_LINKS, 100_000.0), wait_s=wait_s)
     assert delay_s(idle_after_an_upload(), load) == pytest.approx(intervals * LIMITS.interval_s)
     later = replace(load, since_s=NOW_S + 5)
     assert delay_s(idle_after_an_upload(), later, NOW_S + 5) == pytest.approx(intervals * LIMITS.interval_s), (
         "a new load"
     )
+
+
+@pytest.mark.parametrize(("enough_bytes", "intervals"), [(500, 1), (3000, 3), (50_000, 10), (math.inf, 10)])
+def test_logs_are_read_once_the_rate_has_brought_what_pays_and_that_is_uploaded_in_a_lull(
+    enough_bytes: float, intervals: float
+) -> None:
+    load = replace(
+        waiting(0, Urgency.PAYING_LINKS, 100_000.0), wait_s=0.1, due_s=NOW_S, enough_bytes=enough_bytes, newest_s=NOW_S
+    )
+    assert delay_s(idle_after_an_upload(), load) == pytest.approx(intervals * LIMITS.interval_s)
+    read = [replace(load, queued_bytes=size) for size in (499, 500)]
+    lull_s = LULL_S if enough_bytes == 500 else 0.1
+    assert [delay_s(idle_after_an_upload(), one) for one in read] == pytest.approx([0.1, lull_s])
 
 
 def test_no_more_than_the_threads_can_carry_are_in_flight() -> None:

@@ -4,9 +4,8 @@ An object costs its requests, and the agents some 5 ms of CPU whatever its size;
 for it. So, as in a database's group commit, what is appended while others wait shares one object. By `Urgency`:
 
 - ARCHIVE, nobody waits for its links (small loads, by cost): one archive interval from start to start.
-- PAYING_LINKS, links are cheaper and should stay so: until the rate has brought an object that costs little beside its
-  bytes, at the latest after the time that an upload may wait. As soon as an object pays and nothing more comes: then
-  all producers wait.
+- PAYING_LINKS, links are cheaper and should stay so: once the time is over that an upload may wait, or as soon as an
+  object pays and nothing more comes: then all producers wait.
 - LINKS, followers wait for them whatever they cost, or producers until their records are stored: at once while nothing
   is in flight, so that a single record waits for nothing. Otherwise, or while much is appended, one interval after the
   last start, and up to two for a large object.
@@ -69,9 +68,7 @@ class Load:
     """When the oldest of what waits was appended."""
     bytes_per_s: float = 0.0
     """The recent rate of what may be linked."""
-    wanted_bytes: float = 0.0
-    """The average size that objects should have."""
-    wait_s: float = math.inf
+    wait_s: float = 0.0
     """How long an append may wait for more."""
     newest_s: float = math.inf
     """When the newest of what is queued was read."""
@@ -115,12 +112,12 @@ class Cadence:
             interval_s *= min(max(OBJECT_BYTES / (rate * interval_s), 1.0), 2.0)
         if load.urgency is Urgency.LINKS:
             return self._last_start_s + interval_s if self._in_flight_s or is_bulk else -math.inf
-        # Logs are read as soon as an object may just pay: that shows whether all producers wait.
-        wanted_bytes = load.wanted_bytes if load.queued_bytes else min(load.enough_bytes, load.wanted_bytes)
-        interval_s = stretched_interval_s(interval_s, wanted_bytes / rate, load.wait_s)
+        wait_s = max(load.wait_s, interval_s)
         # Producers that wait append again when they have their answers, so their rounds count from the last start.
-        is_new = load.since_s - self._last_start_s > max(load.wait_s, interval_s)
-        gathered_s = (load.since_s if is_new else self._last_start_s) + interval_s
+        is_new = load.since_s - self._last_start_s > wait_s
+        if not load.queued_bytes:  # logs are read once an object may just pay: that shows whether all producers wait
+            wait_s = min(wait_s, max(load.enough_bytes / rate, interval_s))
+        gathered_s = (load.since_s if is_new else self._last_start_s) + wait_s
         if load.queued_bytes >= load.enough_bytes:  # nothing more comes before producers that wait have their answers
             return min(gathered_s, load.newest_s + LULL_S)
         return gathered_s
@@ -166,8 +163,3 @@ class Cadence:
         self._in_flight_s.remove(started_s)
         self._back_off_s = min(2 * self._back_off_s or self._limits.retry_s, self._limits.retry_max_s)
         self._retry_at_s = now_s + self._back_off_s
-
-
-def stretched_interval_s(interval_s: float, full_s: float, wait_max_s: float) -> float:
-    """Return the time between starts where links pay: until an object is full, within limits."""
-    return min(max(full_s, interval_s), max(wait_max_s, interval_s))

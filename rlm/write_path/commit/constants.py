@@ -14,9 +14,6 @@ GAINED_MAX: Final = 20.0
 """Objects' worth that larger objects may lend later ones; links rest once these lost one object's worth more. Measured
 (2026-11-28): with 1, two small objects in a row, as a busy machine makes them, ended links of 40 idempotent producers
 for 20 s: of 6 MB/s 35 % were linked, with 20 94 %."""
-REQUESTS_SHARE: Final = 0.1
-"""Share of what an object's bytes cost that its requests cost at most if it counts as large. Computed: at list prices
-with two followers that is 2.7 MB; objects of twice that size would save a twentieth more."""
 
 # Trial
 

@@ -92,7 +92,6 @@ class LinkDecider:
             urgency=urgency,
             wait_s=wait_s,
             bytes_per_s=self.price.bytes_per_s(now_s),
-            wanted_bytes=self.price.wanted_bytes,
             enough_bytes=self.price.paying_bytes if may_wait else math.inf,
         )
         return Decision(mode, self.cadence.start_s(load, now_s), None if mode is LinkMode.LINK else reason)

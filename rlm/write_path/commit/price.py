@@ -17,7 +17,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.commit.bandwidth import RateMeter
-from rlm.write_path.commit.constants import GAINED_MAX, HOLD_OFF_S, PAYS_TIMES, REQUESTS_SHARE
+from rlm.write_path.commit.constants import GAINED_MAX, HOLD_OFF_S, PAYS_TIMES
 
 log = structlog.get_logger(__name__)
 
@@ -31,8 +31,6 @@ class Outlook:
     entry_usd: float
     byte_saved_usd: float
     """Saved by each linked byte; 0 or less: no object ever pays."""
-    byte_usd: float = 0.0
-    """Cost of each linked byte."""
     unpaying: frozenset[TopicIdPartition] = frozenset()
     """Partitions that never pay, whatever the size."""
 
@@ -45,13 +43,6 @@ class Outlook:
     def paying_bytes(self, entries: float) -> float:
         """Return the average size that objects should have, so that they pay with something to spare."""
         return PAYS_TIMES * self.break_even_bytes(entries)
-
-    def wanted_bytes(self, entries: float) -> float:
-        """Return the size of an object that costs little beside its bytes; inf if there is none."""
-        if self.byte_usd <= 0:
-            return math.inf
-        large_bytes = (self.object_usd + entries * self.entry_usd) / (REQUESTS_SHARE * self.byte_usd)
-        return max(self.paying_bytes(entries), large_bytes)
 
 
 class Price:
@@ -131,11 +122,6 @@ class Price:
     @property
     def paying_bytes(self) -> float:
         return self._outlook.paying_bytes(self._entries)
-
-    @property
-    def wanted_bytes(self) -> float:
-        """The average size to wait for, if all producers do not wait sooner."""
-        return self._outlook.wanted_bytes(self._entries)
 
     def never_pays(self, one: Assignment) -> bool:
         """Whether no object of this partition ever pays, whatever its size, and it needs to."""
