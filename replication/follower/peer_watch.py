@@ -104,10 +104,11 @@ class PeerWatch:
         """Ask all known agents, until cancelled."""
         try:
             while True:
-                for left in self._asking.keys() - self._peers.keys():
+                known = set(self._peers)
+                for left in self._asking.keys() - known:
                     self._asking.pop(left).cancel()
                     self._seen.pop(left, None)
-                for broker_id in self._peers.keys() - self._asking.keys():
+                for broker_id in known - self._asking.keys():
                     self._seen[broker_id] = _Seen()
                     self._asking[broker_id] = asyncio.get_running_loop().create_task(self._watch(broker_id))
                 await asyncio.sleep(_INTERVAL_S)

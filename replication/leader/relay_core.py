@@ -237,7 +237,7 @@ class RelayCore:
 
     def passes_idle_response(self, correlation_id: int, now_s: float) -> bool:
         """Record a response without partitions, if it belongs to the only request that is under way."""
-        is_its = self._idle is not None and not self._under_way and self._idle_number == correlation_id
+        is_its = self._idle is not None and self._idle_number == correlation_id
         if not is_its or now_s - self._idle_since_s > self._context.limits.stale_after_s:
             return False
         self._idle = None

@@ -130,7 +130,7 @@ async def test_they_take_few_calls_of_functions() -> None:
                 await exchange(follower, idle(number, number))
         finally:
             sys.setprofile(None)
-        assert calls[0] / WHOLE_EACH <= 50, "of both agents; each has four such exchanges a second with two others"
+        assert calls[0] / WHOLE_EACH <= 28, "of both agents; each has four such exchanges a second with two others"
 
 
 async def test_what_was_passed_on_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
