@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.identity import AgentIdentity
-from agent.settings.agent_settings import AgentSettings
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
-from metadata_topic.records.publishable import MetadataPublisher
 from metadata_topic.records.usage_record import (
     ClientUsage,
     FollowerUsage,
@@ -29,7 +26,7 @@ from plugin.archive_storage import ArchiveStorage
 from plugin.remote_wal_storage_manager import RequestCounts
 
 if TYPE_CHECKING:
-    from agent.wiring.relaying import Relaying
+    from agent.wiring.agent_resources import AgentResources
     from gateway.metrics import ClientTraffic
 
 log = structlog.get_logger(__name__)
@@ -43,21 +40,12 @@ INTERVAL_MS = 600_000
 class UsageReport:
     """Publishes usage records from counters of other parts. For the event loop."""
 
-    def __init__(
-        self,
-        identity: AgentIdentity,
-        settings: AgentSettings,
-        relaying: "Relaying",
-        publisher: MetadataPublisher[UsageRecord],
-        wall_ms: Callable[[], int],
-        archive: Callable[[], ArchiveStorage | None],
-    ) -> None:
-        """`archive` returns the archive's store; None: there is none now."""
-        self._identity = identity
-        self._settings = settings
-        self._relaying = relaying
-        self._publisher = publisher
-        self._wall_ms = wall_ms
+    def __init__(self, around: "AgentResources", archive: Callable[[], ArchiveStorage | None]) -> None:
+        """Records count on under the identity that there is now. `archive` returns the archive's store; None: there is
+        none now."""
+        self._identity, self._settings = around.identity, around.settings
+        self._relaying, self._publisher = around.relaying, around.publisher
+        self._wall_ms = around.clocks.wall_ms
         self._archive = archive
         self._sequence = 0
 

@@ -24,7 +24,7 @@ from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.topic_partition import TopicId
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import load_archive_storage
-from plugin.prices import NEVER_PAYS, Prices
+from plugin.prices import Prices
 from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archiving import Archiving, ArchivingLimits
@@ -182,10 +182,7 @@ def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Pric
     """
     if not settings.enable:
         return None
-    min_run_bytes = prices.get_break_even_bytes(prices.of_section(settings.price_section))
-    if min_run_bytes == NEVER_PAYS:
-        log.warning("archive_links_never_pay", reason="no read is ever cheaper than cross-zone traffic")
-    return ArchiveLinks(archive, min_run_bytes)
+    return ArchiveLinks(archive, prices.get_break_even_bytes(prices.of_section(settings.price_section)))
 
 
 def archiving_limits(settings: AgentSettings) -> ArchivingLimits:

@@ -195,14 +195,7 @@ class StorageSystem(Collector):
         """With the incarnation under which the agent uploads now."""
         spec = settings.store_spec(configuration.broker)
         self.loading = StorageLoading(spec, self.around.storage_context, relaying.storage)
-        self._usage = UsageReport(
-            identity,
-            settings,
-            relaying,
-            publisher,
-            clocks.wall_ms,
-            lambda: self.current.archive_storage if self.current is not None else None,
-        )
+        self._usage = UsageReport(self.around, lambda: self.current.archive_storage if self.current else None)
         self._is_restart = False
         self.current: StorageRun | None = None
         """None while it is being restarted."""

@@ -63,7 +63,14 @@ class _Parts:
             write_path=SimpleNamespace(find=lambda *one: one if one in self.led else None),
         )
         identity = AgentIdentity("cluster", 1, 5, "zone-a", start_ms)
-        self.report = UsageReport(identity, settings, relaying, self.publisher, lambda: self.now_ms, lambda: None)
+        around: Any = SimpleNamespace(
+            identity=identity,
+            settings=settings,
+            relaying=relaying,
+            publisher=self.publisher,
+            clocks=SimpleNamespace(wall_ms=lambda: self.now_ms),
+        )
+        self.report = UsageReport(around, lambda: None)
 
 
 async def _run(parts: _Parts, sleeps: int, drift_ms: int = 0) -> None:
