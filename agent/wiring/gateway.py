@@ -158,8 +158,7 @@ class ClientGateway:
         self.runs["serve permission"] = permission.run
         tails = _tails(links, self.peers, self._metrics)
         told = ServeMetrics(leader.metrics.registry, tails.held_bytes)
-        dial, idle_timeout_s = _dialler(self._configuration, leader), leader.limits.idle_timeout_s
-        self.handlers[PeerCapabilities.VISIBLE] = TailHandler(consumers, leader.zones, dial, idle_timeout_s)
+        self.handlers[PeerCapabilities.VISIBLE] = TailHandler(consumers, _dialler(self._configuration, leader))
         return ServingParts(tails, permission, told, _AUTHORISED_S)
 
     def _make_routing(self, follower: FollowerContext, metrics: ProduceMetrics) -> RoutingContext:

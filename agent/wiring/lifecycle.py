@@ -16,19 +16,15 @@ import structlog
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.memory_shares import ARCHIVE_OBJECT_MAX_BYTES
 from agent.settings.setting_types import milliseconds
-from agent.settings.upload_settings import ArchiveSettings
 from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing
 from agent.wiring.write_path import WritePath
 from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.topic_partition import TopicId
-from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.archive_storage import load_archive_storage
-from plugin.prices import Prices
 from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archiving import Archiving, ArchivingLimits
-from rlm.archive.stored_runs import ArchiveLinks
 from rlm.lifecycle.cluster_observer import (
     ClusterObserver,
     ClusterWatch,
@@ -172,17 +168,6 @@ class Lifecycle:
                     await sooner.wait()
             except TimeoutError:
                 continue
-
-
-def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Prices) -> ArchiveLinks | None:
-    """Return the source of links to archive objects; None when this agent's archive is off.
-
-    Without its own archive the agent still knows archive objects, but its peers may not be able to read them. If
-    reading from the archive never pays, only topics with the policy `always` get such links.
-    """
-    if not settings.enable:
-        return None
-    return ArchiveLinks(archive, prices.get_break_even_bytes(prices.of_section(settings.price_section)))
 
 
 def archiving_limits(settings: AgentSettings) -> ArchivingLimits:

@@ -28,7 +28,7 @@ from agent.metrics.usage import UsageReport
 from agent.storage_loading import StorageLoading
 from agent.wiring.agent_resources import AgentResources, StorageMetrics
 from agent.wiring.kafka_following import KafkaFollowing
-from agent.wiring.lifecycle import Lifecycle, archive_links, build_archiving
+from agent.wiring.lifecycle import Lifecycle, build_archiving
 from agent.wiring.relaying import Relaying
 from agent.wiring.write_path import WritePath
 from metadata_topic.settings.settings_table import CLUSTER, SettingsTable
@@ -63,8 +63,7 @@ class StorageRun:
         self._usage = usage
         relaying = around.relaying
         self.kafka = kafka = KafkaFollowing(around, metadata, self.settings_read, self.assigned)
-        links = archive_links(around.settings.archive, metadata.archive, around.configuration.prices)
-        self.write_path = write_path = WritePath(around, kafka, links)
+        self.write_path = write_path = WritePath(around, kafka)
         self.led_gaps = LedGaps(metadata.store, write_path.manager.status, kafka.archived.chain_of)
         self._lifecycle = Lifecycle(around, kafka, write_path)
         self._archiving = build_archiving(around, kafka, self._lifecycle)

@@ -22,10 +22,13 @@ from prometheus_client import CollectorRegistry
 from agent.descriptors import bounded_open_files
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.memory_shares import QUEUE_BYTES
+from agent.settings.upload_settings import ArchiveSettings
 from agent.wiring.agent_resources import AgentResources
 from agent.wiring.kafka_following import KafkaFollowing
 from gateway.durable.durable_uploads import DurableUploads
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.inline_reason import InlineReason
+from plugin.prices import Prices
 from replication.wire.metrics import RecentTraffic
 from rlm.archive.stored_runs import ArchiveLinks, LedLogs
 from rlm.lifecycle.gap_declarations import GapDeclarations
@@ -74,6 +77,17 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
     )
 
 
+def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Prices) -> ArchiveLinks | None:
+    """Return the source of links to archive objects; None when this agent's archive is off.
+
+    Without its own archive the agent still knows archive objects, but its peers may not be able to read them. If
+    reading from the archive never pays, only topics with the policy `always` get such links.
+    """
+    if not settings.enable:
+        return None
+    return ArchiveLinks(archive, prices.get_break_even_bytes(prices.of_section(settings.price_section)))
+
+
 @dataclass(frozen=True, slots=True)
 class TopicWay:
     """How a topic's bytes travel from here now, and travelled of late."""
@@ -101,11 +115,8 @@ class TopicWay:
 class WritePath:
     """Builds and runs the log manager and its listeners for one run of the storage system."""
 
-    def __init__(self, around: AgentResources, kafka: KafkaFollowing, archive: ArchiveLinks | None) -> None:
-        """`archive` finds links to archive objects; None: there are none."""
-        self._around = around
-        self._archive = archive
-        self._kafka = kafka
+    def __init__(self, around: AgentResources, kafka: KafkaFollowing) -> None:
+        self._around, self._kafka = around, kafka
         self.assignments: Sequence[Assignment] = ()
         """The partitions that are led here."""
         relaying, settings, clocks = around.relaying, around.settings, around.clocks
@@ -198,8 +209,9 @@ class WritePath:
     def _stored_logs(self) -> LedLogs:
         configuration, metadata, settings = self._around.configuration, self._kafka.metadata, self._around.settings
         min_run_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
+        links = archive_links(settings.archive, metadata.archive, configuration.prices)
         digests = settings.link.takes_digests
-        return LedLogs(metadata.store, self.manager.stored_log, min_run_bytes, self._archive, takes_digests=digests)
+        return LedLogs(metadata.store, self.manager.stored_log, min_run_bytes, links, takes_digests=digests)
 
     async def _look_around(self) -> None:
         """Set every few seconds how far apart uploads must be at least, by the recent rates of all agents."""

@@ -12,7 +12,6 @@ from gateway.broker_pipe import BrokerPipe, ConsumerContext
 from gateway.client_protocol import ClientSide
 from gateway.serve.fetch_frames import decode_request, encode_sessionless
 from kafka_log.crc32c import Buffer
-from replication.leader.zones import Zones
 from replication.wire.framed_connection import (
     DEFAULT_MAX_FRAME_BYTES,
     RESPONSE_FACTOR,
@@ -25,18 +24,9 @@ from replication.wire.peer_protocol import Hello, PeerCapabilities
 class TailHandler:
     """Reports to gateways of other zones which records of this broker are visible to consumers."""
 
-    def __init__(
-        self,
-        consumers: ConsumerContext,
-        zones: Zones,
-        dial: Callable[[FramedConnection], Awaitable[None]],
-        idle_timeout_s: float,
-    ) -> None:
+    def __init__(self, consumers: ConsumerContext, dial: Callable[[FramedConnection], Awaitable[None]]) -> None:
         """`dial` connects to the local broker, and logs in; it raises PeerRefusedError, OSError."""
-        self._consumers = consumers
-        self._zones = zones
-        self._dial = dial
-        self._idle_timeout_s = idle_timeout_s
+        self._consumers, self._dial = consumers, dial
 
     async def serve(self, peer: FramedConnection, hello: Hello, capabilities: PeerCapabilities) -> None:
         """Serve one connection, after the hellos, until it ends.
@@ -46,7 +36,7 @@ class TailHandler:
         leader = self._consumers.leader
         broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=leader.budget)
         channel = leader.channel(peer, hello.broker_id)
-        side = ClientSide(self._zones.of(hello.broker_id) or "", hello, capabilities)
+        side = ClientSide(leader.zones.of(hello.broker_id) or "", hello, capabilities)
 
         def narrow(frame: Buffer) -> Buffer:
             """Return the request without partitions that are not led here."""
@@ -57,6 +47,6 @@ class TailHandler:
         try:
             await self._dial(broker)
             pipe = BrokerPipe(channel, broker, links=(self._consumers, side), edit=narrow)
-            await pipe.run(until_idle((peer, broker), self._idle_timeout_s))
+            await pipe.run(until_idle((peer, broker), leader.limits.idle_timeout_s))
         finally:
             broker.close()

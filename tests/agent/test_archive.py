@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.settings.agent_settings import AgentSettings
-from agent.wiring.lifecycle import archive_links, archiving_limits
+from agent.wiring.lifecycle import archiving_limits
+from agent.wiring.write_path import archive_links
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition

@@ -22,7 +22,6 @@ from gateway.serve.tail_handler import TailHandler
 from gateway.serve.tails import TailContext, Tails
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
-from replication.leader.zones import Zones
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
@@ -123,7 +122,7 @@ async def zone(granted: PeerCapabilities = VISIBLE) -> AsyncIterator[Zone]:
             splicing=routed.splicing,
             consumers=consumers,
             serving=ServingParts(tails, Clear(), ServeMetrics(registry), 60.0),
-            handlers={VISIBLE: TailHandler(consumers, Zones(), dial, 60.0)},
+            handlers={VISIBLE: TailHandler(consumers, dial)},
         )
         async with started_gateway(gateway):
             peers[1] = gateway.agent.addresses[0]
