@@ -1,4 +1,4 @@
-"""Puts the rooms, and what `deploy` has, below `remote_wal` in what is built, and the commit beside them."""
+"""Builds wheel and sdist: all packages, and the files of `deploy`, lie below `remote_wal`; so does the commit."""
 
 import shutil
 import subprocess
@@ -12,24 +12,24 @@ from setuptools.command.sdist import sdist
 HERE = Path(__file__).resolve().parent
 PACKAGE = "remote_wal"
 COMMIT = f"{PACKAGE}/commit.txt"
-ROOMS = tomllib.loads((HERE / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+PACKAGES = tomllib.loads((HERE / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 
 
-def source_of(room: str) -> str:
-    """Where it lies: in an unpacked sdist below the package already."""
-    below = f"{PACKAGE}/{room}"
-    return below if (HERE / below).is_dir() else room
+def source_of(package: str) -> str:
+    """Return the folder of a package: in an unpacked sdist it is below `remote_wal` already."""
+    below = f"{PACKAGE}/{package}"
+    return below if (HERE / below).is_dir() else package
 
 
 def packages() -> list[str]:
-    """The rooms and all that is in them, by the names that they have in what is built."""
-    inner = [(room, find_packages(str(HERE / source_of(room)))) for room in ROOMS]
-    rooms = [name for room, names in inner for name in (room, *(f"{room}.{name}" for name in names))]
-    return [PACKAGE, *(f"{PACKAGE}.{name}" for name in rooms)]
+    """Return all packages and their sub-packages, by the names that they have in the wheel."""
+    inner = [(package, find_packages(str(HERE / source_of(package)))) for package in PACKAGES]
+    found = [name for package, names in inner for name in (package, *(f"{package}.{name}" for name in names))]
+    return [PACKAGE, *(f"{PACKAGE}.{name}" for name in found)]
 
 
 def commit() -> str:
-    """What is built: by git, or as the sdist says; nothing where neither knows."""
+    """Return the commit that is built, by git or as the sdist says; empty if neither knows."""
     told = HERE / COMMIT
     if told.is_file():
         return told.read_text().strip()
@@ -45,7 +45,7 @@ def tell_commit(directory: str) -> None:
 
 
 def put_deploy(directory: str) -> None:
-    """Copy what an operator installs, as `remote-wal deploy` knows it."""
+    """Copy the parts of `deploy` that `remote-wal deploy` writes for operators."""
     parts = ("ansible", "aws", "grafana", "helm", "image", "prometheus", "spark", "strimzi", "systemd", "terraform")
     for part in parts:
         shutil.copytree(HERE / source_of("deploy") / part, f"{directory}/{PACKAGE}/deploy/{part}", dirs_exist_ok=True)
@@ -62,15 +62,15 @@ class BuildPackages(build_py):
 class SourceDistribution(sdist):
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
-        for room in ROOMS:
-            if (Path(base_dir) / room).is_dir():
-                shutil.move(f"{base_dir}/{room}", f"{base_dir}/{PACKAGE}/{room}")
+        for package in PACKAGES:
+            if (Path(base_dir) / package).is_dir():
+                shutil.move(f"{base_dir}/{package}", f"{base_dir}/{PACKAGE}/{package}")
         tell_commit(base_dir)
         put_deploy(base_dir)
 
 
 setup(
     packages=packages(),
-    package_dir={f"{PACKAGE}.{room}": source_of(room) for room in ROOMS},
+    package_dir={f"{PACKAGE}.{package}": source_of(package) for package in PACKAGES},
     cmdclass={"build_py": BuildPackages, "sdist": SourceDistribution},
 )

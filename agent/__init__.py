@@ -6,7 +6,7 @@ In the order in which a start meets them:
 - `settings_file`, `settings`: the keys of the broker's file, and their checks
 - `identity`, `descriptors`, `service_manager`, `log_stream`: one process per broker, its limits, its watchdog and log
 - `tls`: keys and certificates
-- `wiring`: puts the rooms together, with a builder for each; `defects` restarts what failed
+- `wiring`: builds all parts from the settings; `defects` restarts what failed
 - `leadership`, `found_peers`: which logs the broker leads, and where other agents are
 - `storage_loading`, `stores`, `lease_watch`: the object store, for the agent and for tools; whose bucket it is
 - `settings_keeping`, `link_pauses`, `pack_rules`: the settings topic: written, and applied

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 DISTRIBUTION: Final = "remote-wal"
 UNKNOWN: Final = "unknown"
-_ROOMS: Final = Path(__file__).resolve().parent.parent
+_ROOT: Final = Path(__file__).resolve().parent.parent
 _GIT_TIMEOUT_S: Final = 5.0
 
 
@@ -26,7 +26,7 @@ class Release:
 
 def this_release() -> Release:
     """Return the running release. In a checkout it runs git, so call it where that wait is harmless."""
-    return Release(version(DISTRIBUTION), _commit(_ROOMS) or UNKNOWN)
+    return Release(version(DISTRIBUTION), _commit(_ROOT) or UNKNOWN)
 
 
 async def tell_release(registry: CollectorRegistry) -> None:
@@ -49,13 +49,13 @@ def agent_info(registry: CollectorRegistry) -> Gauge:
     return Gauge("remote_wal_agent_info", "Whose agent it is: cluster id, zone, broker id", labels, registry=registry)
 
 
-def _commit(rooms: Path) -> str:
-    told = rooms / "commit.txt"
+def _commit(root: Path) -> str:
+    told = root / "commit.txt"
     if told.is_file():
         return told.read_text().strip()
-    if not (rooms / ".git").exists():
+    if not (root / ".git").exists():
         return ""
-    command = ["git", "-C", str(rooms), "rev-parse", "HEAD"]
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GIT_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):

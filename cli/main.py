@@ -1,4 +1,4 @@
-"""The command `remote-wal`. Each sub-command is a module of one of this room's packages.
+"""The command `remote-wal`. Each sub-command is a module of one of the packages below `cli`.
 
 The module has either `app`, a typer group of commands, or a function `<name>`, one command.
 It imports what is heavy inside its functions: all modules are imported for each `--help`.
@@ -47,7 +47,7 @@ COMMANDS: Final = {
 }
 """The commands in the order of the help, and the package of each."""
 
-OWN_ROOMS: Final = frozenset(
+OWN_PACKAGES: Final = frozenset(
     {
         "jvm",
         "kafka_log",
@@ -67,7 +67,7 @@ OWN_ROOMS: Final = frozenset(
         "cli",
     }
 )
-"""The rooms whose errors are written for people: one line of text is enough."""
+"""The packages whose errors are written for people: one line of text is enough."""
 
 _USAGE_ERROR: Final = typer.BadParameter.__bases__[0]
 """Any wrong command line; typer gives the type no public name."""
@@ -131,7 +131,7 @@ def end_by(error: Exception, *, json: bool) -> NoReturn:
 
 def is_own_error(error: BaseException) -> bool:
     """Return whether the error's type is defined in one of this project's packages."""
-    return type(error).__module__.partition(".")[0] in OWN_ROOMS
+    return type(error).__module__.partition(".")[0] in OWN_PACKAGES
 
 
 def _show_version(wanted: bool) -> None:

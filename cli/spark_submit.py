@@ -1,8 +1,8 @@
 """The script for spark-submit: the same command as in `remote-wal`.
 
-Python puts a script's own directory first on its path, and modules of this one have names of rooms (`agent`, `demo`).
-So it is taken off the path before anything is imported; the rooms come from `--py-files`, or else from the directory of
-this file.
+Python puts a script's own directory first on its path, and modules in this one are named like packages (`agent`,
+`demo`). So it is taken off the path before anything is imported; the packages come from `--py-files`, or else from the
+directory of this file.
 """
 
 import sys

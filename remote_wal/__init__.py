@@ -2,7 +2,7 @@
 
 In Python it reads stored topics: `read`, `read_batches`, `Source`, and `RemoteWalDataSource` for Spark.
 
-The rooms lie in here where the project is installed, and beside this folder in a checkout. They import each other by
+Our packages lie in here where the project is installed, and beside this folder in a checkout. They import each other by
 their own names (`rlm`, `plugin`), and so does what an operator's settings name. So a process of ours has their
 directory in front of its path; no other process of the same Python sees them. A program that uses what is offered
 here becomes such a process with the first use.
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from topic_reader.spark_source import RemoteWalDataSource as RemoteWalDataSource
 
 _HERE = Path(__file__).resolve().parent
-ROOMS = _HERE if (_HERE / "cli").is_dir() else _HERE.parent
+ROOT = _HERE if (_HERE / "cli").is_dir() else _HERE.parent
 
 __path__ = []
-"""A room has one name: by a second one, of this package, its classes would be others than those that we know."""
+"""A package has one name: by a second one, below this package, its classes would be others than those that we know."""
 
 
 _READ, _SPARK = "topic_reader.read", "topic_reader.spark_source"
@@ -42,18 +42,18 @@ _OFFERED = {
 def __getattr__(name: str) -> Any:
     if name not in _OFFERED:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    _use_rooms()
+    _use_packages()
     return getattr(import_module(_OFFERED[name]), name)
 
 
-def _use_rooms() -> None:
-    if str(ROOMS) not in sys.path:
-        sys.path.insert(0, str(ROOMS))
+def _use_packages() -> None:
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
 
 
 def main() -> None:
     """The entry point of the command `remote-wal`."""
-    _use_rooms()
+    _use_packages()
     from cli.start import main as start
 
     start()

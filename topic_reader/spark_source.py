@@ -5,7 +5,7 @@ Arrow batches. A stream's checkpoint holds offsets, as with Kafka, and what is s
 is replicated. So each record is read exactly once, if the stream takes only what is `settledMs` old: a replica that
 lacks it by then is out of sync (`replica.lag.time.max.ms`).
 
-The classes are pickled by the name `remote_wal`, which is installed where tasks run and brings the rooms along.
+The classes are pickled by the name `remote_wal`, which is installed where tasks run and brings our packages along.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The agent's metrics beside those of the rooms.
+"""The agent's own metrics, beside those of other packages.
 
 In the order in which data meets them:
 

@@ -1,4 +1,4 @@
-"""The agent's settings: one section for each room, in SI units, and values derived from them.
+"""The agent's settings: one section for each package, in SI units, and values derived from them.
 
 In the order in which data meets them:
 

@@ -1,7 +1,7 @@
-"""The building blocks of the agent's settings: sections, each of them for one room, in SI units.
+"""The building blocks of the agent's settings: sections, each of them for one package, in SI units.
 
 Keys, defaults and bounds are as in server.properties, where times are whole milliseconds: what ends in _s here ends in
-.ms there. Each room gets its own section, and none the whole file.
+.ms there. Each package gets its own section, and none the whole file.
 """
 
 import pwd

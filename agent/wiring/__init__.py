@@ -1,4 +1,4 @@
-"""Puts the rooms together from the settings, in the order in which an agent begins.
+"""Builds the agent's parts from the settings, in the order in which an agent begins.
 
 - `relaying`: both proxies, all inline; with `peering`, the addresses and certificates of agents
 - `gateway`: what serves clients, if it is on; `standby` leads them while the agent is dead

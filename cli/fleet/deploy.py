@@ -60,15 +60,15 @@ def spark_zip(
     """Write our Python code as a zip for spark-submit's --py-files, and the script that runs our commands there."""
     import remote_wal
 
-    rooms, submit = remote_wal.ROOMS, file.with_name("spark_submit.py")
+    root, submit = remote_wal.ROOT, file.with_name("spark_submit.py")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as into:
         into.write(str(remote_wal.__file__), f"{remote_wal.__name__}/__init__.py")
-        for room in sorted(path.parent for path in rooms.glob("*/__init__.py")):
-            if room.name not in (*_NOT_INSTALLED, remote_wal.__name__):
-                sources = (path for path in room.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+        for package in sorted(path.parent for path in root.glob("*/__init__.py")):
+            if package.name not in (*_NOT_INSTALLED, remote_wal.__name__):
+                sources = (path for path in package.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
                 for source in sorted(sources):
-                    into.write(source, source.relative_to(rooms))
-    shutil.copyfile(rooms / "cli" / submit.name, submit)
+                    into.write(source, source.relative_to(root))
+    shutil.copyfile(root / "cli" / submit.name, submit)
     if json:
         tell_json({"written": [str(file), str(submit)]})
     else:

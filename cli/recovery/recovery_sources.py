@@ -99,7 +99,7 @@ class Sources:
 
 @contextmanager
 def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
-    """Open all inputs; the stores are open inside the block. Raises errors of our rooms."""
+    """Open all inputs; the stores are open inside the block. Raises errors of `OWN_PACKAGES`."""
     from agent.own_metadata import own_metadata
     from agent.settings_file import read_settings_file
     from agent.stores import StoreSettings
@@ -299,7 +299,7 @@ class OpenStores:
 
 @contextmanager
 def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
-    """Ask the cluster for its id, and open the broker's stores for the block. Raises errors of our rooms."""
+    """Ask the cluster for its id, and open the broker's stores for the block. Raises errors of `OWN_PACKAGES`."""
     from agent.settings_file import read_settings_file
     from agent.stores import StoreSettings
     from kafka_cluster.cluster import KafkaCluster
@@ -313,7 +313,7 @@ def open_stores(where: BrokersCluster) -> Iterator[OpenStores]:
 
 @contextmanager
 def open_metadata(stores: OpenStores, *, may_doubt: bool = False) -> Iterator["TopicSession"]:
-    """Read the metadata topic on top of the newest snapshot, for the block. Raises errors of our rooms.
+    """Read the metadata topic on top of the newest snapshot, for the block. Raises errors of `OWN_PACKAGES`.
 
     Raises MetadataTopicError also while the topic is in doubt, because it may have lost records; unless `may_doubt`:
     then what the agent remembers of the topic counts, too.

@@ -103,7 +103,7 @@ def takeover(
 def _place(
     broker: int, place: TakenPlace, files: Path, connection: Connection, tell: "Callable[[str], object]"
 ) -> "HostPlace":
-    """Write the broker's settings here among `files`, and ask the cluster. Raises errors of our rooms."""
+    """Write the broker's settings here among `files`, and ask the cluster. Raises errors of `OWN_PACKAGES`."""
     import javaproperties
 
     from agent.settings_file import read_settings_file

@@ -111,7 +111,7 @@ _PER_S, _LARGE_PER_S = 20, 5
 _WRITE_TIMEOUT_S = 120.0
 _PROGRAM: Final = "perf.counts.counted_agent"
 _PAUSE: Final = threading.Event().wait
-_ROOMS: Final = {one.name for one in Path(__file__).parents[2].iterdir() if (one / "__init__.py").is_file()}
+_PACKAGES: Final = {one.name for one in Path(__file__).parents[2].iterdir() if (one / "__init__.py").is_file()}
 _MOST: Final = 500
 """The maximum number of functions that are reported by name."""
 
@@ -286,9 +286,9 @@ class _Counting:
 
 
 def passed_by(calls: Mapping[str, int], objects: int) -> tuple[list[str], list[str]]:
-    """Return the project's modules, and its classes, of which at least every second object calls a function."""
+    """Return the project's modules, and its classes, that are called at least once for every second object."""
     often = [name.split(":") for name, times in calls.items() if times >= objects / 2]
-    own = [(module, function) for module, function in often if module.split(".")[0] in _ROOMS]
+    own = [(module, function) for module, function in often if module.split(".")[0] in _PACKAGES]
     methods = [(module, function) for module, function in own if "." in function and "<locals>" not in function]
     classes = {f"{module}:{function.split('.')[0]}" for module, function in methods}
     return sorted({module for module, _ in own}), sorted(classes)

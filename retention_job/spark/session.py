@@ -18,7 +18,7 @@ from jvm.java import QUICK_JVM_OPTIONS, Java, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_ROOMS: Final = Path(__file__).resolve().parents[2]
+_ROOT: Final = Path(__file__).resolve().parents[2]
 _SPARK_VERSION: Final = str(pyspark.__version__)
 _HOME_VARIABLE: Final = "REMOTE_WAL_SPARK_CONNECTOR_HOME"
 """Names the directory that has, or will have, the connector's jars under `connector`."""
@@ -63,8 +63,8 @@ def _connector_home() -> Path:
     """Return the directory of the jars: the variable's, the checkout's `.spark`, or the user's cache."""
     if chosen := os.environ.get(_HOME_VARIABLE):
         return user_path(chosen).absolute()
-    if (_ROOMS / "pyproject.toml").is_file():
-        return _ROOMS / ".spark" / _SPARK_VERSION
+    if (_ROOT / "pyproject.toml").is_file():
+        return _ROOT / ".spark" / _SPARK_VERSION
     return user_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "remote-wal" / "spark" / _SPARK_VERSION
 
 
@@ -127,7 +127,7 @@ def spark_session(
 
 def _with_rooms(path: str) -> str:
     """Return Python's path for the workers, which take over the variable, but not this process's own path."""
-    return path if str(_ROOMS) in path.split(os.pathsep) else os.pathsep.join(filter(None, (str(_ROOMS), path)))
+    return path if str(_ROOT) in path.split(os.pathsep) else os.pathsep.join(filter(None, (str(_ROOT), path)))
 
 
 def tune(spark: "SparkSession") -> None:

@@ -252,7 +252,7 @@ def test_what_an_agent_begins_to_relay_with_has_none_of_the_heavy_libraries() ->
         "typer",
         "tenacity",
     ]
-    rooms = [
+    packages = [
         "agent.wiring.gateway",
         "gateway",
         "agent.wiring.storage_system",
@@ -261,7 +261,7 @@ def test_what_an_agent_begins_to_relay_with_has_none_of_the_heavy_libraries() ->
     ]
     code = (
         "import sys; import cli.start, cli.agent_start, agent.process, agent.settings_file;"
-        f"print([name for name in {heavy + rooms} if name in sys.modules])"
+        f"print([name for name in {heavy + packages} if name in sys.modules])"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
     assert told.stdout.strip() == "[]"

@@ -20,7 +20,7 @@ from replication.wire.request_order import MAX_UNANSWERED
 from tests.replication.test_relay_core import Rig
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ["agent", "gateway", "replication"]
+PACKAGES = ["agent", "gateway", "replication"]
 FLOOD = 5_000
 OF_ONE_HOST = (f"2001:db8:0:7::{number:x}" for number in count(1))
 """Addresses of a network that a host has for itself."""
@@ -106,7 +106,7 @@ def test_a_buffer_that_a_peer_fills_has_a_bound(fill: Callable[[], float]) -> No
 def _calls(name: str) -> list[tuple[str, ast.Call, str]]:
     """Where the product makes one: file, call, and the file's text."""
     found = []
-    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
@@ -130,7 +130,7 @@ def test_a_share_is_of_an_address_or_of_a_network_that_one_host_may_have() -> No
 
 
 def test_every_share_of_frames_is_a_holders() -> None:
-    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         for asked in re.findall(r"\.share_of\((.*)\)", path.read_text()):
             assert "holder" in asked, path
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from cli.fleet import deploy
 from cli.fleet.deploy import PARTS, app
-from remote_wal import ROOMS
+from remote_wal import ROOT
 
 UNIT = "systemd/remote-wal.service"
 
@@ -88,4 +88,4 @@ def test_all_that_is_in_the_zip_for_spark_is_imported_from_it_alone(tmp_path: Pa
     done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 400
-    assert (tmp_path / "spark_submit.py").read_text() == (ROOMS / "cli" / "spark_submit.py").read_text()
+    assert (tmp_path / "spark_submit.py").read_text() == (ROOT / "cli" / "spark_submit.py").read_text()

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.costs.report_job import _kafka_source, report_sources, run_id_of
-from cli.main import OWN_ROOMS, build_app
+from cli.main import OWN_PACKAGES, build_app
 from kafka_cluster.errors import ClientPropertyError
 from plugin.loading import ARCHIVE_IMPL_PREFIX, StorageSpec
 from retention_job.settings import KafkaSource, LifeTimes, StoreListing, StoreSections
@@ -26,11 +26,11 @@ def test_runs_are_named_by_their_time() -> None:
     assert run_id_of(1_763_700_000_123) < run_id_of(1_763_700_000_124)
 
 
-def test_the_script_for_spark_submit_runs_from_a_zip_and_hides_no_room(tmp_path: Path) -> None:
+def test_the_script_for_spark_submit_runs_from_a_zip_and_hides_no_package(tmp_path: Path) -> None:
     packages = tmp_path / "remote-wal.zip"
     with zipfile.ZipFile(packages, "w") as zipped:
-        for room in sorted(OWN_ROOMS):
-            for file in Path(room).rglob("*.*"):
+        for package in sorted(OWN_PACKAGES):
+            for file in Path(package).rglob("*.*"):
                 if "__pycache__" not in file.parts:
                     zipped.write(file)
     script = Path("cli/spark_submit.py").resolve()

@@ -46,7 +46,8 @@ def test_images_have_the_kafka_that_the_readme_names() -> None:
 
 def test_every_pool_of_threads_stands_in_the_architecture() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    code = "".join(path.read_text() for room in ("agent", "replication", "rlm") for path in (ROOT / room).rglob("*.py"))
+    packages = ("agent", "replication", "rlm")
+    code = "".join(path.read_text() for package in packages for path in (ROOT / package).rglob("*.py"))
     pools = re.findall(r'(?:thread_name_prefix=|pool\([^"\n]*)"([a-z-]+)"', code)
     assert len(pools) > 8
     assert not [pool for pool in pools if f"`{pool}`" not in text]

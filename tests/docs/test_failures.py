@@ -22,8 +22,8 @@ def _named() -> Iterator[tuple[str, str]]:
         file = ""
         for found, name in re.findall(r"`([\w/]*)::(\w+)`", line):
             file = found or file
-            room, _, subject = file.rpartition("/")
-            yield f"tests/{room}/test_{subject}.py", f"test_{name}"
+            package, _, subject = file.rpartition("/")
+            yield f"tests/{package}/test_{subject}.py", f"test_{name}"
 
 
 NAMED = sorted(set(_named()))

@@ -20,13 +20,13 @@ from tests.command_lines import is_command
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ROOMS = [init.parent for init in ROOT.glob("*/__init__.py") if init.parent.name != "tests"]
+PACKAGES = [init.parent for init in ROOT.glob("*/__init__.py") if init.parent.name != "tests"]
 INSTRUMENTS = [ROOT / "tests" / "soak", ROOT / "tests" / "retention_job" / "recorded"]
 """Of which commands of `perf` are made."""
-SOURCES = list(chain.from_iterable(room.rglob("*.py") for room in (*ROOMS, *INSTRUMENTS)))
+SOURCES = list(chain.from_iterable(package.rglob("*.py") for package in (*PACKAGES, *INSTRUMENTS)))
 PATHS = {
     f"/{path.relative_to(ROOT)}"
-    for top in (*ROOMS, *(ROOT / name for name in ("deploy", "docs", "tests")))
+    for top in (*PACKAGES, *(ROOT / name for name in ("deploy", "docs", "tests")))
     for path in top.rglob("*")
 }
 PATHS |= {f"/{path.name}" for path in ROOT.iterdir()}
@@ -96,7 +96,7 @@ def _known() -> frozenset[str]:
     generated = "".join((ROOT / "docs" / name).read_text() for name in ("configuration.md", "metrics.md"))
     rows = re.findall(r"^\| `([\w.]+)`", generated, re.MULTILINE)
     names = (_strings_and_names_of(source)[1] for source in SOURCES)
-    tables = (re.findall(r"[\w.-]+", table.read_text()) for room in ROOMS for table in room.rglob("*.toml"))
+    tables = (re.findall(r"[\w.-]+", table.read_text()) for package in PACKAGES for table in package.rglob("*.toml"))
     deployed = (path.name for path in (ROOT / "deploy").rglob("*"))
     return frozenset(chain(rows, deployed, _modules(), *names, *tables, *(words.split() for words in OUTSIDE.values())))
 

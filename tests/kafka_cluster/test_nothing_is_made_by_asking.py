@@ -72,8 +72,8 @@ def test_sparks_consumers_are_told_so_too() -> None:
 def test_every_client_gets_its_settings_where_that_is_among_them() -> None:
     """Wherever a client of librdkafka is made, what it is given comes from `KafkaClientConfig`, or says so itself."""
     made = 0
-    rooms = [one for one in ROOT.iterdir() if one.is_dir() and one.name != "tests" and not one.name.startswith(".")]
-    for path in sorted(path for room in rooms for path in room.rglob("*.py")):
+    packages = [one for one in ROOT.iterdir() if one.is_dir() and one.name != "tests" and not one.name.startswith(".")]
+    for path in sorted(path for package in packages for path in package.rglob("*.py")):
         source = path.read_text()
         if not any(f"{client}(" in source for client in CLIENTS):
             continue

@@ -1,4 +1,4 @@
-"""Builds record batches of magic 2 with correct checksums, for the tests of every room."""
+"""Builds record batches of magic 2 with correct checksums, for the tests of every package."""
 
 import struct
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ from tests.package.bare_environment import (
 )
 
 MOST_BYTES = 250_000_000
-ROOMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def _names(wheel: Path) -> set[str]:
 
 
 def test_all_rooms_lie_below_one_package_with_all_their_files(wheel: Path) -> None:
-    folders = [*ROOMS, "remote_wal", *(f"deploy/{part}" for part in PARTS)]
+    folders = [*PACKAGES, "remote_wal", *(f"deploy/{part}" for part in PARTS)]
     files = {path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()}
     named = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
     below = {name if name.startswith("remote_wal/") else f"remote_wal/{name}" for name in named}
@@ -48,7 +48,7 @@ def test_all_rooms_lie_below_one_package_with_all_their_files(wheel: Path) -> No
 
 
 def test_the_rooms_are_all_but_what_is_for_this_checkout() -> None:
-    assert {init.parent.name for init in ROOT.glob("*/__init__.py")} - {"tests", "perf", "remote_wal"} == set(ROOMS)
+    assert {init.parent.name for init in ROOT.glob("*/__init__.py")} - {"tests", "perf", "remote_wal"} == set(PACKAGES)
 
 
 def test_a_wheel_of_the_sdist_is_that_of_the_checkout(tmp_path: Path, wheel: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_wheel_of_the_sdist_is_that_of_the_checkout(tmp_path: Path, wheel: Pat
     with tarfile.open(sdist) as opened:
         opened.extractall(tmp_path, filter="data")
     (unpacked,) = (path for path in tmp_path.iterdir() if path.name.startswith("remote_wal-"))
-    assert not [room for room in ROOMS if (unpacked / room).exists()]
+    assert not [package for package in PACKAGES if (unpacked / package).exists()]
     again = build("bdist_wheel", tmp_path / "again", unpacked)
     with zipfile.ZipFile(again) as found, zipfile.ZipFile(wheel) as expected:
         assert {name: found.read(name) for name in _names(again)} == {
@@ -144,8 +144,8 @@ def test_doctor_opens_the_store_that_settings_name_by_its_class(bare: BareEnviro
     assert told.returncode == 6, "no broker answers"
 
 
-def test_no_other_program_of_the_environment_sees_the_rooms(bare: BareEnvironment) -> None:
-    names = [*ROOMS, *(f"remote_wal.{room}" for room in ROOMS)]
+def test_no_other_program_of_the_environment_sees_the_packages(bare: BareEnvironment) -> None:
+    names = [*PACKAGES, *(f"remote_wal.{package}" for package in PACKAGES)]
     code = (
         f"import importlib.util as u, remote_wal\nprint([name for name in {names!r} if u.find_spec(name) is not None])"
     )

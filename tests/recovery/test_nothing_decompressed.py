@@ -12,7 +12,7 @@ from replication.wire.link import SegmentLink, verify_hydrated
 from tests.kafka_log.batches import batch
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("kafka_log", "plugin", "kafka_cluster", "metadata_topic", "rlm", "replication", "recovery", "agent")
+PACKAGES = ("kafka_log", "plugin", "kafka_cluster", "metadata_topic", "rlm", "replication", "recovery", "agent")
 CODECS = {"zlib", "gzip", "bz2", "lzma", "lz4", "snappy", "cramjam", "zstandard", "zstd", "compression"}
 MIB = 1024 * 1024
 GZIP = 1
@@ -36,8 +36,8 @@ def test_no_room_of_the_agent_knows_a_codec() -> None:
     """But for what agents have packed themselves: messages to each other, snapshots of metadata."""
     users = {
         str(path.relative_to(ROOT))
-        for room in ROOMS
-        for path in (ROOT / room).rglob("*.py")
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
         if any(codec in path.read_text() for codec in CODECS)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom)

@@ -1,4 +1,4 @@
-"""All tests of the room share the session of `tests.spark`."""
+"""All tests of the package share the session of `tests.spark`."""
 
 from pathlib import Path
 
