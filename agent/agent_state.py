@@ -120,7 +120,7 @@ class AgentState:
         return reasons
 
     def degraded(self) -> list[str]:
-        """Return problems, here or elsewhere, with which the agent is ready all the same, as texts for people."""
+        """Return problems, of this agent or of others, despite which it is ready, as texts for people."""
         own = [*([self.descriptors.shortage] if self.descriptors.shortage else ()), *self.certificates.soon]
         relaying, run = self.relaying, self.storage_run
         if relaying is None:

@@ -112,7 +112,7 @@ class LeadershipReader:
         }
 
     def racks(self, followers: Collection[int]) -> Mapping[int, str | None]:
-        """Return the living brokers' zones by id if it is time to ask; empty if it is not, or without a response."""
+        """Return the living brokers' racks by id; empty without a response, or if `followers` were asked for lately."""
         since_s = self._clock() - self._asked_s
         if since_s < (_LOOK_S if self._seen.issuperset(followers) else _UNKNOWN_S):
             return {}
@@ -225,7 +225,7 @@ class LeadershipWatch:
         """Why Kafka did not answer last time; None: it did."""
 
     async def looks(self, reader: LeadershipReader, interval_s: float) -> AsyncGenerator[Led, None]:
-        """Ask for ever, at this interval or when `changed` is set, and yield each result.
+        """Ask for leadership for ever, at this interval or when `changed` is set, and yield each result.
 
         While nothing changes, the same objects are yielded, so that the receiver need not compare thousands of logs.
         """

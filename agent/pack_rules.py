@@ -24,7 +24,7 @@ class PackRules:
         self._answers: dict[Hashable, bool] = {}
 
     def learned(self, table: SettingsTable, names: Mapping[TopicId, str]) -> None:
-        """Set the rules: the content of the settings topic, and the names of topics with replicas here."""
+        """Set what decides about packing: the settings topic's content, and the names of topics with replicas here."""
         self._known, self._answers = (table, names), {}
 
     def allows(self, topic: Hashable) -> bool:

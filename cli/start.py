@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def agent_options(arguments: Sequence[str]) -> tuple[Path, str] | None:
-    """Return the broker's configuration and the log's format, if the arguments start an agent in the simple form.
+    """Return the two options of `agent`, a broker's file and the log's format, if the arguments have no others.
 
     None for everything else, including mistakes, which the whole command line reports.
     """

@@ -4,6 +4,6 @@ In the order in which data meets them:
 
 - `client_config`: a Java client's properties, translated for librdkafka; `kafka_python_config` has the other client's
 - `preflight`: what a bootstrap server speaks
-- `cluster`: the questions; `answers` has their values, `errors` what went wrong
+- `cluster`: the questions; `responses` has their values, `errors` what went wrong
 - `flushing`: waits for a producer
 """

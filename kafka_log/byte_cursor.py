@@ -49,7 +49,7 @@ class ByteCursor:
         return layout.unpack_from(self._raw, start)
 
     def unsigned_varint(self, bits: int = 32) -> int:
-        """Read an unsigned varint of at most so many bits."""
+        """Read an unsigned varint of at most `bits` bits."""
         position, end, raw = self.position, self._end, self._raw
         if position < end and (byte := raw[position]) < 0x80:  # the usual case
             self.position = position + 1

@@ -117,7 +117,7 @@ class LogLineage:
         return divergence if divergence is not None and self._has_another_writer(divergence) else None
 
     def divergence_before(self, new_epoch: int) -> int | None:
-        """Check as `divergence_by_checkpoint`, when a batch of `new_epoch` follows what was delivered."""
+        """Return the first delivered offset that another leader wrote since, as a batch of `new_epoch` follows."""
         divergence = self.divergence_by_checkpoint()
         if divergence is not None:
             return divergence

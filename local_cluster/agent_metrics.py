@@ -84,7 +84,7 @@ class Counters:
 
     @property
     def linked_share_by_topic(self) -> dict[str, float]:
-        """The same for each of these topics that followers got anything of."""
+        """The share of record bytes that followers got as links, by enabled topic; only topics with any bytes."""
         sums = self.sum_by("remote_wal_topic_record_bytes_total", "topic")
         return {
             topic: self.of("remote_wal_topic_record_bytes_total", topic=topic, path="linked") / size

@@ -67,8 +67,8 @@ def object_store(kind: OwnStore, latency_ms: int, hosts: ZoneHosts | None = None
 
 
 def spread(brokers: Sequence[int], partitions: int) -> list[list[int]]:
-    """Return each partition's replicas: on all brokers, which are first in turn. The second begins, so that a topic's
-    only partition is led in another zone than that of clients, which are in the first."""
+    """Return each partition's replicas: all brokers, each leading in turn from the second on. So a topic's only
+    partition is led in another zone than the first, where clients are."""
     firsts = [brokers[number % len(brokers)] for number in range(1, partitions + 1)]
     return [[first, *(broker for broker in brokers if broker != first)] for first in firsts]
 

@@ -47,8 +47,8 @@ _TOPICS: Final = {**_COMPARED, "plain": TopicSettings(pack=False)}
 
 
 def java(mb_per_s: float, acks: str, producers: int = 1, **config: str) -> Run:
-    """Return a load of Kafka's own producers, together at this rate, for as many seconds as the load is large; 0: as
-    fast as they can, with as many records as 8 MB/s would send, by acks=1 30."""
+    """Return a load of Kafka's own producers, together at this rate, for as many seconds as its scale; at rate 0 as
+    fast as they can, with 8 MB (acks=1: 30 MB) for each unit of the scale."""
     each_per_s = round(mb_per_s * 1e6 / RECORD_BYTES / producers)
     settings = {"acks": acks} | {name.replace("_", "."): value for name, value in config.items()}
     records = each_per_s * producers or (30_000 if acks == "1" else 8_000)

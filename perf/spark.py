@@ -66,7 +66,7 @@ _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Part(StrEnum):
-    """What is measured, in this order; each goes on from those before it."""
+    """The parts of the measurement, in order; each uses what those before it have made."""
 
     MAKE = "make"
     ALL = "all"

@@ -65,8 +65,7 @@ def fault_text(fault: Mapping[str, Any]) -> str:
 
 
 def meant(word: str, known: Iterable[str], least: float = _NEAR) -> str:
-    """Return ` (is X meant?)` if the unknown word resembles a known one at `least` so much, else an empty text: for
-    error messages."""
+    """Return ` (is X meant?)` for an error message if a known word is similar (`least`: 0 to 1), else an empty text."""
     from difflib import get_close_matches
 
     by_case = {one.lower(): one for one in known}

@@ -68,7 +68,7 @@ class StorePrices:
         )
 
     def requests_across_usd(self, puts: float, gets: float, put_bytes: float, get_bytes: float) -> float:
-        """Return the same if objects are read in other zones than written."""
+        """Return the dollars for these requests and bytes, if objects are read in other zones than written."""
         read_usd = get_bytes / BYTES_PER_GB * self.cross_zone_read_gb
         return self.requests_usd(puts, gets, put_bytes, get_bytes) + read_usd
 

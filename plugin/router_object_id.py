@@ -42,7 +42,7 @@ class RouterObjectId(NamedTuple):
 
     @property
     def begun_until_ms(self) -> int:
-        """The latest time at which the object's upload may have begun, likewise."""
+        """The latest time at which the object's upload may have begun, in ms since 1970 by the writer's clock."""
         return self.begun_ms + EPOCH_MS
 
     @classmethod

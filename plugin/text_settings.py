@@ -24,5 +24,5 @@ class TextSettings(BaseModel):
 
 
 def is_pythons_number(text: str) -> bool:
-    """Whether it is a number in Python, and in no properties file: 1_0."""
+    """Whether the text, such as 1_0, is a number in Python but not in a properties file."""
     return re.fullmatch(r"\s*[+-]?\d[\d.]*_[\d._]*\s*", text) is not None

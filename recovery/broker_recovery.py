@@ -84,7 +84,7 @@ class PlannedLog:
 
     @property
     def is_stored(self) -> bool:
-        """Whether object storage has, or had, any record of it, even only its end."""
+        """Whether object storage has, or had, any record of the log, even only its end."""
         return self.plan.end_offset > 0 or self.plan.gap is not None
 
     @property

@@ -1,9 +1,8 @@
 """Says what is stored of topics, as `Source` names it: by the metadata topic, its snapshots, or the objects alone.
 
-A living cluster is asked for topics' names and reads the metadata topic; whoever looks again takes in what it told
-since, without a listing. What no agent published shows then where something is missing, or cannot be read: that brings
-a whole look. Without a living cluster, the newest snapshot of each
-agent counts, and the footers of the objects that are younger; the names come from a copy of the controllers' log, or a
+A living cluster is asked for topics' names, and the metadata topic is read. A later look only adds what the topic had
+since; if offsets are missing then, or cannot be read, the store is listed again. Without a living cluster, the newest
+snapshot of each agent counts, and the footers of younger objects; names come from a copy of the controllers' log, or a
 topic is given by its id.
 """
 
@@ -189,9 +188,9 @@ class OpenTopics:
         return from_metadata(store, archived, storage, archive, patience=patience, wanted=wanted)
 
     def check_complete(self, *, fail_on_data_loss: bool) -> None:
-        """Raise UnknownClusterError if nothing is stored, DataLossError or log it if nothing of a topic is.
+        """Raise UnknownClusterError if nothing is stored; raise or log DataLossError if nothing of one topic is.
 
-        And what `check_readable` does.
+        Also checks what `check_readable` checks.
         """
         inventory = self._looked()
         if not inventory.objects and not inventory.lost_objects and not inventory.unanswered:

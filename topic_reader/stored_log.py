@@ -111,7 +111,7 @@ class KnownLog:
         return plan
 
     def find(self, start: int, end: int) -> tuple[RangePlan, bool]:
-        """Return what to read for offsets [start, end), and whether all that is lost went inline."""
+        """Return what to read for offsets [start, end), and whether all lost ones were declared as sent inline."""
         plan = self.runs.plan(self._with_holes(start))
         found = [one for one in plan.extents if one.first_offset < end and one.last_offset >= start]
         epochs = self.epochs
@@ -170,7 +170,7 @@ class StoredLog:
     def pieces(
         self, start: int, end: int, planned: RangePlan | None = None, *, fail_on_data_loss: bool = True
     ) -> Iterator[StoredBatch | LostRange]:
-        """Yield the batches as `batches` does, and a `LostRange` in place of lost ones."""
+        """Yield the batches with offsets of [start, end), in order, and a `LostRange` in place of lost ones."""
         overtaken: dict[StoredRun, int] = {}
         unusable: set[StoredRun] = set()
         position, known = start, None

@@ -100,7 +100,7 @@ class HttpEndpoint:
 
     @property
     def address(self) -> Address | None:
-        """The address on which it serves; None before `start`."""
+        """The address of the listening socket; None before `start`."""
         server = self._server
         return None if server is None else Address(server.server_name, server.server_port)
 

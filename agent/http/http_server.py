@@ -156,7 +156,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
             super().shutdown_request(request)
 
     def takes_place(self) -> bool:
-        """Whether the request that this thread has read gets a page, within the limit of pages at once."""
+        """Whether the request that this thread has read may be answered now: only so many pages are made at once."""
         with self._lock:
             own = self._open[self._served.request]
             if own.is_cut:

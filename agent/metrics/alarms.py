@@ -22,7 +22,7 @@ Watch = Callable[[], str | None]
 
 
 class Alarms:
-    """Checks all watches from time to time, and logs problems that begin or end."""
+    """Looks for problems from time to time, and logs those that begin or end."""
 
     def __init__(self, watches: Mapping[str, Watch]) -> None:
         """`watches` are functions by their names in the log; each returns a problem, or None."""

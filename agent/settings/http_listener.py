@@ -10,7 +10,7 @@ _KEY = "remote.wal.agent.http"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host reaches it, as far as the name itself shows."""
+    """Whether this host name is a loopback one, as far as the name itself shows."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -35,7 +35,7 @@ WHILE_IT_RUNS: Final = frozenset({Step.LEAD, Step.DRAIN})
 
 
 def run_steps(directory: Path, broker_id: int, place: HostPlace, tell: Callable[[str], object]) -> None:
-    """Carry out the remaining steps of a takeover. Raises TakeoverError, TakeoverRefusedError."""
+    """Carry out the steps that `directory` does not record as done. Raises TakeoverError, TakeoverRefusedError."""
     acts: dict[Step, Callable[[], None]] = {
         Step.RECOVER: place.recover,
         Step.START: place.start,

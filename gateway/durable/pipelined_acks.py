@@ -206,7 +206,7 @@ class PipelinedAcks:
         """Decide whether a request with acks=all is forwarded as acks=1, and return the partitions to `hold` its
         response for.
 
-        Empty: forward it unchanged. None: the same, but only once nothing `is_waiting`; call again then. `sizes` are
+        Empty: forward it unchanged. None: forward nothing yet; call again once nothing `is_waiting`. `sizes` are
         bytes by the request's own names of partitions; None: the records are not understood. `client_id` is as in the
         frame.
         """

@@ -49,8 +49,7 @@ class RouteCosts:
         return cls(together * read_share, together * (1 - read_share))
 
     def net_bytes(self, size: int) -> int:
-        """Return by how much a request's record bytes pay for the PUT, after paying their read; 0: not even the
-        read."""
+        """Return what linking `size` record bytes saves, less their read, as inline bytes; 0: not even the read."""
         return max(int(size - self.read_bytes), 0) if self.read_bytes < math.inf else 0
 
 
@@ -81,7 +80,7 @@ class RouteDecider:
         self._is_paused = is_paused
 
     def is_linked(self, size: int, now_s: float) -> bool:
-        """Whether a cross-zone request with so many record bytes should use object storage."""
+        """Whether a cross-zone request with `size` record bytes should use object storage."""
         net_bytes = self._costs.net_bytes(size)
         self._rate.add(net_bytes, now_s)
         if self._is_paused():
@@ -96,7 +95,7 @@ class RouteDecider:
         return max(net_bytes, brings) >= self._costs.put_bytes
 
     def net_bytes(self, size: int) -> int:
-        """Return the bytes that count towards the PUT (`RouteCosts.net_bytes`)."""
+        """Return what a request of `size` record bytes adds towards its object's PUT (`RouteCosts.net_bytes`)."""
         return self._costs.net_bytes(size)
 
     @property

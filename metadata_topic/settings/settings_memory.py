@@ -120,7 +120,7 @@ class SettingsMemory:
 
     @property
     def remembered_epochs(self) -> Collection[tuple[int, int]]:
-        """The partition and leader epoch of the last record that the memory has."""
+        """Partition 0 with the leader epoch of the last remembered record; empty if that is unknown."""
         return [] if self._before.epoch is None else [(0, self._before.epoch)]
 
     def reads(self, topic_id: TopicId | None, ends: Mapping[int, int], epoch_ends: EpochEnds = NOT_ASKED) -> bool:
@@ -304,7 +304,7 @@ class SettingsMemory:
 
     @property
     def has_remembered(self) -> bool:
-        """Whether it has values of an earlier topic, or an earlier time."""
+        """Whether values are remembered, of an earlier topic or of an earlier time."""
         return bool(self._before.rows)
 
     def may_lack(self) -> str | None:

@@ -271,7 +271,7 @@ class SettingsTable:
         return self.strictest(topic)
 
     def strictest(self, topic: str) -> TopicSettings | None:
-        """Return the settings of the strictest pattern that matches; None if none does."""
+        """Return the settings of the pattern that matches: of several a durable one, then the longest; else None."""
         found = first_match(self._strictest_first, topic)
         return None if found is None else self.patterns[found]
 

@@ -62,7 +62,7 @@ class ReleasedOffsets:
         self._known[key] = max(offset, known_offset), max(reached, known_reached)
 
     def add(self, entry_block: bytes) -> None:
-        """Record that the records in this block of entries, of a finished object, are no longer needed."""
+        """Record that the records of a finished object are no longer needed; `entry_block` has its encoded entries."""
         if not entry_block:
             return
         self._waiting.append(entry_block)

@@ -113,7 +113,7 @@ class RunIndex:
             self.add(number, block)
 
     def add(self, number: int, entry_block: bytes) -> None:
-        """Index a block's entries."""
+        """Index a segment's encoded entries under the number of their block."""
         self._waiting[number] = entry_block
         self._waiting_rows += entry_columns.entry_count(entry_block)
 

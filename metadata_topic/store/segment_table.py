@@ -125,7 +125,7 @@ class Segment:
 
 
 class SegmentStates:
-    """The state of each block's segment, one byte each, so that a search can check thousands at once."""
+    """The states of segments by the number of their block of entries, one byte each, to check thousands at once."""
 
     def __init__(self) -> None:
         self._first = 1
@@ -153,7 +153,7 @@ class SegmentStates:
         self._states[np.array(numbers, dtype=np.int64) - self._first] = states
 
     def of(self, numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return each block's state."""
+        """Return the states of the segments with these block numbers."""
         places = numbers - self._first
         if len(places) and places.min() < 0:
             return np.where(places < 0, _GONE, self._states[np.maximum(places, 0)]).astype(np.uint8)

@@ -303,18 +303,18 @@ class StoreState:
         self._touched["registrations"].add("")
 
     def writer(self, broker_id: int, incarnation: int) -> Writer:
-        """Return the record of a writer's gone and refused objects, which the caller may add to."""
+        """Return the sequences of an incarnation's deleted and refused objects, which the caller may add to."""
         writer = self._writers.get((broker_id, incarnation))
         if writer is None:
             writer = self._writers[broker_id, incarnation] = Writer()
         return writer
 
     def find_writer(self, segment_id: CombinedSegmentId) -> Writer | None:
-        """Return the record of gone and refused objects of this segment's writer; None when there is none."""
+        """Return the deleted and refused sequences of this segment's writer; None if it has none."""
         return self._writers.get(segment_id[:2])
 
     def writers(self) -> Iterable[Writer]:
-        """Return the records of all writers' gone and refused objects."""
+        """Return the deleted and refused sequences of all writers."""
         return self._writers.values()
 
     def _writer_image(self, key: tuple[int, int]) -> WriterImage:
@@ -322,7 +322,7 @@ class StoreState:
         return WriterImage(*key, writer.deleted.intervals, writer.fenced.intervals)
 
     def dead_from(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> dict[int, int]:
-        """Return for each block the offset from which on its records of that partition and epoch are dead."""
+        """Return the first dead offset of that partition and epoch in each segment with one, by its block number."""
         found = {}
         for segment_id, first_offset in self.dead_tails.of_partition((topic_id_partition, leader_epoch)):
             segment = self.table.find(segment_id)

@@ -60,7 +60,7 @@ class LoopConnections:
     async def exchange(self, request: HttpRequest, most: int) -> HttpResponse:
         """Send a request, and return its response; of a successful body at most `most` bytes.
 
-        As many exchanges run at once as connections may be kept; others wait, in the order of their calls.
+        As many exchanges run at once as connections may be kept; others wait in order. Raises OSError, HTTPException.
         """
         kept = self._kept
         if self._in_use < self._limits.kept:

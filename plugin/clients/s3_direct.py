@@ -138,7 +138,7 @@ class S3Direct:
         self._way().renew(self._clock())
 
     def admits(self, size_bytes: int) -> bool:
-        """Whether the event loop can send a request of so many bytes: without a blocking call or a long computation."""
+        """Whether the event loop can send a request of this size without a blocking call or a long computation."""
         way = self._known
         return (
             size_bytes <= LOOP_MAX_BYTES

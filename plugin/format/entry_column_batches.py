@@ -78,7 +78,7 @@ class EntryBatch:
 
 @dataclass(frozen=True, slots=True)
 class EntryRuns:
-    """Runs of offsets in blocks of entries: a row per entry, in the order of the blocks."""
+    """Entries decoded from many blocks (one is the encoded entries of a segment), as columns, in the blocks' order."""
 
     topic_ids: list[bytes]
     """The blocks' topic tables in order; an id may occur many times."""

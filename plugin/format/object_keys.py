@@ -117,8 +117,7 @@ class ObjectKeyFactory:
         return f"{self.prefix}{self.cluster_id}/{name}"
 
     def blob_prefix(self, directory: str) -> str:
-        """Return the prefix of all blobs' keys in a directory, of which a kind of blobs is the largest. Raises
-        ValueError."""
+        """Return the prefix of all blobs' keys in a directory: one of `BLOB_KINDS`, or below it. Raises ValueError."""
         if directory in BLOB_KINDS:
             return f"{self.list_prefix()}{directory}/"
         return self.blob_key(directory) + "/"

@@ -181,8 +181,8 @@ class GuardedStorageManager(RemoteWalStorageManager):
             self._manager.close()
 
     def call_real(self, operation: str, key: object) -> "_Call":
-        """Return a context with the storage manager for one call. Raises RemoteStorageError if it has not arrived,
-        or a ceiling is reached."""
+        """Return a context manager that gives the storage manager for one call, and times that. Raises
+        RemoteStorageError if it has not arrived, or a ceiling of requests is reached."""
         if self._manager is None:
             raise RemoteStorageError(operation, str(key), self._away_because)
         self._check_ceiling(operation, key, self._manager.request_counts)

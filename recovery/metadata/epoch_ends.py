@@ -106,7 +106,7 @@ class EpochEnds:
         return StandingEnds(standing)
 
     def starts(self) -> dict[TopicIdPartition, list[EpochStart]]:
-        """Return by partition the starts of epochs, of which there may be no record."""
+        """Return by partition the start of the newest declarer's epoch, if known; that epoch may have no record."""
         found = {}
         for partition, by_declarer in self._declared.items():
             newest = max(by_declarer)

@@ -44,12 +44,12 @@ class Presence:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has responded to the latest request."""
+        """Whether the agent has responded to the latest request."""
         return self.failure is None and self.answered_s_ago is not None and self.answered_s_ago <= STALE_S
 
     @property
     def may_be_there(self) -> bool:
-        """Whether it is not known to be away: it has responded, or was not asked yet."""
+        """Whether the agent is not known to be away: it has responded, or was not asked yet."""
         return self.is_there or self == NOT_ASKED
 
 

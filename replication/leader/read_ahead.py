@@ -98,7 +98,7 @@ class ReadAhead:
         return {partition: window.ahead_bytes for partition, window in self._windows.items()}
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
-        """Find a batch as `FoundBatches.find`, but only in an object that this follower's agent understands."""
+        """Return where the batch at this offset is stored; None unless this follower's agent can read that object."""
         stored = self._found.find(partition, base_offset)
         if stored is not None and isinstance(stored.object_id, ArchiveObjectId) and not self._links_archive:
             return None

@@ -127,7 +127,7 @@ def zone_readings(
 
 
 def reads_for(brokers: Iterable[int], zones: Zones, *, shares: bool) -> dict[int, int | str]:
-    """Return for each of these brokers which reader fetches an object: itself, or its zone if reads are shared there.
+    """Return by broker who reads an object for it: the broker itself, or its zone if reads are shared there.
 
     `shares`: whether agents share reads at all.
     """

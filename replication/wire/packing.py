@@ -87,7 +87,7 @@ class Packing:
         """Packs and unpacks large messages."""
 
     def cut(self, size: int, records: Iterable[TopicRecords] | None) -> list[Piece]:
-        """Return the pieces of a message's body of so many bytes; none if all of it goes plain.
+        """Return the pieces of a message's body of `size` bytes; none if all of it goes plain.
 
         `records` are all records in it; None: it may have records, and nobody knows where.
         """

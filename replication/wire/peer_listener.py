@@ -250,7 +250,7 @@ class CountedListeners:
 
     @property
     def socket_count(self) -> int:
-        """On how many sockets it listens: a name may resolve to several addresses."""
+        """How many sockets are listened on: a name may resolve to several addresses."""
         return sum(len(found.sockets) for found in self._listeners.values())
 
     @property

@@ -326,13 +326,13 @@ class ZoneReading:
         return next((each for each in self.ranges if each[0] <= start and end <= each[1]), (start, end))
 
     def encode(self) -> bytes:
-        """Return its bytes, which stand in front of an announcement's body."""
+        """Encode readers and ranges as bytes, which stand in front of an announcement's body."""
         readers = (_BROKER.pack(one) for one in self.readers)
         return b"".join((bytes((len(self.readers),)), *readers, encode_ranges(self.ranges)))
 
     @classmethod
     def decode(cls, body: Buffer) -> tuple["ZoneReading", bytes]:
-        """Parse it from the start of a body; also return the announcement behind it. Raises MalformedFrameError."""
+        """Parse readers and ranges from a body; also return the announcement behind. Raises MalformedFrameError."""
         end = 1 + body[0] * _BROKER.size if len(body) else 1
         if len(body) <= end:
             raise MalformedFrameError(0, f"a shared announcement of {len(body)} bytes")

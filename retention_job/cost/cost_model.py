@@ -142,7 +142,7 @@ class Rules:
         return LedLog(assignment, stored_bytes if is_kept else None, pack_ratio)
 
     def reads_for(self, zones: Mapping[int, str], brokers: Collection[int]) -> Mapping[int, Hashable]:
-        """Return for whom each of these brokers reads: its zone, if several of it read, or itself."""
+        """Return by broker who reads an object for it: its zone, if reads are shared and several read, or itself."""
         counts = Counter(zones[one] for one in brokers)
         return {one: zones[one] if self.shares_reads and counts[zones[one]] > 1 else one for one in brokers}
 

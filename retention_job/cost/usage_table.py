@@ -143,7 +143,7 @@ def latest(counted: "DataFrame") -> "DataFrame":
 
 def amounts_by_day(counted: "DataFrame") -> "DataFrame":
     """Return what was done between each two consecutive records, summed by day: (kind, broker_id, day, name, follower,
-    a1 to a7).
+    AMOUNTS).
 
     `counted` has COUNTERS, including those of an earlier run. `day` counts days since 1970, UTC. Kind AGENT has a row
     for each known broker and day.
@@ -200,7 +200,7 @@ class CountedUsage:
         return found if name is None else found.where(fn.col("name") == name)
 
     def store_by_day(self, prices: str) -> "DataFrame":
-        """Return (broker_id, day, a1 to a7): replication's requests to the store with this section's prices."""
+        """Return (broker_id, day, AMOUNTS): replication's requests to the store with this section's prices."""
         left = [fn.greatest(fn.sum(amount), fn.lit(0)).alias(amount) for amount in AMOUNTS]
         negated = self.rows(ROUTER, prices).select(
             "broker_id", "day", *((-fn.col(amount)).alias(amount) for amount in AMOUNTS)
@@ -222,8 +222,7 @@ class CountedUsage:
     def reads_by_day(self, prices: str) -> "DataFrame":
         """Return (day, gets_a_byte, retrieved_a_byte) for days with linked bytes.
 
-        These are each linked byte's share of the GETs, HEADs and bytes that replication and consumers read from the
-        store.
+        These are GETs and HEADs, and bytes read from the store, divided by the bytes linked to followers and consumers.
         """
         made = self.store_by_day(prices).groupBy("day").agg(
             fn.sum(fn.col("a2") + fn.col("a3")).alias("_gets"), fn.sum("a7").alias("_retrieved")

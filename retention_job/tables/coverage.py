@@ -63,7 +63,7 @@ def ranges_of(entries: "DataFrame") -> "DataFrame":
 
 
 def merge_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do the work of `ranges_of` over Arrow batches."""
+    """Merge entries, as Arrow batches, to RANGES_SCHEMA; each batch that is yielded covers many entries."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:

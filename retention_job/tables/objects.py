@@ -176,7 +176,7 @@ def facts_of_refusals(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
 
 
 def facts_of_none(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
-    """Return a fact without content for each object, so that one of which nothing is left covers its older rows."""
+    """Return an empty fact for each object, so that the new row of one without other facts replaces its older rows."""
     return _facts(kind, before)
 
 
@@ -209,7 +209,7 @@ def first_times() -> "list[Column]":
 
 
 def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
-    """Join the tables of several runs, the newest first, so that each object has its newest row."""
+    """Merge the tables of several runs, given newest first, into one with the newest row of each object."""
     numbered = [layer.withColumn("_age", fn.lit(age)) for age, layer in enumerate(layers)]
     if len(numbered) == 1:
         return layers[0]
@@ -220,7 +220,7 @@ def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
 
 
 def untouched(before: "DataFrame") -> "DataFrame":
-    """Return rows of an earlier run as those of a run that read nothing of these objects."""
+    """Return an earlier run's rows with those columns reset that say what a run itself has read of an object."""
     return before.withColumns(
         {
             "is_new": fn.lit(False),

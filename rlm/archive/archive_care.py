@@ -82,7 +82,7 @@ class ArchiveCare:
         self._metrics = metrics
 
     def run_once(self, now_ms: int, duties: CareDuties, unsettled: Collection[ArchiveObjectId] = ()) -> None:
-        """Take the next step with each object of the brokers in care.
+        """Delete and publish again what is due, for archive objects of the brokers that this agent cares for.
 
         `unsettled` is RLMArchiveTask's, taken before the call. Call it only once the metadata topic was read beyond the
         brokers' registrations. A failure of the store or a full publisher ends the round; the next one continues.
@@ -161,7 +161,7 @@ class ArchiveCare:
         return self._sources.wal.knows_incarnation(writer.broker_id, writer.incarnation)
 
     def heal(self, found: Comparison[ArchiveObjectId], now_ms: int, cared_for: Mapping[int, int]) -> None:
-        """Start the deletion of what heals by itself. Raises PublicationBacklogFullError, RemoteStorageError."""
+        """Start the deletion of what needs no confirmation. Raises PublicationBacklogFullError, RemoteStorageError."""
         for one in found.heals_by_itself:
             if one.kind is Kind.DELETED:
                 ask(self._storage.delete(one.object_id))  # a write that came after its deletion

@@ -75,7 +75,7 @@ class ArchivedTopics:
         return self._epochs.of(partition)
 
     def duties(self, brokers: Collection[int]) -> CareDuties:
-        """Return the duties for the brokers that `Caretaking` names, if their registrations were read."""
+        """Return what to do for these brokers' archive objects: of those whose registrations were read."""
         own = self._own
         known = self._store.registration_of(own.broker_id)
         incarnations = {}

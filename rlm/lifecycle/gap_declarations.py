@@ -150,8 +150,7 @@ class GapDeclarations(UploadListener):
                 yield begin, end
 
     def declare(self, gaps: Iterable[DeclaredGap]) -> None:
-        """Declare these, for instance where led logs begin now, so that a recovery does not bring back what was
-        deleted."""
+        """Declare offsets, for instance where led logs begin now, so that a recovery restores nothing deleted."""
         for gap in gaps:
             self._waiting.append(gap)
             if gap.reason is not GapReason.LOG_START:

@@ -36,8 +36,7 @@ class LogStarts:
         self._seen: dict[TopicIdPartition, _Seen] = {}
 
     def told(self, log_starts: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
-        """Return up to which offsets logs' starts may release records; a log whose start is not in the topic is left
-        out."""
+        """Return by log the start below which records may be released; without logs whose start is not in the topic."""
         told = self._store.log_starts()
         return {one: min(start, max(told[one].values())) for one, start in log_starts.items() if one in told}
 

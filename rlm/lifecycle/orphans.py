@@ -101,7 +101,7 @@ class Disagreement(Generic[Id]):
 
     @property
     def heals_by_itself(self) -> bool:
-        """Whether it may be healed without an operator's confirmation."""
+        """Whether this disagreement may be healed without an operator's confirmation."""
         return self.writer_is_known or self.kind in (Kind.DELETED, Kind.LOST)
 
 
@@ -114,7 +114,7 @@ class HealingLimits:
     """How many are allowed whatever their share is."""
 
     def allows(self, objects: int, of: int) -> bool:
-        """Whether so many of all objects (`of`) may be healed without confirmation."""
+        """Whether this many objects, out of `of`, may be healed without confirmation."""
         return objects <= max(self.min_objects, of * self.max_percent / 100)
 
 
@@ -172,7 +172,7 @@ class Comparison(Generic[Id]):
 
     @property
     def waits_because(self) -> str:
-        """Why some wait for an operator's confirmation."""
+        """Why disagreements wait for an operator's confirmation."""
         return self.doubt or "their writers' registrations are not known either"
 
     def count(self, kind: Kind) -> int:
@@ -359,7 +359,7 @@ class OrphanTask:
         metrics: OrphanMetrics,
         threads: Executor,
     ) -> bool:
-        """Search once among the objects in care, and heal. Returns False if that failed and should be repeated soon."""
+        """Find and heal orphans of these brokers once. Returns False if that failed and should be repeated soon."""
         loop, brokers = asyncio.get_running_loop(), brokers_in_care()
         try:
             comparisons = await loop.run_in_executor(threads, self.compare, brokers)

@@ -92,7 +92,7 @@ class ClusterView:
         return topic_id in self.gone_before or self.strangers_are_gone
 
     def retention_of(self, partition: TopicIdPartition) -> int:
-        """Return how long its entries are kept, in ms; NEVER also if that is unknown."""
+        """Return how long the partition's entries are kept, in ms; NEVER: no age releases them, or it is unknown."""
         topic_id = partition.topic_id
         if partition.partition in self.lagging.get(topic_id, ()):
             return self.lagging_retention(topic_id)
@@ -226,9 +226,9 @@ class ReleaseJudge:
         """Topics whose records were judged."""
 
     def release(self, entry_block: bytes, age_ms: int, dead: DeadTails) -> Release | None:
-        """Return why all entries of a block are released: the last one's reason; None if any is needed.
+        """Return why all entries of an object are released: the last one's reason; None if any is needed.
 
-        None also for a block without entries, about which nothing is known.
+        `entry_block` has the encoded entries; None also if it has none, so that nothing is known.
         """
         count = entry_columns.entry_count(entry_block) if entry_block else 0
         if not count:

@@ -39,7 +39,7 @@ class LinkCosts:
     """How many inline bytes of a topic cross zones as one."""
 
     def judge(self, led: Iterable[Assignment]) -> Outlook:
-        """Return the outlook for objects that hold equal shares of all these partitions for which links pay."""
+        """Return what objects cost and links save, if they hold equal shares of those partitions where links pay."""
         by_cost = [one for one in led if one.link_policy is not LinkPolicy.ALWAYS]
         paying = [one for one in by_cost if self._saved_gb([one]) > 0]
         unpaying = frozenset(one.topic_id_partition for one in by_cost) - {one.topic_id_partition for one in paying}
@@ -57,7 +57,7 @@ class LinkCosts:
         )
 
     def metadata_usd(self, entries: float) -> float:
-        """Return the dollars for sending the metadata of an object with so many entries across zones."""
+        """Return the dollars for sending the metadata of an object with this many entries across zones."""
         of_object, of_entry = _METADATA_BYTES
         return REMOTE_REPLICAS * (of_object + entries * of_entry) / BYTES_PER_GB * self.prices.zone_crossing_gb
 

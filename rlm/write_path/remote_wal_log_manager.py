@@ -176,7 +176,7 @@ class Effects:
                     self._tell(action)
 
     async def close(self, led: Iterable[LedPartition]) -> None:
-        """Close the log's files, and its watch; waits for a read under way."""
+        """Close the files and watches of these logs; waits for reads under way."""
         if self._asking is not None:
             self._asking.cancel()
         await self.reader.stop()
@@ -488,7 +488,7 @@ class RemoteWalLogManager:
         return is_running and self._core.pacing.upload_expected(partition, offset, self._clock())
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
-        """Whether the policy is to link its bytes whatever that costs."""
+        """Whether the topic's link policy is `always`: its bytes are linked whatever that costs."""
         led = self._core.led.get(partition)
         return led is not None and led.assignment.link_policy is LinkPolicy.ALWAYS
 

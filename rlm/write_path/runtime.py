@@ -12,7 +12,7 @@ from rlm.write_path.reading.append_watcher import DirectoryEvents, inotify
 
 
 def thread_pool(threads: int, name: str) -> Executor:
-    """Return a pool of so many threads with that name."""
+    """Return a pool of threads whose names begin with `name`."""
     return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
 

@@ -208,7 +208,7 @@ class ArchiveIndex:
     def outside_of(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield leader epochs with archived offsets that this log lacks, with the first and the end of these."""
+        """Yield (leader epoch, first offset, end) of archived offsets that this log lacks."""
         for epoch, spans in self._spans.get(topic_id_partition, {}).items():
             end = leader_epochs.end_of(epoch)
             if end is not None and (first := spans.first_from(end)) is not None:
@@ -322,7 +322,7 @@ class ArchiveStore:
     def outside_of(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs
     ) -> list[tuple[int, int, int]]:
-        """Return leader epochs with archived offsets that this log lacks, with the first and the end of these."""
+        """Return (leader epoch, first offset, end) of archived offsets that this log lacks."""
         with self._lock:
             return list(self._index.outside_of(topic_id_partition, leader_epochs))
 
@@ -397,7 +397,7 @@ class ArchiveStore:
         ]
 
     def to_publish_again(self, before_ms: int, broker_id: int | None = None) -> Iterator[ArchiveObjectCommitted]:
-        """Yield Committed records last published before then: an object may outlive the topic's retention."""
+        """Yield Committed records last published before `before_ms`: an object may outlive the topic's retention."""
         for object_id, _ in self.objects(FINISHED, broker_id):
             with self._lock:
                 known = self._objects.get(object_id)

@@ -14,7 +14,7 @@ class TokenBucket:
         """When bytes may be moved without a wait."""
 
     def wait_s(self, now_s: float) -> float:
-        """Return what `take` would return."""
+        """Return for how many seconds the next bytes would have to wait; takes no tokens."""
         return max(self.free_s - now_s, 0.0)
 
     def take(self, size_bytes: int, now_s: float) -> float:

@@ -128,7 +128,7 @@ class Cadence:
         return len(self._in_flight_s) >= self._limits.max_in_flight
 
     def is_prompt(self, wait_max_s: float, now_s: float) -> bool:
-        """Whether nothing fails, and neither the oldest upload nor the quota takes so long."""
+        """Whether no upload failed last, and neither the oldest one nor the quota takes `wait_max_s`."""
         oldest_s = self._in_flight_s[0] if self._in_flight_s else now_s
         return not self._back_off_s and max(now_s - oldest_s, self._quota.wait_s(now_s)) < wait_max_s
 
@@ -138,15 +138,15 @@ class Cadence:
     # What happened.
 
     def left_unread(self, partition: TopicIdPartition, size_bytes: int) -> None:
-        """Record that the partition's log has so many bytes that were not read yet."""
+        """Record how many bytes of the partition's log are known and not read yet."""
         self._unread_bytes[partition] = size_bytes
 
     def read(self) -> None:
-        """Record that everything noticed so far is about to be read."""
+        """Forget what `left_unread` recorded, because all logs are about to be read."""
         self._unread_bytes.clear()
 
     def left_out(self, now_s: float) -> None:
-        """Delay the next start by an interval: what was read is in no upload, as nobody wants it."""
+        """Delay the next start by an interval, because what was just read is in no upload: nothing needs it stored."""
         self._last_start_s = now_s
 
     def started(self, now_s: float, size_bytes: int) -> None:
@@ -159,7 +159,7 @@ class Cadence:
         self._back_off_s, self._retry_at_s = 0.0, -math.inf
 
     def failed(self, started_s: float, now_s: float) -> None:
-        """Record that the upload that began then failed for good; its items will be uploaded again."""
+        """Record that the upload begun at `started_s` failed; its items are uploaded again after a back-off."""
         self._in_flight_s.remove(started_s)
         self._back_off_s = min(2 * self._back_off_s or self._limits.retry_s, self._limits.retry_max_s)
         self._retry_at_s = now_s + self._back_off_s

@@ -97,7 +97,7 @@ class LinkDecider:
         return Decision(mode, self.cadence.start_s(load, now_s), None if mode is LinkMode.LINK else reason)
 
     def mode_of(self, one: Assignment, now_s: float) -> LinkMode:
-        """Return how the newest bytes of this partition travel, as `decide` does."""
+        """Return how the newest bytes of this partition travel now."""
         return _mode(self.why_inline(one, now_s))
 
     def why_inline(self, one: Assignment, now_s: float, *, pays: bool | None = None) -> InlineReason | None:
@@ -138,26 +138,26 @@ class LinkDecider:
         self.trials.set_led(limits_s, partitions)
 
     def appended(self, one: Assignment, size: int, since_s: float, now_s: float) -> None:
-        """Record that so many bytes were read from the log, appended since `since_s`."""
+        """Record that `size` bytes were read from the log; they were appended between `since_s` and now."""
         if self._is_counted(one) and self.price.appended(size, since_s, now_s):
             self.trials.load_began(now_s)
 
     def fetched(self, one: Assignment, follower_id: int, size: int, now_s: float) -> None:
-        """Record that a follower is about to get so many bytes of the log that are not stored yet."""
+        """Record that a follower is about to get `size` bytes of the log that are not stored yet."""
         if self._is_counted(one) and self.price.fetched(follower_id, size, now_s):
             self.trials.load_began(now_s)
 
     def uploading(self, of: Collection[Assignment], size: int, now_s: float) -> None:
-        """Record that an object of so many bytes of these partitions begins."""
+        """Record that the upload of an object begins, with `size` bytes of these partitions."""
         if not any(one.is_kept or one.is_durable or one.link_policy is LinkPolicy.ALWAYS for one in of):
             self.price.uploading(size, now_s)
 
     def space_uploads(self, spacing_s: float) -> None:
-        """Keep uploads so far apart at least."""
+        """Set the least time from one upload to the next."""
         self.price.spacing_s = self.cadence.spacing_s = spacing_s
 
     def look(self, samples: Mapping[str, Sample], now_s: float) -> Sequence[tuple[str, Finding]]:
-        """Go on with trials. Returns what looks that ended found, by topic."""
+        """Give samples to the trials (`Trials.advance`). Returns topic and finding of each look that ended."""
         if self.price.rests(now_s) or not self.cadence.is_prompt(WINDOW_S, now_s):  # nothing goes by links as usual
             self.trials.abandon(now_s)
         return self.trials.advance(samples, now_s, do_pay=self.price.pays(now_s))

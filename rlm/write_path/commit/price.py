@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Costs and savings for the partitions led at one time."""
+    """What objects cost and links save, in dollars, for the partitions that are led at one time."""
 
     object_usd: float
     """Cost of an object without entries: requests, and cross-zone metadata."""
@@ -35,7 +35,7 @@ class Outlook:
     """Partitions that never pay, whatever the size."""
 
     def break_even_bytes(self, entries: float) -> int:
-        """Return the size from which on an object of so many entries pays, or NEVER_PAYS."""
+        """Return the size in bytes from which an object with this many entries pays, or NEVER_PAYS."""
         if self.byte_saved_usd <= 0:
             return NEVER_PAYS
         return round((self.object_usd + entries * self.entry_usd) / self.byte_saved_usd)
@@ -46,7 +46,7 @@ class Outlook:
 
 
 class Price:
-    """What objects come to at one agent."""
+    """Whether objects pay at one agent, by the rates of appends and of what followers fetch."""
 
     def __init__(self, judge: Callable[[Collection[Assignment]], Outlook], wait_max_s: float) -> None:
         """`judge` says what objects of partitions cost; appends within `wait_max_s` may share an object."""
@@ -77,11 +77,11 @@ class Price:
             log.warning("links_never_pay", partitions=len(led), object_life_s=life_s, consequence=told)
 
     def reckon(self) -> None:
-        """Calculate again: how well inline bytes are packed may have changed."""
+        """Calculate costs and savings again, because the ratio of packing may have changed."""
         self._outlook = self._judge(self._led)
 
     def appended(self, size: int, since_s: float, now_s: float) -> bool:
-        """Record bytes read from a log that may be linked, appended since then. Returns whether a new load begins."""
+        """Record bytes of a log that may be linked, appended since `since_s`. Returns whether a new load begins."""
         return self._note(self._appended, size, now_s, now_s - since_s)
 
     def fetched(self, follower_id: int, size: int, now_s: float) -> bool:
@@ -93,7 +93,7 @@ class Price:
         self._entries += (entries - self._entries) / 8
 
     def uploading(self, size: int, now_s: float) -> None:
-        """Record that an object of so many bytes begins, only because links pay. If many are small, links rest."""
+        """Record an object of `size` bytes that is made only because links pay; many small ones end that (`rests`)."""
         self._gained = min(self._gained + size / max(self.paying_bytes, 1) - 1, GAINED_MAX)
         self._uploading_s = now_s
         if self._gained < -1:
@@ -124,7 +124,7 @@ class Price:
         return self._outlook.paying_bytes(self._entries)
 
     def never_pays(self, one: Assignment) -> bool:
-        """Whether no object of this partition ever pays, whatever its size, and it needs to."""
+        """Whether this partition is linked by cost, and no object of it ever pays, whatever its size."""
         is_unpaying = self.break_even_bytes == NEVER_PAYS or one.topic_id_partition in self._outlook.unpaying
         return is_unpaying and one.link_policy is not LinkPolicy.ALWAYS
 
@@ -133,20 +133,20 @@ class Price:
         return max([meter.bytes_per_second(now_s) for meter in (self._appended, *list(self._fetched.values()))])
 
     def wait_s(self, at_most_s: float = math.inf) -> float:
-        """Return how long an upload may wait for more, where its records may wait so long."""
+        """Return for how many seconds an upload may wait for more, if its records may wait for `at_most_s`."""
         return max(min(at_most_s, self._wait_max_s), self.spacing_s)
 
     def object_bytes(self, now_s: float) -> float:
-        """Return the size of the objects that the rate brings."""
+        """Return the size in bytes that an object reaches at the present rate."""
         return self.bytes_per_s(now_s) * self.wait_s()
 
     def pays(self, now_s: float) -> bool:
-        """Whether the rate brings paying objects. Once it does, it may fall to what just pays, and seldom flaps."""
+        """Whether objects pay at the present rate; to begin takes a higher rate than to go on, against flapping."""
         is_uploading = now_s < self._uploading_s + self.link_s  # what is paid for already is also used
         return is_uploading or (not self.rests(now_s) and self._brings_objects(now_s))
 
     def rests(self, now_s: float) -> bool:
-        """Whether objects were too small lately, whatever the rate."""
+        """Whether links are off for a hold-off, because objects turned out too small to pay."""
         return now_s < self.rests_until_s
 
     def _brings_objects(self, now_s: float) -> bool:

@@ -89,7 +89,7 @@ class Found:
 
 
 class Trial:
-    """The state of one topic."""
+    """Whether links hold records of one topic back at producers: its state, looks and what they found."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -115,7 +115,7 @@ class Trial:
     # A round of looks.
 
     def begin_round(self, now_s: float) -> bool:
-        """Go on by links until the look, if one is due or half-way to it. Returns whether it is."""
+        """Join a round, which begins by links, if the next look is due or half-way to it. Returns whether it joined."""
         joins = self.state is State.LINKS and now_s >= self.next_s - self._period_s / 2
         if joins:
             self._samples, self.next_s, self._has_looked = [], math.inf, False
@@ -125,7 +125,7 @@ class Trial:
         (self._look if self.state is State.LOOK else self._samples).append(sample)
 
     def begin_look(self) -> None:
-        """Begin a look if enough came by links."""
+        """Send bytes inline from now on, as a look, if enough was appended before to show the usual rate."""
         window = self._samples[1:]
         began, sample = window[0], window[-1]
         size, batches = sample.size_bytes - began.size_bytes, sample.batches - began.batches
@@ -151,7 +151,7 @@ class Trial:
         return Finding.GROWS if self._grows or surplus_s > self.limit_s / 2 else Finding.FREE
 
     def end_look(self) -> Finding:
-        """Judge the look."""
+        """End the look and return what it found; go inline for a hold-off if looks in a row found records held back."""
         found, surplus_s, now_s, self._has_looked = self.finding, self._surplus_s, self._look[-1].at_s, True
         costs_throughput = found is Finding.GROWS and self._grows and self._seconds > 0.9 * LOOK_S[1]
         if found is Finding.GROWS:
@@ -170,7 +170,7 @@ class Trial:
         return found
 
     def end_round(self, now_s: float) -> None:
-        """Note that no look follows soon."""
+        """Leave the round: go by links, and have the next look after a period."""
         if self._has_looked:
             self._hold_off_s = HOLD_OFF_S[0]
         sizes = {one.size_bytes for one in self._samples}
@@ -182,7 +182,7 @@ class Trial:
     # Between rounds.
 
     def check(self, sample: Sample) -> None:
-        """Look, outside of a round, whether the hold-off is over, and whether there is a load at all."""
+        """Take a sample outside of a round: it shows whether the hold-off is over, and whether anything is appended."""
         is_idle = bool(self._samples) and sample.size_bytes <= self._samples[-1].size_bytes
         self._samples = [sample]
         if self.state is State.INLINE:
@@ -194,7 +194,7 @@ class Trial:
             self.next_s, self._hold_off_s, self._retry_until_s = sample.at_s + PERIOD_S[0], HOLD_OFF_S[0], -math.inf
 
     def load_began(self, now_s: float) -> None:
-        """Look soon again, but not as long as the load begins."""
+        """Note a new load: its next look comes soon, but not before the load has settled."""
         if self.state is State.LINKS and self.next_s < math.inf:
             self._period_s, self.next_s, self.may_wait = PERIOD_S[0], now_s + LOOK_S[1], True
 
@@ -254,34 +254,34 @@ class Trials:
         return {topic: one.found for topic, one in self._trials.items()}
 
     def is_tried(self, topic: str) -> bool:
-        """Whether the topic's usual rate is measured: links are in use, whether they pay at this moment or not."""
+        """Whether the topic's usual rate is being measured, so that it must go by links even if they do not pay now."""
         return topic in self._members and not self.is_looking
 
     def due_s(self, *, do_pay: bool) -> float:
-        """Return when `advance` is due; `do_pay`: links are in use."""
+        """Return when to call `advance` next; `do_pay`: links are in use."""
         waiting = [one.next_s for one in self._trials.values() if do_pay or one.state is State.INLINE]
         return min([self._due_s if self._members else math.inf, *waiting])
 
     def wanted(self, now_s: float) -> list[str]:
-        """Return the topics of which `advance` needs samples now."""
+        """Return the topics for which `advance` needs now what was appended to their logs (`Sample`)."""
         members = self._members if now_s >= self._due_s else ()
         return [topic for topic, one in self._trials.items() if one.next_s <= now_s or topic in members]
 
     # What happens.
 
     def load_began(self, now_s: float) -> None:
-        """Note that links begin after a pause: the load is taken for a new one."""
+        """Note that a new load began after a pause: each topic's next look comes soon."""
         for one in self._trials.values():
             one.load_began(now_s)
 
     def abandon(self, now_s: float) -> None:
-        """End the round, as links do not come as usual: nothing can be found."""
+        """End the round of looks without a result: uploads are late or fail, so nothing can be compared."""
         for one in self._members.values():
             one.end_round(now_s)
         self._members, self.is_looking = {}, False
 
     def advance(self, samples: Mapping[str, Sample], now_s: float, *, do_pay: bool) -> list[tuple[str, Finding]]:
-        """Go on with these samples. Returns what looks that ended found."""
+        """Take the samples by topic, and begin or end looks. Returns topic and finding of each look that ended."""
         for topic, one in self._trials.items():
             if one.next_s <= now_s and topic in samples:
                 one.check(samples[topic])

@@ -160,7 +160,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Carry out the actions, then read the logs, up to so many bytes altogether, and report what each read found."""
+    """Carry out the actions, then read the logs, at most `budget_bytes` together, and report what each read found."""
 
     first: Sequence[PassOver]
     reads: Sequence[Read]

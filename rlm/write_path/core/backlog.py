@@ -60,7 +60,7 @@ class Backlog:
         return self._logs.get(partition)
 
     def add(self, passed_over: PassedOver) -> None:
-        """Add a range to store. An earlier entry of the same log is released."""
+        """Add a range to store. An earlier range of the same log is released."""
         passed_over.update()
         partition = passed_over.assignment.topic_id_partition
         self._logs[partition] = passed_over
@@ -88,7 +88,7 @@ class Backlog:
     # Reading as much as an object holds, from the first logs on.
 
     def begin_object(self) -> None:
-        """Start gathering the next object."""
+        """Forget which items were gathered, to gather those of the next object."""
         self._gathered.clear()
         self._to_look_at = deque(islice(self._logs, _LOGS_PER_OBJECT))
 
@@ -132,7 +132,7 @@ class Backlog:
         return actions
 
     def is_wanted(self, passed_over: PassedOver) -> bool:
-        """Whether the range was neither released nor stored to its end."""
+        """Whether the range is still to be stored: it was neither released nor stored to its end."""
         return self._logs.get(passed_over.assignment.topic_id_partition) is passed_over
 
     # Storing it.

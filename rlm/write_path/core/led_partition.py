@@ -122,7 +122,7 @@ _AT_END_BYTES: Final = 64 * 1024
 
 @dataclass(slots=True)
 class LedPartition:
-    """The state of one assignment. `appended`, `queued` and `uploaded` offsets are three different things.
+    """How far one led log is read, queued and uploaded: three offsets with three names.
 
     Changed in the event loop only; the plain attributes may be read on any thread.
     """
@@ -203,7 +203,7 @@ class LedPartition:
         return size, since_s
 
     def is_far_behind(self, far_bytes: int) -> bool:
-        """Whether more than so many bytes lie between what was read and the followers' position."""
+        """Whether more than `far_bytes` lie between what was read and the followers' position."""
         return self.backlog_bytes > far_bytes and self.followers_offset > self.task.next_offset >= 0
 
     def unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:

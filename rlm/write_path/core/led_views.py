@@ -63,7 +63,7 @@ class LedPartitions(Protocol):
         """Whether the batch at this offset is not stored yet, and will be soon."""
 
     def is_always_linked(self, partition: TopicIdPartition) -> bool:
-        """Whether the policy is to link its bytes whatever that costs."""
+        """Whether the topic's link policy is `always`: its bytes are linked whatever that costs."""
 
     def why_inline(self, partition: TopicIdPartition) -> InlineReason:
         """Return the reason for which the partition's bytes go inline, if they do."""

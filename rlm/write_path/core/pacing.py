@@ -193,7 +193,7 @@ class Pacing:
         return (one.assignment for one in led), next((one for one in since if one is not None), now_s)
 
     def look(self, unread_bytes: Callable[[LedPartition], int], now_s: float) -> Sequence[tuple[str, Finding]]:
-        """Continue trials, after due logs were read. Returns the topics whose look ended, and what it found.
+        """Give the trials their samples, after due logs were read. Returns topic and finding of looks that ended.
 
         `unread_bytes` returns how many bytes of a log are not read yet.
         """
@@ -208,7 +208,7 @@ class Pacing:
         return self._decider.look({one: samples.get(one, Sample(now_s, 0, 0)) for one in wanted}, now_s)
 
     def reads(self, now_s: float) -> Reads | None:
-        """Return the logs to read that are due and fit into the queue; None: none."""
+        """Return the logs that are due, to be read as far as the queue has space; None: there are none."""
         if self._queue.is_full:
             return None
         due = self.schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))

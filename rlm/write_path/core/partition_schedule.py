@@ -90,7 +90,7 @@ class PartitionSchedule:
         return due
 
     def succeeded(self, partition: TopicIdPartition, now_s: float, more: bool = False) -> None:
-        """Record that it was processed; `more` makes it due again at once."""
+        """Record that the partition was processed: it is due again after an interval, with `more` at once."""
         scheduled = self._processed(partition)
         if scheduled is not None:
             scheduled.failures = 0
@@ -98,7 +98,7 @@ class PartitionSchedule:
             self._push(partition, now_s if again else now_s + self._intervals.process_s)
 
     def failed(self, partition: TopicIdPartition, now_s: float) -> None:
-        """Record that it failed; it is due again after the retry interval."""
+        """Record that processing the partition failed; it is due again after a retry interval, which doubles."""
         scheduled = self._processed(partition)
         if scheduled is not None:
             scheduled.failures += 1

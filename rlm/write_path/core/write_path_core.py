@@ -172,7 +172,7 @@ class WritePathCore:
         return actions
 
     def to_take_on(self) -> list[Assignment]:
-        """Return the next few new partitions; few, so that relaying is not held up."""
+        """Remove and return the next few assignments that are new; few, so that relaying is not held up."""
         return [self._to_take_on.popleft() for _ in range(min(len(self._to_take_on), _TAKEN_ON_AT_ONCE))]
 
     @property
@@ -201,15 +201,14 @@ class WritePathCore:
         return (AskAnew(_LOOK_AGAIN_S),)
 
     def not_led(self, partition: TopicIdPartition) -> Sequence[Action]:
-        """Handle a follower's fetch of a partition that is not known as led."""
+        """Ask for new assignments, once, because a follower fetches a partition that is not known as led here."""
         if partition in self._unknown:
             return ()
         self._unknown.add(partition)
         return (AskAnew(),)
 
     def void(self, partition: TopicIdPartition) -> Sequence[Action]:
-        """Release a log, because it is not the one that was known; the metadata topic says where its upload
-        continues."""
+        """Release a log that is not the one that was known, and ask for assignments, to begin at its resume point."""
         return self._release(partition), AskAnew()
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
@@ -295,7 +294,7 @@ class WritePathCore:
         return TellTruncated(partition, offset)
 
     def look(self, unread_bytes: Callable[[LedPartition], int], now_s: float) -> Sequence[Action]:
-        """Continue trials, after due logs were read. Records that go inline for a look wait for no links."""
+        """Give the trials their samples, after due logs were read. During a look no response waits for links."""
         found = [CountLook(*one) for one in self.pacing.look(unread_bytes, now_s)]
         return (*found, TellLeftOut()) if self._decider.trials.is_looking else found
 

@@ -119,7 +119,7 @@ class AppendWatcher:
         return partition not in self._changed and self._watches.get(partition) in self._partitions
 
     def reading_begins(self, partition: TopicIdPartition) -> None:
-        """Record that the log is about to be read, directory included; events from now on count again."""
+        """Record that the log and its directory are about to be read: `only_appends` then judges by later events."""
         self._changed.discard(partition)
 
     def reading_fell_short(self, partition: TopicIdPartition) -> None:

@@ -117,7 +117,7 @@ class ResumedTail:
         return ResumePoint(offset, tuple(passed_over), epochs, only_missing=True)
 
     def read(self, max_bytes: int) -> TailRead:
-        """Read as `SegmentTail.read`. If nothing is found while `has_missing`, the next read may find something."""
+        """Return the next batches, missing ranges first; if none while `has_missing`, the next read may find some."""
         events: list[TailEvent] = []
         for _ in range(_RANGES_PER_READ):
             if not self._missing:
@@ -132,7 +132,7 @@ class ResumedTail:
         return self._settled(self._read_tail(max_bytes))
 
     def read_cached(self, max_bytes: int) -> tuple[TailRead, int] | None:
-        """Read as `SegmentTail.read_cached`: without waiting for a disk."""
+        """Read without waiting for a disk; also return how many bytes are left. None: a `read` is needed."""
         if self._missing or not self._is_settled:
             return None
         found = self._tail.read_cached(max_bytes)
@@ -141,8 +141,8 @@ class ResumedTail:
         return found
 
     def backlog_bytes(self) -> int:
-        """Return the bytes behind the position, as `SegmentTail.backlog_bytes`; while ranges are missing, stored
-        bytes behind them count as well."""
+        """Return the bytes of the log behind the position; while ranges are missing, stored bytes behind them count,
+        too."""
         return max(self._tail.backlog_bytes(), int(self.has_missing))
 
     def unread_bytes(self) -> int:

@@ -215,7 +215,7 @@ class LogReader:
         return task in self._running
 
     async def run(self, runs: Sequence[Run], budget_bytes: int) -> list[Outcome]:
-        """Run the tasks, for at most so many bytes altogether. Returns the outcomes in their order."""
+        """Run the tasks, which read at most `budget_bytes` together. Returns the outcomes in their order."""
         outcomes = self._run_here(runs, min(budget_bytes, _HERE_BYTES))
         left = [index for index, outcome in enumerate(outcomes) if outcome is None]
         if left:

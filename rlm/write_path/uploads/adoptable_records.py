@@ -186,7 +186,7 @@ class AdoptableRecords:
         )
 
     def ended(self, pieces: Sequence[_Piece], is_pending: Callable[[], bool] | None) -> None:
-        """Handle the end of an `Adoption`, with its pieces."""
+        """End an `Adoption` of these pieces; `is_pending`: whether its object is not published yet, None: it failed."""
         for offer in dict.fromkeys(piece.offer for piece in pieces):
             offer.under_way -= 1
             if is_pending is not None:

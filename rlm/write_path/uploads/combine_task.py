@@ -105,7 +105,7 @@ class FinishedInOrder:
         return segment_id.sequence in self._waiting
 
     def await_published(self, segment_id: CombinedSegmentId, tell: Callable[[], object]) -> bool:
-        """Call `tell` once the segment is published, if its metadata waits here. Returns whether it does.
+        """Call `tell` once the segment is published, if its metadata waits here. Returns whether that waits.
 
         `tell` is never called for a segment whose metadata can never be published.
         """
@@ -226,7 +226,7 @@ class RLMWalCombineTask:
     async def copy(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, items: list[MetaQueueItem], records: Sequence[Records]
     ) -> Copied:
-        """Copy the records of these items. Raises RemoteStorageTimeoutError, and whatever the storage manager does.
+        """Store the items' records as one object. Raises RemoteStorageTimeoutError, and what the storage manager does.
 
         A copy that takes far longer than the storage manager's deadlines is abandoned.
         """
