@@ -73,7 +73,7 @@ class DescriptorWatch:
         """The text for /readyz; empty while there are enough."""
 
     async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Check for ever."""
+        """Count the process's open descriptors from time to time, for ever."""
         while True:
             self.look()
             await sleep(_LOOK_S)

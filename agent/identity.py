@@ -43,7 +43,7 @@ class AgentLock:
             ) from error
 
     def next_incarnation(self, wall_ms: Callable[[], int], above: int = -1) -> int:
-        """Return a number above `above` and all that this state directory has had, close to the time in ms."""
+        """Return a new incarnation: the time in ms, but above `above` and all that this state directory has had."""
         last = os.pread(self._file, 32, 0).strip()
         if last and not last.isdigit():
             raise ValueError(f"{self._path}: {last!r} is no incarnation; the file must hold the last one, or nothing")

@@ -56,7 +56,7 @@ def make_lease(blobs: BlobStorage, recorded: LeasesInTopic) -> Lease:
 
 
 class LeaseWatch:
-    """Keeps one agent's lease. For the event loop."""
+    """Renews and checks the cluster's lease in the bucket, for one agent. For the event loop."""
 
     def __init__(self, lease: Lease, wall_ms: Callable[[], int], uncommitted_ttl_s: float) -> None:
         self._lease = lease

@@ -35,7 +35,7 @@ class StorageLoading:
         """Why other zones' buckets are not there, by their names."""
 
     async def run(self) -> None:
-        """Load until every storage manager is there."""
+        """Load the storage managers, retrying, until all are there."""
         if self._spec.buckets:
             await self._run_buckets()
         else:

@@ -53,8 +53,7 @@ _LENGTH = struct.Struct(">8xi")
 
 
 class SegmentPosition:
-    """A position in a segment file, from which batches are read. Reads and sizes need a file that was entered
-    before."""
+    """A position in a segment file, from which batches are read; `enter` sets file and position first."""
 
     def __init__(self, files: OpenFiles, max_batch_bytes: int) -> None:
         self._files = files

@@ -423,7 +423,7 @@ def lead_refusal(
 
 
 def tier_refusal(plans: Iterable[tuple[PlannedLog, LogPlan]]) -> TargetRefusedError | None:
-    """Return the error that keeps logs with a tier from being restored by these plans; None if they may be."""
+    """Return an error if a plan would restore a log without the leader epochs of its records on the tier."""
     cut = [
         log.name
         for log, plan in plans

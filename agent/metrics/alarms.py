@@ -35,7 +35,7 @@ class Alarms:
         return list(self._raised.values())
 
     async def run(self) -> None:
-        """Check until cancelled."""
+        """Look for problems until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(_INTERVAL_S)

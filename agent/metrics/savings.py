@@ -39,7 +39,7 @@ class Dollars:
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """Calculates savings from counters of other parts; any thread may ask."""
+    """Calculates in dollars what links save, from counters of other parts; any thread may ask."""
 
     prices: Prices
     section: str
@@ -53,7 +53,7 @@ class Savings:
     """None without a zone gateway."""
 
     def dollars(self) -> Dollars:
-        """Return the amounts as of now."""
+        """Return what links have cost and saved until now."""
         crossing = self.prices.zone_crossing_gb / BYTES_PER_GB
         remote = [moved for one, moved in dict(self.followers).items() if not self.is_own_zone(one)]
         stock_bytes = sum(moved.stock_bytes for moved in remote)

@@ -85,7 +85,7 @@ class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
         return self._agents_ca_file
 
     def trust_agents(self, ca_file: Path | None) -> None:
-        """Set the authority that signs the agents' certificates, which another section has."""
+        """Set the authority that signs the agents' certificates, which `TlsSettings` names."""
         self._agents_ca_file = ca_file
 
     @property

@@ -81,7 +81,7 @@ class CertificateWatch:
         """The texts for /readyz."""
 
     async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Check for ever; returns at once if there are no certificates."""
+        """Check how long certificates are valid, for ever; returns at once if there are none."""
         while self._stores:
             await asyncio.to_thread(self.look)
             await sleep(_LOOK_S)

@@ -17,7 +17,7 @@ from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, WriteMetric
 
 
 class StorageMetrics:
-    """Metrics that are kept across restarts."""
+    """Metrics that outlive a restart of the storage system."""
 
     def __init__(self, relaying: Relaying, clocks: Clocks, loops: Iterable[Loop]) -> None:
         registry = relaying.metrics.registry

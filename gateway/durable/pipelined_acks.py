@@ -330,7 +330,7 @@ class PipelinedAcks:
         return bool(self._holds or self._leaders.wanted)
 
     def to_broker(self, now_s: float) -> list[OwnRequest]:
-        """Return the questions to send to the broker now."""
+        """Return the agent's own requests to send to the broker now, which ask about partitions."""
         self._suspect(now_s)
         is_late = self._next_poll_s is not None and now_s >= self._next_poll_s
         if self._questions.is_open or not self._has_questions or not (self._is_due or is_late):

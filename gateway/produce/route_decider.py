@@ -104,7 +104,7 @@ class RouteDecider:
         return _URGENCY[self._policy]
 
     def bytes_per_s(self, now_s: float) -> float:
-        """Return the recent rate of net bytes."""
+        """Return how much requests recently added towards PUTs (`net_bytes`) in a second."""
         return self._rate.bytes_per_second(now_s)
 
     def judge(self, net_bytes: int, now_s: float) -> bool:

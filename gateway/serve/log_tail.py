@@ -57,7 +57,7 @@ class HeldRecords:
         self._tails: list[LogTail] = []
 
     def add(self, tail: "LogTail") -> None:
-        """Include this tail in the bound."""
+        """Count this tail's records towards the bound, too."""
         self._tails.append(tail)
 
     @property

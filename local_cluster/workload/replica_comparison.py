@@ -56,7 +56,7 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaComparison:
-    """All partitions of one topic."""
+    """The comparison of all partitions of one topic."""
 
     partitions: tuple[PartitionComparison, ...]
 

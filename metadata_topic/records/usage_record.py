@@ -146,7 +146,7 @@ class UsageRecord:
     such field."""
 
     def in_parts(self) -> Iterator["UsageRecord"]:
-        """Yield what to publish, in this order."""
+        """Yield the records to publish, in order: this one, with more behind it if it has many topics."""
         yield replace(self, topics=self.topics[:_TOPICS_MAX])
         for at in range(_TOPICS_MAX, len(self.topics), _TOPICS_MAX):
             rest = self.topics[at : at + _TOPICS_MAX]

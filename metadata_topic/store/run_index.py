@@ -118,7 +118,7 @@ class RunIndex:
         self._waiting_rows += entry_columns.entry_count(entry_block)
 
     def forget(self, number: int, entries: int) -> None:
-        """Record that a block with this many entries no longer belongs to a segment."""
+        """Record that this block, with so many `entries`, no longer belongs to a segment."""
         if self._waiting.pop(number, None) is not None:
             self._waiting_rows -= entries
         elif number < self._packed_to:

@@ -132,7 +132,7 @@ class SegmentStates:
         self._states = np.full(1024, _GONE, dtype=np.uint8)
 
     def put(self, number: int, state: int) -> None:
-        """Record the state of a block's segment."""
+        """Record the state of the segment whose entries have this block number."""
         if (at := number - self._first) >= len(self._states):
             is_used = self._states != _GONE
             kept = self._states[np.argmax(is_used) :] if is_used.any() else self._states[:0]
@@ -143,11 +143,11 @@ class SegmentStates:
             self._states[at] = state
 
     def forget(self, number: int) -> None:
-        """Record that the block no longer belongs to a segment."""
+        """Record that the block of entries with this number no longer belongs to a segment."""
         self.put(number, _GONE)
 
     def load(self, numbers: Sequence[int], states: Sequence[int], behind: int) -> None:
-        """Start with these blocks' states; `behind` is the number of the next block."""
+        """Start with the states of the segments with these block numbers; `behind` is the next block's number."""
         self._first = min(numbers, default=behind)
         self._states = np.full(behind - self._first + 1024, _GONE, dtype=np.uint8)
         self._states[np.array(numbers, dtype=np.int64) - self._first] = states
@@ -161,7 +161,7 @@ class SegmentStates:
         return found
 
     def is_living(self, number: int) -> bool:
-        """Whether the block belongs to a segment."""
+        """Whether the block of entries with this number still belongs to a segment."""
         return self._first <= number < self._first + len(self._states) and self._states[number - self._first] != _GONE
 
     def count_from(self, number: int) -> int:
@@ -169,7 +169,7 @@ class SegmentStates:
         return int((self._states[max(number - self._first, 0) :] != _GONE).sum())
 
     def are_living(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which blocks belong to segments."""
+        """Return a mask of the block numbers that still belong to segments."""
         living: NDArray[np.bool_] = self.of(numbers) != _GONE
         return living
 
@@ -277,7 +277,7 @@ class SegmentTable:
         return None if row is None else _segment(row)
 
     def find_by_number(self, number: int) -> Segment:
-        """Return the segment whose block has that number."""
+        """Return the segment whose block of entries has that number."""
         if number in self._by_number:
             return self._by_number[number]
         row = self.connection.execute(
@@ -383,7 +383,7 @@ class SegmentTable:
             raise DamagedRowError("blocks are missing")
 
     def entry_block(self, segment: Segment) -> bytes:
-        """Return a segment's entries as a block; empty without any."""
+        """Return a segment's encoded entries; empty without any."""
         if segment.waiting_block or not segment.number:
             return segment.waiting_block
         [block] = self._blocks([segment.number])

@@ -276,8 +276,8 @@ class RemoteWalMetadataStore(PartitionLookups):
         return self._lock.failure
 
     def keep_also(self, kind: str, changed: OtherFacts) -> Mapping[str, str]:
-        """Also store facts of another part of the agent, in the same transactions. Returns those already in the
-        file, by key."""
+        """Also keep another part's keys and values in the file, in the same transactions: `changed` returns what
+        changed since its last call. Returns those already in the file."""
         with self._lock:
             self._other_facts[kind] = changed
             return self._state.other_facts.pop(kind, {})

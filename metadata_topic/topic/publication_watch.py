@@ -37,7 +37,7 @@ class PublicationWatch:
         """None while all is well."""
 
     async def run(self) -> None:
-        """Check every second until cancelled."""
+        """Check every second whether metadata can be published, until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(_INTERVAL_S)

@@ -196,8 +196,8 @@ class Rebuild:
         """Publish the plan, and what is missing then, until all is read back; then publish that the rebuild is
         complete.
 
-        Returns the number of records. The rebuild is not complete while an object is unreadable, or a newer
-        snapshot may be.
+        Returns the number of records. The rebuild is not complete while an object cannot be read, or a snapshot that
+        may be newer than those read.
         Raises MetadataTopicError, RemoteStorageError; it may then be run again.
         """
         written = 0
@@ -412,7 +412,7 @@ def remembered_gaps(remembered: RememberedMetadata, gone: Sequence[PublishedSegm
 
 
 def unpublished_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
-    """Return those of the gaps that the topic does not have, each looked for where the store keeps its reason."""
+    """Return those of the gaps, released offsets and log starts among them, that the topic does not have."""
     partitions = {gap.topic_id_partition for gap in gaps}
     losses = told.local_losses()
     declared = {gap for partition in partitions for gap in (*told.declared_gaps(partition), *losses.get(partition, ()))}

@@ -1,4 +1,4 @@
-"""The calls to Kafka for a reassignment: the controller's list, and what brokers show. Blocks.
+"""Asks Kafka to move replicas and elect leaders, and what the controller and the brokers show of it. Blocks.
 
 By kafka-python's admin client, because librdkafka's has no AlterPartitionReassignments. Every call may be repeated
 without harm, so calls that brokers ask to retry are retried.

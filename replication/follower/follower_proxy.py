@@ -68,7 +68,7 @@ class FollowerProxy(CountedListeners):
         self.keep_bypasses()
 
     def keep_bypasses(self) -> None:
-        """Update the bypasses to the leaders listened for, and to the routes known now."""
+        """Keep one bypass for each leader that is listened for, by the routes known now."""
         self.bypasses.keep_to(self.addresses)
 
     async def leave(self, broker_id: int) -> None:

@@ -148,7 +148,7 @@ class StoredLogs(Protocol):
         """Return the partition's log and how far it is stored; None when it is not led here, or not known yet."""
 
     def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
-        """Find runs, see `rlm.archive.stored_runs`; `archive` allows archive objects. Called in a thread."""
+        """Return the log's runs from `offset` on that objects hold; `archive`: archive objects, too. Blocks."""
 
     def is_living(self, object_id: StoredObjectId) -> bool:
         """Whether the object is finished and not being deleted, according to the metadata."""

@@ -120,7 +120,7 @@ class Rules:
 
     @property
     def gathered_s(self) -> float:
-        """The time whose bytes must pay for an object, so that links are used."""
+        """For how many seconds bytes are gathered for an object; links are used if these pay for it."""
         return min(ROUND_S, self.upload_wait_s) if self.producers_wait else self.upload_wait_s
 
     def led_log(
@@ -203,7 +203,7 @@ class Leader:
         return None if never_pays else self._outlook.paying_bytes(entries) / self._rules.gathered_s
 
     def replicate(self, bytes_per_s: Mapping[Where, float]) -> dict[Where, LogAmounts]:
-        """Return what each log does in a second, if they grow at these rates."""
+        """Return what replication of each log amounts to in a second, if they grow at these rates."""
         entries = sum(1 for where in self._led if bytes_per_s[where]) or 1
         paying = {where for where, one in self._led.items() if one.followers and self._may_pay(one)}
         needed = self.paying_rate(entries)

@@ -158,7 +158,7 @@ class TopicEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The estimated dollars a month of a cluster, in all ways."""
+    """The estimated dollars a month of a cluster, as it is today and in each way of `WAYS`."""
 
     seconds: float
     brokers: int

@@ -1,4 +1,4 @@
-"""Rules that one row of a table of objects decides: all of them in one pass over the table of a kind."""
+"""Rules that need one row of a table of objects: all of them in one pass over the table of each kind."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -186,12 +186,12 @@ class Costs:
 
     @property
     def remote_wal_usd(self) -> float:
-        """The known cost of all days."""
+        """The known cost of all days with remote WAL, in dollars."""
         return sum(day.remote_wal_usd for day in self.days)
 
     @property
     def stock_usd(self) -> float | None:
-        """The known cost in stock Kafka; None without any usage record."""
+        """The known cost of all days in stock Kafka, in dollars; None without any usage record."""
         known = [day.stock_usd for day in self.days if day.stock_usd is not None]
         return sum(known) if known else None
 

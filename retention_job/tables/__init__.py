@@ -1,8 +1,8 @@
-"""Puts the sources together.
+"""Puts together what the sources say of objects and offsets, as tables.
 
 In the order in which data meets them:
 
-- `history`: all sources, read once; `listings` and `tier` are of them
+- `history`: all sources, read once; `listings` of stores and KIP-405's `tier` are two of them
 - `fences`: records that do not count
 - `objects`: a row for each object
 - `coverage`: offsets in objects, gaps, and what elections killed

@@ -126,7 +126,7 @@ class History:
         return {}
 
     def layers_before(self, kind: ObjectKind) -> "list[DataFrame]":
-        """Return the layers of a kind's table as earlier runs left it, the newest first."""
+        """Return the rows that each earlier run wrote of a kind's table, newest first: objects that it had news of."""
         last = self.last.layers if self.last else ()
         return [self.table(kind.table, kind.schema_with_facts, run_id) for run_id in reversed(last)]
 

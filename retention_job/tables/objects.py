@@ -134,7 +134,7 @@ def facts_of_records(kind: ObjectKind, staged: "DataFrame") -> "DataFrame":
 
 
 def facts_of_listing(kind: ObjectKind, listed: "DataFrame") -> "DataFrame":
-    """Return facts from LISTED."""
+    """Return facts about objects from a table LISTED: size and time in the store."""
     return _facts(kind, listed, **_columns("stored_bytes", "stored_ms"))
 
 

@@ -1,12 +1,12 @@
-"""Tells the archive about the cluster: which topics are archived, whose objects are in care, what logs need.
+"""Tells the archive about the cluster: which topics are archived, whose objects this agent owns, what logs need.
 
-Each answer errs on the side that loses nothing. A topic is archived when its settings say so and some agent's archive
-is on, so its entries wait for the archive whoever leads the partition. Leader epochs are given for led partitions only,
-because an election may have cut off a follower's log. Only the log's start, as the broker tells it, and the topic's
-deletion release archive objects: that the leader's log lacks records proves nothing, as it may have lost them. If it
-has, as it may have begun on an empty disk, its start proves nothing either (`metadata_topic.store.held_records`). A
-broker's objects are in care once the registration that says so was read. The own broker's are once this incarnation's
-registration was read, because unread records of an older one may stand before it.
+In doubt, an object is kept. A topic is archived when its settings say so and some agent's archive is on, so its entries
+wait for the archive whoever leads the partition. Leader epochs are given for led partitions only, because an election
+may have cut off a follower's log. An archive object is released when its topic is deleted, or by the log's start as the
+broker tells it. Records that the leader's log lacks prove nothing: it may have lost them, for instance with its disk,
+and then its start proves nothing either (`metadata_topic.store.held_records`). The agent owns a broker's objects once
+it has read the registration that says so, and its own broker's once it has read that of this incarnation, because
+unread records of an older one may stand before it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

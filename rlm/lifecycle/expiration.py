@@ -314,7 +314,7 @@ class AdoptedObjects:
         """Segments deleted a moment ago; the store may not have read that from the topic yet."""
 
     def segment_deleted(self, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
-        """Handle a segment that was deleted from the store. After RemoteStorageError it must be called again."""
+        """Delete gateways' objects that only deleted segments name now. Call it again after RemoteStorageError."""
         note = split_note(custom_metadata)[1]
         if note is None:
             return

@@ -163,7 +163,7 @@ class Comparison(Generic[Id]):
         return f"{len(self.disagreements)}-objects-{size_bytes}-bytes"
 
     def doubted(self, topic_doubt: str, limits: HealingLimits) -> "Comparison[Id]":
-        """Return the comparison with the reason against healing: `topic_doubt`, or else the share."""
+        """Return the comparison with a reason not to heal: `topic_doubt`, or that too many objects disagree."""
         there = self.objects + self.count(Kind.LOST)
         if topic_doubt or limits.allows(len(self.disagreements), there):
             return replace(self, doubt=topic_doubt)

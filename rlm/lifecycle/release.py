@@ -201,9 +201,7 @@ _PARTITIONS_MAX = 100_000
 
 
 class ReleaseJudge:
-    """Decides for all entries of an object at once:
-
-    `rlm.lifecycle.release.release_of` by columns, for thousands of entries.
+    """Decides whether all entries of an object are released, by columns: `release_of` for thousands of entries at once.
 
     Nearly every decision is the same for the whole topic (gone, expired) or is one comparison with the log's start.
     Those are gathered once, as an array for each topic indexed by partition, so an object costs some array operations

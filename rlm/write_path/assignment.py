@@ -1,4 +1,4 @@
-"""The partitions that an agent has to take care of."""
+"""A partition that an agent uploads, with what its topic's settings and the cluster say about it."""
 
 import math
 from dataclasses import dataclass

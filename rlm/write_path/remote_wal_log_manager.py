@@ -66,7 +66,7 @@ ResumePoints = Callable[[Assignment], ResumePoint]
 
 
 class UploadListeners:
-    """Notifies all listeners in their order."""
+    """Notifies all listeners of the write path, in the order in which they were added."""
 
     def __init__(self, defects: Counter) -> None:
         self._defects = defects

@@ -158,5 +158,5 @@ class StoreSnapshots:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The keeper's: `saved`, `loaded`, `refused`, `load_failures`, `removed`."""
+        """Counts of snapshots: `saved`, `loaded`, `refused`, `load_failures`, `removed`."""
         return self._keeper.counters

@@ -57,7 +57,7 @@ class DirectoryEvents(Protocol):
         """Stop the watch with this number. Raises OSError."""
 
     def read(self, timeout: int) -> Iterable[DirectoryEvent]:
-        """Return the events since the last call, in order."""
+        """Return the events since the last call, in order; without any, wait for up to `timeout` ms."""
 
     def close(self) -> None: ...
 

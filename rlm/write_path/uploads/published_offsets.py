@@ -76,7 +76,7 @@ class PublishedOffsets(UploadListener):
     # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """Handle a stored object."""
+        """Note how far durable logs are stored with this object; that counts once the topic has acknowledged it."""
         durable = {item.topic_id_partition for item in segment.items} & self._durable
         sequence = segment.combined_segment_id.sequence
         for partition in durable:

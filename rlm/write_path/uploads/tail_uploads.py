@@ -64,7 +64,7 @@ class TailUploads(UploadListener):
         self._look(list(self._open))
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """Handle a stored object."""
+        """Respond to requests whose tail is stored with this object; renew the hurry of the others."""
         if self._open:
             stored = {item.topic_id_partition for item in segment.items}
             self._look([where for where in self._open if self._led.get(where) in stored])
