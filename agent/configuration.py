@@ -9,7 +9,7 @@ from agent.settings.plain_peers import listener_with_login
 from agent.settings.setting_types import milliseconds
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.server_properties import BrokerProperties
-from plugin.prices import DEFAULT_PRICES_FILE, EXPRESS, REMOTE_REPLICAS, Prices, StorePrices
+from plugin.prices import DEFAULT_PRICES_FILE, REMOTE_REPLICAS, Prices, StorePrices
 
 GRACE_TIMES: Final = 2
 """For how many of the longest time-out of those who read them objects stay that are to be deleted (guessed)."""
@@ -62,5 +62,4 @@ class Configuration:
     @property
     def upload_wait_max_s(self) -> float:
         """How long an append may wait for more to share an object, if links are used by cost."""
-        is_express = self.settings.storage.price_section == EXPRESS
-        return self.settings.link.upload_wait_max_s or (0.1 if is_express else 0.25)
+        return self.settings.link.upload_wait_at(self.settings.storage.price_section)

@@ -35,7 +35,7 @@ from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, Spl
 from kafka_log.crc32c import Buffer
 from plugin.adopted_records import BatchSource
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import RemoteResourceNotFoundError, defect_site
+from plugin.errors import RemoteResourceNotFoundError
 from plugin.format.archive_object_id import StoredObjectId
 from plugin.hot_path.deadline import DeadlineTimer
 from replication.leader.catch_up import FollowerCatchUp
@@ -55,7 +55,6 @@ log = structlog.get_logger(__name__)
 CONTROL_KINDS: Final = (MessageKind.INLINE_REQUEST, MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED)
 """A gateway's messages about links."""
 _LOOK_AGAIN_S: Final = 0.25
-_AFTER_DEFECT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +176,12 @@ class LinkStage:
             self._catch_up.close()
 
 
-async def tell_outcomes(adoptable: AdoptableRecords, metrics: ProduceMetrics) -> None:
-    """Report the due outcomes of offers until cancelled; continues after any error, because without outcomes
+async def tell_outcomes(adoptable: AdoptableRecords) -> None:
+    """Report the due outcomes of offers until cancelled. It must run again after a defect, because without outcomes
     gateways delete nothing."""
     while True:
-        pause_s = _LOOK_AGAIN_S
-        try:
-            adoptable.look_again(asyncio.get_running_loop().time())
-        except Exception as error:
-            metrics.objects.labels("defect").inc()
-            log.error("adoption_outcomes_defect", defect=defect_site(error))
-            pause_s = _AFTER_DEFECT_S
-        await asyncio.sleep(pause_s)
+        adoptable.look_again(asyncio.get_running_loop().time())
+        await asyncio.sleep(_LOOK_AGAIN_S)
 
 
 class SpliceStage:

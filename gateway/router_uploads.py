@@ -25,7 +25,7 @@ from gateway.produce.route_core import StoredRecords
 from gateway.produce.router_channel import ChannelObject, DueDeletion, RouterChannel, RouterSweep
 from kafka_log.crc32c import Buffer
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import IncompleteListingError, RemoteSegmentConflictError, defect_site, failure_label
+from plugin.errors import IncompleteListingError, RemoteSegmentConflictError, failure_label
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from plugin.wall_clock import Clocks
@@ -94,7 +94,6 @@ log = structlog.get_logger(__name__)
 CALL_TIMEOUT_S: Final = 60.0
 """For storage managers that do not keep their own deadlines."""
 SWEEP_EACH_S: Final = 300.0
-_AFTER_DEFECT_S: Final = 1.0
 
 
 class RoutedConnection(Protocol):
@@ -153,22 +152,16 @@ class RouterUploads:
         self._woken.set()
 
     async def run(self) -> None:
-        """Run until cancelled. Objects of uploads then under way are left to a later sweep."""
+        """Run until cancelled. Objects of uploads then under way are left to a later sweep.
+
+        After a defect it may be called again: uploads under way go on, and requests that wait meanwhile go inline.
+        """
         try:
-            await asyncio.gather(self._go_on_always(), self._sweep_always())
-        finally:
+            await self._go_on()
+        except asyncio.CancelledError:
             for task in list(self._tasks):
                 task.cancel()
-
-    async def _go_on_always(self) -> None:
-        """Continue after any defect: requests that wait meanwhile go inline."""
-        while True:
-            try:
-                await self._go_on()
-            except Exception as error:
-                self._metrics.objects.labels("defect").inc()
-                log.error("router_channel_defect", defect=defect_site(error))
-                await asyncio.sleep(_AFTER_DEFECT_S)
+            raise
 
     async def _go_on(self) -> None:
         while True:
@@ -239,7 +232,8 @@ class RouterUploads:
             self._channel.deleted(due.object_id)
         self._woken.set()
 
-    async def _sweep_always(self) -> None:
+    async def sweep_always(self) -> None:
+        """Sweep from time to time until cancelled; a sweep that fails is counted."""
         while True:
             try:
                 await self.sweep()

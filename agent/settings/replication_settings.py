@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from agent.settings.setting_types import Seconds, Section, keyed
+from plugin.prices import EXPRESS
 
 
 class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
@@ -65,6 +66,10 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         ge=1024,
         description="What is read from objects at most while the local broker is far behind; the rest goes inline.",
     )
+
+    def upload_wait_at(self, price_section: str) -> float:
+        """Return how many seconds records may wait for more to share an object, at this store's prices."""
+        return self.upload_wait_max_s or (0.1 if price_section == EXPRESS else 0.25)
 
     @property
     def takes_digests(self) -> bool:

@@ -132,8 +132,9 @@ class ClientGateway:
         """What runs beside the listeners, as functions by name."""
         if PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
             self.runs["router uploads"] = self._routing.uploads.run
+            self.runs["router sweep"] = self._routing.uploads.sweep_always
         if self.adoptable is not None:
-            self.runs["adoption outcomes"] = partial(tell_outcomes, self.adoptable, produced)
+            self.runs["adoption outcomes"] = partial(tell_outcomes, self.adoptable)
         self._serving = self._make_serving(leader, consumers)
         self.clients = ZoneGateway(
             GatewayContext(

@@ -260,7 +260,6 @@ def _registration(
         identity.broker_id,
         identity.incarnation,
         settings.http.registered,
-        str(settings.peers.peer_listener),
         version("remote-wal"),
         identity.started_ms,
         settings.archive.enable,

@@ -163,14 +163,13 @@ def _wait(seconds: float) -> None:
 def default_rules(store: str, *, producers_wait: bool) -> "Rules":
     """Return the agents' default settings that costs depend on."""
     from agent.settings.agent_settings import AgentSettings
-    from plugin.prices import EXPRESS
     from retention_job.cost.cost_model import Rules
 
     settings = AgentSettings()
     limits = settings.log_manager
     return Rules(
         limits.combiner_task_interval_s,
-        settings.link.upload_wait_max_s or (0.1 if store == EXPRESS else 0.25),
+        settings.link.upload_wait_at(store),
         settings.log_manager.archive_interval_s,
         limits.combiner_task_upload_bytes,
         settings.lifecycle.retention_s or math.inf,

@@ -147,7 +147,6 @@ class AgentRegistration:
     broker_id: int
     incarnation: int
     http_endpoint: str
-    peer_endpoint: str
     version: str
     started_ms: int
     """Its wall clock at its start, milliseconds since 1970."""

@@ -11,7 +11,6 @@ because a cluster may have 100,000 of the one and tens of thousands of steps: a 
 broker together.
 """
 
-import sys
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from recovery.reassignment.plan import (
     ReassignmentPlan,
     broker_loads,
     check_living,
+    scales,
 )
 
 ALIKE: Final = 0.2
@@ -92,9 +92,7 @@ class _Balance:
 
         carried = broker_loads(cluster, loads)
         load = np.array([carried[one] for one in self._ids[: self._living]])
-        means = load.mean(axis=0)
-        # Nothing to divide: a part that nobody carries, or so little that its inverse overflows, says nothing.
-        self._scale = np.array([1 / mean if mean > sys.float_info.min else 0.0 for mean in means])
+        self._scale = np.array(scales(carried))
         amounts = [loads.get(one.topic_partition, UNKNOWN_LOAD) for one in self._partitions]
         self._amounts = np.array(amounts).reshape(len(rows), 3) * self._scale
         self._load = np.zeros((len(self._rack), 3))

@@ -114,10 +114,14 @@ def plan_drain(
         raise ReassignmentPlanError(
             "plan", f"broker {broker}", "no such broker lives, and no partition has a replica on it", _those(cluster)
         )
-    draft = _Draft(cluster, loads, scope, set(cluster.racks) - {broker})
-    draft.replace()
-    plan = draft.plan()
-    return ReassignmentPlan(plan.moves, plan.left | dict.fromkeys(hidden, HIDDEN), not_known)
+    takers = _Takers(cluster, loads, set(cluster.racks) - {broker})
+    moves = tuple(
+        Move(one.topic_partition, one.replicas, takers.replace(one))
+        for one in sorted(scope, key=lambda one: one.topic_partition)
+        if one.leader >= 0
+    )
+    left = {one.topic_partition: LEADERLESS for one in scope if one.leader < 0}
+    return ReassignmentPlan(moves, left | dict.fromkeys(hidden, HIDDEN), not_known)
 
 
 def without_moving(plan: ReassignmentPlan, moving: Collection[TopicPartition]) -> ReassignmentPlan:
@@ -138,6 +142,13 @@ def broker_loads(cluster: ClusterReplicas, loads: Loads, plan: ReassignmentPlan 
             if broker in sums:
                 sums[broker][part] += amount
     return {broker: Load(*parts) for broker, parts in sums.items()}
+
+
+def scales(carried: Mapping[int, Load]) -> list[float]:
+    """Return by what to multiply each part of a load, to get a multiple of these brokers' mean."""
+    means = [sum(part) / len(part) for part in zip(*carried.values(), strict=True)] or [0.0] * 3
+    # Nothing to divide: a part that nobody carries, or so little that its inverse overflows, says nothing.
+    return [1 / mean if mean > sys.float_info.min else 0.0 for mean in means]
 
 
 def apart(carried: Mapping[int, Load]) -> tuple[float, float, float]:
@@ -167,7 +178,9 @@ def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tupl
             raise ReassignmentPlanError("plan", str(where), f"{list(replicas)} is not a list of different brokers")
         check_living(cluster, set(replicas) - set(known[where].replicas))
         moves.append(Move(where, known[where].replicas, replicas))
-    return _without_leaderless([move for move in moves if move.before != move.after], known)
+    moves = [move for move in moves if move.before != move.after]
+    left = {move.topic_partition: LEADERLESS for move in moves if known[move.topic_partition].leader < 0}
+    return ReassignmentPlan(tuple(move for move in moves if move.topic_partition not in left), left)
 
 
 def write_plan(plan: ReassignmentPlan) -> dict[str, object]:
@@ -208,68 +221,44 @@ def check_living(cluster: ClusterReplicas, brokers: Collection[int]) -> None:
         raise ReassignmentPlanError("plan", f"broker {min(unknown)}", "no such broker lives", _those(cluster))
 
 
-def _without_leaderless(moves: Sequence[Move], known: dict[TopicPartition, PartitionReplicas]) -> ReassignmentPlan:
-    left = {move.topic_partition: LEADERLESS for move in moves if known[move.topic_partition].leader < 0}
-    return ReassignmentPlan(tuple(move for move in moves if move.topic_partition not in left), left)
+class _Takers:
+    """The brokers that may take replicas: their load grows with each replica and leader that is planned for them."""
 
-
-class _Draft:
-    """The planned replicas, changed step by step."""
-
-    def __init__(
-        self, cluster: ClusterReplicas, loads: Loads, scope: Sequence[PartitionReplicas], allowed: set[int]
-    ) -> None:
-        """Partitions of `scope` may change, brokers of `allowed` may get replicas."""
-        self._racks = cluster.racks
-        self._loads = loads
-        self._allowed = allowed
-        self._before = {partition.topic_partition: partition for partition in scope}
-        self._movable = sorted(where for where, partition in self._before.items() if partition.leader >= 0)
-        self._after = {where: partition.replicas for where, partition in self._before.items()}
+    def __init__(self, cluster: ClusterReplicas, loads: Loads, allowed: set[int]) -> None:
+        self._racks, self._loads, self._allowed = cluster.racks, loads, allowed
         carried = broker_loads(cluster, loads)
-        means = [sum(parts) / len(carried) for parts in zip(*carried.values(), strict=True)] if carried else [0.0] * 3
-        # Nothing to divide: a part that nobody carries, or so little that its inverse overflows, says nothing.
-        self._scale = [1 / mean if mean > sys.float_info.min else 0.0 for mean in means]
-        self._load = {
-            broker: [amount * scale for amount, scale in zip(load, self._scale, strict=True)]
-            for broker, load in carried.items()
-        }
+        self._scale = scales(carried)
+        self._load = {broker: self._scaled(load) for broker, load in carried.items()}
         self._led = Counter(partition.replicas[0] for partition in cluster.partitions)
 
-    def plan(self) -> ReassignmentPlan:
-        moves = [
-            Move(where, partition.replicas, self._after[where])
-            for where, partition in sorted(self._before.items())
-            if self._after[where] != partition.replicas or not self._allowed >= set(partition.replicas)
-        ]
-        found = _without_leaderless(moves, self._before)
-        return ReassignmentPlan(tuple(move for move in found.moves if move.before != move.after), found.left)
+    def _scaled(self, load: Load) -> list[float]:
+        return [amount * scale for amount, scale in zip(load, self._scale, strict=True)]
 
-    def replace(self) -> None:
-        """Replace each replica on a broker that is not allowed."""
-        for where in self._movable:
-            replicas = self._after[where]
-            for position, broker in enumerate(replicas):
-                if broker not in self._allowed:
-                    replicas = (*replicas[:position], self._taker(where, position), *replicas[position + 1 :])
-                    self._set(where, replicas)
-            if replicas[0] != self._before[where].replicas[0]:
-                # The one that leads least, preferably one already in sync.
-                in_sync = self._before[where].in_sync
-                without = self._changes(where, ())
-                best = min(
-                    replicas,
-                    key=lambda broker: (
-                        self._load[broker][1] + without.get((1, broker), 0.0),
-                        self._led[broker] - (broker == replicas[0]),
-                        broker not in in_sync,
-                        broker,
-                    ),
-                )
-                self._set(where, _led_by(best, replicas))
+    def replace(self, partition: PartitionReplicas) -> tuple[int, ...]:
+        """Return the partition's replicas, where others are in the place of brokers that are not allowed.
 
-    def _taker(self, where: TopicPartition, position: int) -> int:
-        replicas = self._after[where]
+        Raises ReassignmentPlanError.
+        """
+        replicas = list(partition.replicas)
+        taken_in, led, stored = self._scaled(self._loads.get(partition.topic_partition, UNKNOWN_LOAD))
+        for position, broker in enumerate(partition.replicas):
+            if broker not in self._allowed:
+                taker = replicas[position] = self._taker(partition.topic_partition, replicas, position)
+                self._load[taker][0] += taken_in
+                self._load[taker][2] += stored
+        if replicas[0] != partition.replicas[0]:
+            # The one that leads least, preferably one already in sync.
+            leader = min(
+                replicas,
+                key=lambda one: (self._load[one][1], self._led[one], one not in partition.in_sync, one),
+            )
+            self._load[leader][1] += led
+            self._led[leader] += 1
+            replicas.remove(leader)
+            replicas.insert(0, leader)
+        return tuple(replicas)
+
+    def _taker(self, where: TopicPartition, replicas: Sequence[int], position: int) -> int:
         racks = Counter(self._racks.get(broker) for at, broker in enumerate(replicas) if at != position)
         takers = sorted(self._allowed - set(replicas))
         if not takers:
@@ -280,22 +269,3 @@ class _Draft:
                 "add a broker, or lower the replication factor first",
             )
         return min(takers, key=lambda broker: (racks[self._racks[broker]], sum(self._load[broker]), broker))
-
-    def _changes(self, where: TopicPartition, replicas: tuple[int, ...]) -> dict[tuple[int, int], float]:
-        load, changes = self._loads.get(where, UNKNOWN_LOAD), dict[tuple[int, int], float]()
-        for sign, brokers in ((-1, self._after[where]), (1, replicas)):
-            for part, broker, amount in _shares(load, brokers):
-                if broker in self._load:
-                    changes[part, broker] = changes.get((part, broker), 0.0) + sign * amount * self._scale[part]
-        return changes
-
-    def _set(self, where: TopicPartition, replicas: tuple[int, ...]) -> None:
-        for (part, broker), change in self._changes(where, replicas).items():
-            self._load[broker][part] += change
-        self._led[self._after[where][0]] -= 1
-        self._led[replicas[0]] += 1
-        self._after[where] = replicas
-
-
-def _led_by(leader: int, replicas: tuple[int, ...]) -> tuple[int, ...]:
-    return (leader, *(broker for broker in replicas if broker != leader))

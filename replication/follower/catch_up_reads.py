@@ -109,7 +109,6 @@ class CatchUpReads:
         self._under_way_bytes += size
         wait_s = self._quota.take(size, now_s)
         self._metrics.catch_up.read_bytes.inc(size)
-        self._metrics.catch_up.wait_seconds.inc(wait_s)
         if wait_s > 0:
             asyncio.get_running_loop().call_later(wait_s, self._begin, wanted)
         else:

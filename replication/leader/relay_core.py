@@ -153,7 +153,9 @@ class RelayCore:
         """Return the announcement of these ranges, which other agents of the follower's `zone` read as well."""
         joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
         announcement = Announcement(segment.combined_segment_id, joined, segment.custom_metadata)
-        return self._announced(MessageKind.ANNOUNCE, announcement, zone)
+        if zone is not None:
+            return ToFollower(MessageKind.ANNOUNCE_SHARED, (zone.encode(), announcement.encode()))
+        return ToFollower(MessageKind.ANNOUNCE, (announcement.encode(),))
 
     def read_ahead(
         self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""
@@ -164,15 +166,10 @@ class RelayCore:
         joined.
         """
         if isinstance(object_id, ArchiveObjectId):
-            return self._announced(MessageKind.READ_ARCHIVE_AHEAD, Announcement(object_id, coalesce_ranges(ranges, 0)))
+            announcement = Announcement(object_id, coalesce_ranges(ranges, 0))
+            return ToFollower(MessageKind.READ_ARCHIVE_AHEAD, (announcement.encode(),))
         joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
-        return self._announced(MessageKind.READ_AHEAD, Announcement(object_id, joined, custom_metadata))
-
-    def _announced(self, kind: MessageKind, announcement: Announcement, zone: ZoneReading | None = None) -> ToFollower:
-        self._context.metrics.announcements.inc()
-        if zone is not None:
-            return ToFollower(MessageKind.ANNOUNCE_SHARED, (zone.encode(), announcement.encode()))
-        return ToFollower(kind, (announcement.encode(),))
+        return ToFollower(MessageKind.READ_AHEAD, (Announcement(object_id, joined, custom_metadata).encode(),))
 
     def forget(self, partition: TopicIdPartition) -> None:
         """Forget a partition that is no longer led here, or no longer fetched by the follower."""

@@ -207,7 +207,6 @@ class CatchUpMetrics:
             "remote_wal_catch_up_read_bytes", "Bytes of objects read for the local broker while it is far behind"
         )
         """The catch-up quota limits these."""
-        self.wait_seconds = counter("remote_wal_catch_up_wait_seconds", "Time for which the quota held such reads back")
 
 
 class BypassMetrics:
@@ -323,7 +322,6 @@ class ReplicationMetrics:
         self.responses = loop_counter(
             "remote_wal_fetch_responses", "Fetch responses with records, as first sent", ["path"]
         )
-        self.announcements = loop_counter("remote_wal_announcements", "Announcements sent")
         self.held = ConnectionMetrics(registry)
         self.catch_up = CatchUpMetrics(registry)
         self.bypass = BypassMetrics(registry)

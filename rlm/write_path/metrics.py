@@ -83,10 +83,6 @@ class WriteMetrics:
             "From one upload to the next at least, so that agents can follow what all of them make; 0: no bound",
             registry=registry,
         )
-        self.resumes_put_off = counter(
-            "remote_wal_resumes_put_off",
-            "Times that a partition was not taken on, as it could not be told where its upload goes on",
-        )
 
 
 class ArchiveMetrics:

@@ -154,11 +154,7 @@ class Effects:
 
     def log_task(self, assignment: Assignment) -> LogTask:
         """Return the task that reads the log from where its upload continues. Raises ResumeUnknownError."""
-        try:
-            resume = self._resume_point(assignment)
-        except ResumeUnknownError:
-            self._metrics.resumes_put_off.inc()
-            raise
+        resume = self._resume_point(assignment)
         return RLMWalTask(assignment.topic_id_partition, assignment.directory, resume, self.open_files)
 
     def carry_out(self, actions: Iterable[Action]) -> None:

@@ -23,7 +23,7 @@ LIMITS = RouteLimits(0.1, 0.1)
 def registered(**addresses: str | None) -> dict[int, AgentRegistration]:
     """Agents by their brokers' ids, as `_1`."""
     found = {int(name[1:]): address for name, address in addresses.items()}
-    return {one: AgentRegistration(one, 1, "", "", "1", 0, peer_address=address) for one, address in found.items()}
+    return {one: AgentRegistration(one, 1, "", "1", 0, peer_address=address) for one, address in found.items()}
 
 
 @dataclass(slots=True)

@@ -171,7 +171,7 @@ async def test_records_go_by_object_storage_only_where_that_is_set(
         assert gateway.capabilities == PeerCapabilities.CLIENTS | PeerCapabilities.PACKED | more
         gateway.settings = GatewaySettings()
         await gateway.start(ListeningSockets([]))
-        assert len(gateway.runs) == 1 + 2 * ("produce_enable" in keys), "uploads, and what becomes of them"
+        assert len(gateway.runs) == 1 + 3 * ("produce_enable" in keys), "uploads, sweeps, and outcomes"
 
 
 async def test_ports_for_clients_come_and_go_with_the_brokers_where_all_are_wanted() -> None:

@@ -33,7 +33,7 @@ OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
 ENABLED, NOTHING = TopicSettings(enable=True), TopicSettings(origin=FILE)
 BY_FILE = TopicSettings(enable=True, origin=FILE)
 QUICK = FollowSettings(batch_wait_ms=5, retry_pause_ms=1, request_timeout_ms=100)
-REGISTERED = AgentRegistration(1, 5, "", "", "1", 0, peer_address="10.0.0.1:19090")
+REGISTERED = AgentRegistration(1, 5, "", "1", 0, peer_address="10.0.0.1:19090")
 PATIENCE_S = 10.0
 
 

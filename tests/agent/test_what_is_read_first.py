@@ -181,7 +181,7 @@ async def test_readyz_says_that_nobody_holds_the_answers_of_a_durable_topic(
 ) -> None:
     Kafka(monkeypatch)
     table = SettingsTable(
-        {"t": TopicSettings(enable=True, durable=True)}, agents={2: AgentRegistration(2, 5, "", "", "1", 0)}
+        {"t": TopicSettings(enable=True, durable=True)}, agents={2: AgentRegistration(2, 5, "", "1", 0)}
     )
     async with running_agent(tmp_path, monkeypatch) as rig:
         await rig.until(lambda: rig.storage_run is not None)

@@ -145,7 +145,7 @@ def cluster(storage: RemoteWalStorageManager, tmp_path: Path, monkeypatch: pytes
         return CliRunner().invoke(build_app(), [*command, "--broker-config", str(config)])
 
     made = Cluster(storage, run)
-    agents = {one: AgentRegistration(one, 100 + one, "", "", "1", 0, peer_address=f"host-{one}:1") for one in AGENTS}
+    agents = {one: AgentRegistration(one, 100 + one, "", "1", 0, peer_address=f"host-{one}:1") for one in AGENTS}
     living = [type("Broker", (), {"broker_id": one})() for one in LIVING]
     for command in (cli.recovery.decommission, cli.recovery.held):
         monkeypatch.setattr(command, "open_stores", opened)

@@ -29,7 +29,7 @@ TOPICS = {
 
 
 def agent(broker_id: int, retention_ms: int | None = None) -> AgentRegistration:
-    return AgentRegistration(broker_id, 1, NOWHERE, NOWHERE, "1", 0, False, {}, retention_ms)
+    return AgentRegistration(broker_id, 1, NOWHERE, "1", 0, False, {}, retention_ms)
 
 
 def described(monkeypatch: pytest.MonkeyPatch, agents: Mapping[int, AgentRegistration], *options: str) -> Result:

@@ -21,7 +21,7 @@ EARLIER = Pause("ben@ops-2", 1_600_000_000_000)
 class Recorded:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pauses: dict[str, Pause] = {}
-        agents = {1: AgentRegistration(1, 1, "", "", "1", 0)}
+        agents = {1: AgentRegistration(1, 1, "", "1", 0)}
         topics = {"orders": TopicSettings(enable=True)}
         recorded = self
 

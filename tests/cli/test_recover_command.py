@@ -343,7 +343,7 @@ def test_leftovers_are_known_by_the_settings_topic_beside_the_controllers_log(
         log = ruins.directory / settings_at / "__remote_wal_topic_settings-0"
         log.mkdir(parents=True)
         older, newer = (TOPICS.encode(TopicSettings(True, wal_retention_ms=ms)) for ms in (-1, 3_600_000))
-        agent = AGENTS.encode(AgentRegistration(1, 5, "", "", "1", 0, wal_retention_ms=60_000))
+        agent = AGENTS.encode(AgentRegistration(1, 5, "", "1", 0, wal_retention_ms=60_000))
         (log / f"{0:020}.log").write_bytes(
             batch(0, payload=older, key=TOPICS.key("orders")) + batch(1, payload=agent, key=AGENTS.key(1))
         )

@@ -34,7 +34,7 @@ KEYS = {
 
 
 def agent(broker_id: int, **changes: Any) -> AgentRegistration:
-    return AgentRegistration(broker_id, 1, f"kafka-{broker_id}:19095", "", "0.1", 0, **changes)
+    return AgentRegistration(broker_id, 1, f"kafka-{broker_id}:19095", "0.1", 0, **changes)
 
 
 def page(broker_id: int, **changes: Any) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def test_an_agent_that_drips_holds_nobody_up() -> None:
         thread = threading.Thread(target=drip, args=(server,), daemon=True)
         thread.start()
         where = f"127.0.0.1:{server.getsockname()[1]}"
-        registered = AgentRegistration(1, 1, where, "", "1", 0)
+        registered = AgentRegistration(1, 1, where, "1", 0)
         answer = ask_agents({1: registered}, None, "/status", timeout_s=0.1)[1]
         ended.set()
         thread.join(60)
@@ -249,7 +249,7 @@ def test_an_agent_that_drips_holds_nobody_up() -> None:
 def test_of_an_agent_that_answers_on_its_own_host_alone_the_key_is_named(form: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         where = form.format(port=held.getsockname()[1])
-    answer = ask_agents({1: AgentRegistration(1, 1, where, "", "1", 0)}, None)[1]
+    answer = ask_agents({1: AgentRegistration(1, 1, where, "1", 0)}, None)[1]
     assert answer.failure.startswith(f"{where}: ")
     assert answer.failure.endswith(OWN_HOST)
 

@@ -32,7 +32,7 @@ def described(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, object], *o
             raise OSError("refused")
         return json.dumps(answers[url]).encode()
 
-    agents = {one: AgentRegistration(one, 1, f"host-{one}:19095", "", "1", 0) for one in (101, 102)}
+    agents = {one: AgentRegistration(one, 1, f"host-{one}:19095", "1", 0) for one in (101, 102)}
     known = SettingsTable(agents=agents)
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     monkeypatch.setattr(fleet_pages, "ask_agent_page", answer)

@@ -225,7 +225,7 @@ def test_logs_that_were_restored_before_the_broker_came_back_are_not_started(
             return ClusterReplicas({}, ())
 
     def register(incarnation: int) -> None:
-        agent = AgentRegistration(3, incarnation, "", "", "1", 1)
+        agent = AgentRegistration(3, incarnation, "", "1", 1)
         monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(agents={3: agent}))
 
     own = OWN | {"listeners": "PLAINTEXT://127.0.0.1:0", "ssl.keystore.location": str(tmp_path)}
@@ -274,7 +274,7 @@ def test_the_heir_is_the_lowest_living_broker_whose_agent_lives(
 
     with socket.create_server(("127.0.0.1", 0)) as peers:
         at = f"127.0.0.1:{peers.getsockname()[1]}"
-        dead = {one: AgentRegistration(one, 1, "127.0.0.1:1", "", "1", 1, peer_address="127.0.0.1:1") for one in (1, 5)}
+        dead = {one: AgentRegistration(one, 1, "127.0.0.1:1", "1", 1, peer_address="127.0.0.1:1") for one in (1, 5)}
         living = {one: replace(dead[1], broker_id=one, peer_address=at, is_gone=one == 2) for one in (0, 2, 3, 4)}
         agents = dead | living
         monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(agents=agents))

@@ -258,7 +258,7 @@ def test_topics_patterns_and_what_deleted_topics_left_are_listed_for_people_and_
         assert ("40 ms" in shown) is (columns == 150)
 
 
-HOLDING = AgentRegistration(1, 1, "", "", "1", 0, gateway=("clients", "durable"))
+HOLDING = AgentRegistration(1, 1, "", "1", 0, gateway=("clients", "durable"))
 
 
 @pytest.mark.parametrize(

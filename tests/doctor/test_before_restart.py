@@ -235,7 +235,7 @@ def answering(status: HTTPStatus, body: bytes) -> Iterator[str]:
 
 
 def asked(endpoint: str, host: str = "localhost", timeout_s: float = 10.0) -> AgentReadiness:
-    registration = AgentRegistration(1, 1, endpoint, "10.0.0.1:19090", "2.0", 0)
+    registration = AgentRegistration(1, 1, endpoint, "2.0", 0)
     return ask_agents({1: registration}, {1: host}, HttpSettings(), timeout_s)[1]
 
 
@@ -255,16 +255,14 @@ def test_an_agent_says_itself_whether_it_is_ready(
 
 def test_an_agent_in_shadow_is_told_apart() -> None:
     with answering(HTTPStatus.OK, b"ready\n") as endpoint:
-        registration = AgentRegistration(1, 1, endpoint, "10.0.0.1:19090", "2.0", 0, is_shadow=True)
+        registration = AgentRegistration(1, 1, endpoint, "2.0", 0, is_shadow=True)
         told = ask_agents({1: registration}, {1: "localhost"}, HttpSettings(), 10.0)
     assert told == {1: AgentReadiness("2.0", AgentState.READY, is_shadow=True)}
 
 
 def test_an_agent_whose_endpoint_is_malformed_leaves_the_others_told() -> None:
     with answering(HTTPStatus.OK, b"ready\n") as endpoint:
-        registered = {
-            one: AgentRegistration(one, 1, at, "", "2.0", 0) for one, at in ((1, "[fe80::1:80"), (2, endpoint))
-        }
+        registered = {one: AgentRegistration(one, 1, at, "2.0", 0) for one, at in ((1, "[fe80::1:80"), (2, endpoint))}
         told = ask_agents(registered, dict.fromkeys(registered, "localhost"), HttpSettings(), 10.0)
     assert [told[one].state for one in (1, 2)] == [AgentState.UNASKED, AgentState.READY]
 
@@ -293,7 +291,7 @@ def test_a_dead_brokers_agent_is_asked_on_loopback_if_all_brokers_are_on_this_ho
     others_host: str, state: AgentState
 ) -> None:
     with answering(HTTPStatus.OK, b"ready\n") as endpoint:
-        dead = {1: AgentRegistration(1, 1, endpoint, "", "2.0", 0)}
+        dead = {1: AgentRegistration(1, 1, endpoint, "2.0", 0)}
         assert ask_agents(dead, {2: others_host}, HttpSettings(), 10.0)[1].state is state
 
 

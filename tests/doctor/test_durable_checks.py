@@ -74,7 +74,7 @@ def test_the_listener_of_the_own_zone_advertises_the_agents_port() -> None:
 
 
 def test_an_agent_elsewhere_that_holds_no_answers_is_found() -> None:
-    holding = AgentRegistration(2, 1, "", "", "", 0, gateway=("clients", "durable"))
+    holding = AgentRegistration(2, 1, "", "", 0, gateway=("clients", "durable"))
     assert planned(registered={2: holding})["durable-topics"].level is Level.INFORMATION
     finding = planned(registered={2: holding, 3: replace(holding, broker_id=3, gateway=("clients",))})["durable-topics"]
     assert finding.level is Level.ERROR

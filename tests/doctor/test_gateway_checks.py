@@ -133,9 +133,7 @@ def test_an_agent_that_reaches_brokers_by_other_agents_is_found(
 
 def registered(**parts: tuple[str, ...]) -> dict[str, Any]:
     """Agents 2 and 3 with these parts of the gateway."""
-    told = {
-        int(name[1:]): AgentRegistration(int(name[1:]), 1, "", "", "", 0, gateway=its) for name, its in parts.items()
-    }
+    told = {int(name[1:]): AgentRegistration(int(name[1:]), 1, "", "", 0, gateway=its) for name, its in parts.items()}
     return {"registered": told}
 
 

@@ -331,7 +331,7 @@ def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
     def registered(broker_id: int, retention_ms: int, *, is_gone: bool = False) -> AgentRegistration:
         where = f"agent-{broker_id}"
         return AgentRegistration(
-            broker_id, 1, where, where, "1", 0, is_gone=is_gone, zone="az1", wal_retention_ms=retention_ms
+            broker_id, 1, where, "1", 0, is_gone=is_gone, zone="az1", wal_retention_ms=retention_ms
         )
 
     asked: list[str] = []

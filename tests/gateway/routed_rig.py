@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from agent.defects import BackOff, Supervisor
 from gateway.broker_pipe import BrokerPipe, RouterReads, SplicingContext
 from gateway.client_protocol import ClientSide
 from gateway.gateway_pipe import AgentSide, GatewayPipe, RoutingContext
@@ -40,6 +41,7 @@ from rlm.write_path.uploads.adoptable_records import AdoptableRecords
 GATEWAY_ID, INCARNATION = 4, 11
 MAX_FRAME_BYTES = 1 << 22
 PATIENCE_S = 60
+UPLOADS = "router uploads"
 WALL_MS = 1_790_000_000_000
 INTERVAL_S = 0.002
 
@@ -143,7 +145,8 @@ class RoutedRig:
         clocks = Clocks(loop.time, lambda: self.wall_ms)
         self.wanted = WantedObjects()
         self.uploads = RouterUploads(self.channel, store, clocks, self.metrics, self.wanted)
-        self.running = loop.create_task(self.uploads.run())
+        self.parts = Supervisor(self.registry, BackOff(0.0, 0.0))
+        self.parts.start(UPLOADS, self.uploads.run)
         self.routing = RoutingContext(self.route_limits, self.uploads, decider, self.metrics, self.budget)
         reads = RouterReads(store, CircuitBreaker(BreakerLimits(1000)))
         self.splicing = SplicingContext(self.splice_limits, reads, self.metrics, adoptable=self.adoptable)
@@ -213,6 +216,9 @@ class RoutedRig:
                 before, turns = received, turns + 1 if received == before else 0
                 await asyncio.sleep(0.002)
 
+    async def until_restarted(self, part: str) -> None:
+        await self.until(lambda: bool(self.registry.get_sample_value("remote_wal_part_failures_total", {"part": part})))
+
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"remote_wal_gateway_{name}_total", labels) or 0.0
 
@@ -221,10 +227,11 @@ class RoutedRig:
         self.store.may_get.set()
         for server in (self.gateway, self.agent, self.broker):
             server.close()
-        for task in [self.running, *self.relays]:
+        for task in self.relays:
             task.cancel()
         with suppress(asyncio.CancelledError):
-            await asyncio.gather(self.running, *self.relays, return_exceptions=True)
+            await asyncio.gather(*self.relays, return_exceptions=True)
+        await self.parts.stop_all(but="")
 
 
 def address(server: asyncio.Server) -> Address:

@@ -1,8 +1,8 @@
 """What the log of a leader wants of a gateway's objects stays, over real sockets, and all else goes."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -23,6 +23,7 @@ from tests.gateway.routed_rig import RoutedRig, answered, started
 
 PARTITION = TopicIdPartition(TopicId(bytes(16)), 0)
 SEGMENT = CombinedSegmentId(1, 2, 3)
+OUTCOMES = "adoption outcomes"
 HOUR_MS = int(KEEP_S * 1000) + 2 * EPOCH_MS
 
 
@@ -65,10 +66,9 @@ async def adopting(wait_max_s: float = 30.0) -> AsyncIterator[AdoptingRig]:
     rig = AdoptingRig(adoptable=log)
     rig.log = log
     async with started(rig):
-        telling = asyncio.create_task(tell_outcomes(log, rig.metrics))
+        rig.parts.start(OUTCOMES, partial(tell_outcomes, log))
         yield rig
         assert not rig.errors
-        telling.cancel()
 
 
 def frame_of(number: int) -> bytes:
@@ -104,9 +104,8 @@ async def test_after_a_defect_outcomes_are_told_again(monkeypatch: pytest.Monkey
         look_again(log, now_s)
 
     monkeypatch.setattr(AdoptableRecords, "look_again", fail_once)
-    monkeypatch.setattr("gateway.broker_pipe._AFTER_DEFECT_S", 0.0)
     async with adopting(wait_max_s=0.0) as rig:
-        await rig.until(lambda: rig.count("router_objects", outcome="defect") == 1)
+        await rig.until_restarted(OUTCOMES)
         await rig.produced_one()
         await rig.until(lambda: rig.channel.objects == 0)
 

@@ -17,6 +17,7 @@ from tests.gateway.routed_rig import (
     INCARNATION,
     MAX_FRAME_BYTES,
     NOTHING_IS_NAMED,
+    UPLOADS,
     WALL_MS,
     RoutedRig,
     answered,
@@ -123,6 +124,23 @@ async def test_a_client_is_read_no_further_than_what_may_be_kept() -> None:
         rig.store.may_put.set()
         assert [await answered(client) for _ in frames] == list(range(12))
         assert rig.produced == frames
+
+
+async def test_a_defect_while_an_object_is_uploaded_costs_neither_it_nor_what_comes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started() as rig:
+        rig.store.may_put.clear()
+        client = await rig.connect()
+        client.write_frame(frame_of(1))
+        await rig.until(lambda: rig.channel.objects == 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(rig.channel, "round", lambda *_: 1 / 0)
+            client.write_frame(frame_of(2))
+            await rig.until_restarted(UPLOADS)
+        rig.store.may_put.set()
+        assert [await answered(client), await answered(client)] == [1, 2]
+        assert rig.count("produce_requests", way="linked") == 2
 
 
 async def test_a_gateway_that_names_another_incarnations_objects_is_let_go() -> None:

@@ -25,7 +25,7 @@ from metadata_topic.topic.topic_follower import TopicRecord
 ORDERS_ID = TopicId(bytes(range(240, 256)))
 DURABLE = TopicSettings(True, LinkPolicy.ALWAYS, 40, True, -2, durable=True, topic_id=ORDERS_ID)
 AGENT = AgentRegistration(
-    3, 77, "127.0.0.1:1", "127.0.0.1:2", "1.0", 1_700_000_000_000, False, {"/data": "an-id"}, -2,
+    3, 77, "127.0.0.1:1", "1.0", 1_700_000_000_000, False, {"/data": "an-id"}, -2,
     gateway=("clients", "durable"), bypass_address="10.0.0.1:19096", zone="az-1",
 )  # fmt: skip
 PAUSE = Pause("anna@ops-1", 1_700_000_000_000, "store is slow")
@@ -33,7 +33,7 @@ BY_KIND: Final[Mapping[Kind[Any, Any], tuple[Any, Any, Any]]] = {
     TOPICS: ("orders", DURABLE, TopicSettings(enable=True)),
     PATTERNS: ("pay.*", TopicSettings(True, durable=True, origin="pattern pay.*"),
                TopicSettings(True, origin="pattern pay.*")),
-    AGENTS: (3, AGENT, AgentRegistration(3, 78, "", "", "1.1", 0, is_gone=True)),
+    AGENTS: (3, AGENT, AgentRegistration(3, 78, "", "1.1", 0, is_gone=True)),
     PAUSES: ("zone:az-1", PAUSE, Pause("ben", 0)),
     LEASES: (3, (LeaseValue(1, "a"), LeaseValue(2, "b")), (LeaseValue(2, "b"),)),
     TAIL_REQUESTS: (("orders", 4), TailRequest("r", 10, 20), TailRequest("s", 11, 21)),

@@ -11,7 +11,7 @@ from metadata_topic.settings.topic_settings import AgentRegistration, TopicSetti
 from metadata_topic.topic.topic import SETTINGS_TOPIC
 from tests.topic_reader.written import Written, written_batch
 
-AGENT = Written(AGENTS.key(1), AGENTS.encode(AgentRegistration(1, 5, "", "", "1", 0)))
+AGENT = Written(AGENTS.key(1), AGENTS.encode(AgentRegistration(1, 5, "", "1", 0)))
 ON, KEPT = TopicSettings(enable=True), TopicSettings(enable=True, wal_retention_ms=-1)
 SET, KEEP = (Written(TOPICS.key("orders"), TOPICS.encode(value)) for value in (ON, KEPT))
 RESTORING = Written(SET.key, TOPICS.encode(ON, Place("earlier", 3)))

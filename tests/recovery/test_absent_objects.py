@@ -26,8 +26,8 @@ from tests.rlm.test_cluster_observer import FakeAdmin, id_of
 ORDERS = TopicIdPartition(id_of("orders"), 0)
 ENTRY = RemoteLogSegmentMetadataEntry(ORDERS, 0, 0, 4, 0, 0, 0)
 HOUR_MS = 3_600_000
-ONE_AGENT = {1: AgentRegistration(1, 1, "", "", "", 0, wal_retention_ms=HOUR_MS)}
-PATIENT_AGENT = {2: AgentRegistration(2, 1, "", "", "", 0, wal_retention_ms=2 * HOUR_MS)}
+ONE_AGENT = {1: AgentRegistration(1, 1, "", "", 0, wal_retention_ms=HOUR_MS)}
+PATIENT_AGENT = {2: AgentRegistration(2, 1, "", "", 0, wal_retention_ms=2 * HOUR_MS)}
 ENABLED = {"orders": TopicSettings(enable=True)}
 OF_THREE: dict[str, tuple[DescribedPartition, ...]] = {"orders": (DescribedPartition(0, 1, (1, 2, 3), (1, 2, 3)),)}
 

@@ -59,7 +59,7 @@ from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
 ORDERS = TopicId(b"orders".ljust(16))
 IDS = ("first-directory", "second-directory")
 NEW_ID = "made-anew"
-AGENT = AgentRegistration(1, 1, "", "", "", 0, wal_retention_ms=5)
+AGENT = AgentRegistration(1, 1, "", "", 0, wal_retention_ms=5)
 
 
 def _view(replicas: Mapping[int, ReplicaSet], directories: tuple[str, ...] = ()) -> ClusterView:

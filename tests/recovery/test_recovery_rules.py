@@ -30,7 +30,7 @@ PER_RUN = 2
 """Records."""
 AGENTS_MS = 4
 RETENTION = WalRetention(AGENTS_MS, 0)
-AGENT = AgentRegistration(1, 1, "", "", "", 0, wal_retention_ms=AGENTS_MS)
+AGENT = AgentRegistration(1, 1, "", "", 0, wal_retention_ms=AGENTS_MS)
 
 
 @dataclass(frozen=True)

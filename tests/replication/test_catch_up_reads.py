@@ -98,7 +98,6 @@ async def test_reads_wait_for_the_quota_and_beyond_the_wait_are_not_made(rig: Ri
     rig.reads.read_ahead(segment(3), ((0, 1000),))
     rig.reads.read_ahead(segment(4), ((0, 1000),))
     assert rig.faults("catch_up_over_quota") == 1
-    assert metric_value(rig.metrics.catch_up.wait_seconds) == pytest.approx(0.25 + 0.5)
     with pytest.raises(HydrationError) as refused:
         await rig.fetch(link(4, 0, 1000))
     assert refused.value.reason == "over_quota"

@@ -81,7 +81,7 @@ def test_entries_wait_for_the_archive_wherever_it_runs(
     topic: TopicSettings, here: bool, elsewhere: bool, expected: bool
 ) -> None:
     cluster = Cluster(archives_here=here)
-    agent = AgentRegistration(2, 5, "", "", "1", 0, archive=elsewhere)
+    agent = AgentRegistration(2, 5, "", "1", 0, archive=elsewhere)
     cluster.settings.table = SettingsTable({"orders": topic}, agents={2: agent})
     assert not cluster.knowledge.is_archived(ORDERS.topic_id)
     cluster.knowledge.cluster_seen(SEEN)

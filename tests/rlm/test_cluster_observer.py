@@ -319,7 +319,7 @@ def test_topics_that_the_settings_topic_has_lost_count_for_the_longest_retention
     topic = FakeTopic()
     kept = SettingsMemory(tmp_path)
     reader = SettingsReader(KafkaClientConfig("nowhere:1"), consumer_factory=topic.consumer, memory=kept)
-    topic.append(AGENTS.key(1), AGENTS.encode(AgentRegistration(1, 5, "", "", "1", 0)))
+    topic.append(AGENTS.key(1), AGENTS.encode(AgentRegistration(1, 5, "", "1", 0)))
     topic.append(TOPICS.key("orders"), TOPICS.encode(TopicSettings(enable=True)))
     reader.start()
     assert reader.wait_until_ready(60.0)
