@@ -7,6 +7,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand
 
+from plugin.errors import in_our_words
+
 _Table = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 _OF_CLUSTER: Final = {"--command-config": ("--bootstrap-server",)}
@@ -69,7 +71,11 @@ class CheckedCommand(TyperCommand):
                 raise typer.BadParameter(
                     "is given more than once", param_hint=" / ".join([*one.opts, *one.secondary_opts])
                 )
-        left = super().parse_args(ctx, args)
+        try:
+            left = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = in_our_words(error.message)
+            raise
         for one in self.params:
             value, text = ctx.params.get(one.name), str(texts.get(one.name))
             is_number = {int, float} & {*map(type, value if isinstance(value, list | tuple) else (value,))}

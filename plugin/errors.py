@@ -23,11 +23,16 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _NEAR = 0.8
 """How similar a known word must be to be suggested; guessed."""
+_IN_OUR_WORDS: Final = (
+    ("Input should be", "must be"), ("a valid integer", "a whole number"), ("a valid number", "a number"),
+    ("a valid boolean", "true or false"), ("greater than or equal to", "at least"), ("greater than", "above"),
+    ("less than or equal to", "at most"), ("less than", "below"),
+)  # fmt: skip
 
 
 class OperationError(Exception):
@@ -60,8 +65,19 @@ class RemoteStorageError(StoreError):
 
 
 def fault_text(fault: Mapping[str, Any]) -> str:
-    """Return pydantic's text of one fault without the prefix that it gives to texts of ours."""
-    return str(fault["msg"]).removeprefix("Value error, ")
+    """Return the text of one fault that pydantic found, in our words."""
+    return in_our_words(str(fault["msg"]))
+
+
+def in_our_words(text: str) -> str:
+    """Return pydantic's text of a fault in our words; one of ours without the prefix that it gets there."""
+    text = text.removeprefix("Value error, ")
+    if not text.startswith("Input should be "):
+        return text
+    text, _, _ = text.partition(", unable to ")
+    for pydantics, ours in _IN_OUR_WORDS:
+        text = text.replace(pydantics, ours)
+    return text
 
 
 def meant(word: str, known: Iterable[str], least: float = _NEAR) -> str:

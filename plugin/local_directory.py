@@ -64,7 +64,7 @@ def mount_type(directory: Path, mounts: str) -> str:
 
 
 class LocalDirectorySettings(ObjectBackendSettings):
-    directory: Path = Field(description="Where the objects are stored; made if it is not there.")
+    directory: Path = Field(description="Where the objects are stored; the agent makes it if it is not there.")
     put_latency_ms: float = Field(
         default=0.0, ge=0, description="A write takes so long at least, to stand for an object store's latency."
     )
@@ -79,6 +79,11 @@ class LocalWalStorageManager(ObjectWalStorageManager):
 
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         assert isinstance(settings, LocalDirectorySettings)  # noqa: S101 - narrows what settings_model made
+        if self._context.is_reader and not settings.directory.is_dir():
+            raise RemoteStorageConfigError(
+                "configure", "directory", f"there is no directory {settings.directory.absolute()}",
+                "is it spelt right? Agents make it, those who read do not",
+            )  # fmt: skip
         try:
             settings.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:

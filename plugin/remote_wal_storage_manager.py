@@ -44,6 +44,11 @@ class StorageContext:
     """Whether its user writes. Then a write tests at once that the store keeps conditional writes; else credentials for
     reading are enough."""
 
+    @property
+    def is_reader(self) -> bool:
+        """Whether its user is a command that only reads what agents have stored: it makes nothing that is not there."""
+        return self.can_wait and not self.is_written
+
 
 @dataclass(slots=True)
 class RequestCounts:

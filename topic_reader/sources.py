@@ -90,11 +90,13 @@ class StoredTopics:
 
         Raises UnknownClusterError, AgentSettingsError, BrokerPropertiesError, OSError.
         """
-        broker, settings = read_settings_file(Path(source.broker_config))
+        with _file_of("broker_config", "brokerConfig"):
+            broker, settings = read_settings_file(Path(source.broker_config))
         client = None
         if source.bootstrap_servers is not None:
             file = None if source.command_config is None else Path(source.command_config)
-            client = read_command_config(source.bootstrap_servers, file)
+            with _file_of("command_config", "commandConfig"):
+                client = read_command_config(source.bootstrap_servers, file)
             cluster_id, view = ask_cluster(client, names)
             if source.cluster_id not in (None, cluster_id):
                 why = f"is cluster {cluster_id}, not {source.cluster_id}"
@@ -313,6 +315,15 @@ class _RemembersFooters:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._storage, name)
+
+
+@contextmanager
+def _file_of(field: str, option: str) -> Iterator[None]:
+    """Name the field of `Source`, and Spark's option, whose file cannot be read. Raises UnknownClusterError."""
+    try:
+        yield
+    except OSError as error:
+        raise UnknownClusterError("read", field, str(error), f"in Spark the option {option}") from error
 
 
 def _without_brokers(source: Source, metadata_log_dir: Path) -> tuple[str, ClusterView]:

@@ -92,7 +92,8 @@ class Workload:
                 f"{self.replication_factor}: one replica is the leader"
             )
         if unknown := set(self.leaves_out) - set(PARTS):
-            raise ScenarioError(f"leaves_out: {', '.join(sorted(unknown))}: no part of the cost")
+            told = ", ".join(sorted(unknown))
+            raise ScenarioError(f"leaves_out: {told}: no part of the cost; {', '.join(PARTS)} are")
 
     @property
     def gb_per_month(self) -> float:
@@ -260,13 +261,17 @@ def load_scenario(name: str, overrides: Sequence[str] = (), prices_file: Path | 
     if len(changed) < len(pairs):
         raise ScenarioError(f"scenario {name}: a parameter is set twice: {', '.join(overrides)}")
     raw = {**_with_bases(name, tables["scenarios"]), **changed}
+    if "leaves_out" in changed:
+        raw["leaves_out"] = changed["leaves_out"].split(",")
     prices = _prices(str(raw.get("prices", CURRENT_PRICES)), tables["prices"], prices_file)
     try:
         workload = TypeAdapter(Workload).validate_python({key: raw[key] for key in _PARAMETERS if key in raw})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        parameter = ".".join(map(str, first["loc"])) or "parameters"
-        raise ScenarioError(f"scenario {name}: {parameter}: {fault_text(first)}") from None
+        told = fault_text(first)
+        if first["loc"]:  # else the workload itself names its parameter
+            told = f"{first['loc'][0]}: {told}, not {first['input']!r}"
+        raise ScenarioError(f"scenario {name}: {told}") from None
     return Scenario(
         name,
         str(raw.get("about", "")),

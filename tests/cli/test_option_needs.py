@@ -100,8 +100,16 @@ def test_no_option_is_given_twice_and_no_number_is_nan_or_pythons_own(name: str,
                 assert done.exit_code == 2, (option, done.output)
         if {int, float} & {(kind := parameter.type_descriptor.annotation), *get_args(kind)}:
             done = CliRunner().invoke(build_app(), _line(name, f"{option}=1_0"))
-            is_told = re.search(r"is no number|Input should be", done.output)
+            is_told = re.search(r"is no number|must be", done.output)
             assert (done.exit_code, bool(is_told)) == (2, True), (option, done.output)
+
+
+def test_a_wrong_value_is_told_with_what_is_allowed_and_in_no_librarys_words() -> None:
+    for wrong, told in {
+        "--minutes=ten": "must be a number", "--minutes=0": "must be at least 0.05", "--acks=2": "'2' is not one of",
+    }.items():  # fmt: skip
+        done = CliRunner().invoke(build_app(), ["estimate", "--bootstrap-server=nowhere:1", wrong])
+        assert (done.exit_code, f"'{wrong.partition('=')[0]}': {told}" in done.output) == (2, True), done.output
 
 
 def test_an_option_whose_help_names_another_one_needs_it() -> None:

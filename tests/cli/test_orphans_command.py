@@ -16,6 +16,7 @@ def test_the_cluster_tells_its_id_and_lost_log_directories_do_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "server.properties"
+    (tmp_path / "store").mkdir()
     file.write_text(
         f"node.id=1\nlog.dirs={tmp_path}/lost\nlisteners=CLIENT://127.0.0.1:1,WAL://127.0.0.1:19901\n"
         "advertised.listeners=CLIENT://127.0.0.1:1,WAL://127.0.0.1:19901\ninter.broker.listener.name=WAL\n"

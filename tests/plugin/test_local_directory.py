@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from plugin.errors import ObjectExistsError, RemoteStorageAccessError, RemoteStorageConfigError, RemoteStorageError
+from plugin.loading import DEFAULT_CLASS_NAME, StorageSpec, load_storage_manager
 from plugin.local_directory import DirectoryStore, LocalWalStorageManager, mount_type
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.store_loop import ask
+from plugin.zones.bucket_loading import load_storage
 from tests.plugin.storage_backends import VirtualTime, segment
 
 
@@ -27,6 +29,16 @@ def test_writes_and_reads_take_the_simulated_latencies(tmp_path: Path) -> None:
     assert time.slept == pytest.approx([0.005])
     ask(manager.fetch_log_segment(update.combined_segment_id, 112, 115))
     assert time.slept == pytest.approx([0.005, 0.0025])
+
+
+def test_a_reader_refuses_a_directory_that_is_not_there_and_makes_none(tmp_path: Path) -> None:
+    directory = tmp_path / "sotre"
+    spec = StorageSpec(DEFAULT_CLASS_NAME, None, {"directory": str(directory)})
+    with pytest.raises(RemoteStorageConfigError, match=f"rsm.wal.config.directory: there is no directory {directory} "):
+        load_storage(spec, StorageContext("cluster", 1, can_wait=True))
+    assert not directory.exists()
+    load_storage_manager(spec, StorageContext("cluster", 1)).close()  # an agent
+    load_storage(spec, StorageContext("cluster", 1, can_wait=True)).close()
 
 
 @pytest.mark.parametrize("key", ["../escape", "/absolute", "a/../../b", "a//b", "nul\0", ".", "a/./b"])

@@ -45,6 +45,7 @@ class Ruins:
         controller = self.directory / "controller"
         log = controller / "__cluster_metadata-0"
         log.mkdir(parents=True, exist_ok=True)
+        self.store.mkdir(exist_ok=True)
         (controller / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER}\nnode.id=1\n")
         other = DIRECTORY[::-1]
         topics = [

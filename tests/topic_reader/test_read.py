@@ -20,6 +20,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.store.snapshots.archive_snapshot import with_archive
 from metadata_topic.store.snapshots.snapshot_keeper import SnapshotKeeper
+from plugin.errors import RemoteStorageConfigError
 from plugin.remote_wal_storage_manager import blobs_of
 from recovery.cluster_view import ClusterView
 from recovery.errors import UnknownClusterError
@@ -104,6 +105,22 @@ def offsets(
         fail_on_data_loss=fail_on_data_loss,
     )
     return [record.offset for record in found]
+
+
+def test_a_file_or_a_store_that_is_not_there_is_told_by_its_option_and_path(ruins: Ruins) -> None:
+    missing = ruins.directory / "sever.properties"
+    for named, told in (
+        (replace(source(ruins), broker_config=missing), "read broker_config: .*option brokerConfig"),
+        (remote_wal.Source(source(ruins).broker_config, "nobody:1", missing), "read command_config: .*commandConfig"),
+    ):
+        with pytest.raises(UnknownClusterError, match=told) as refused:
+            list(remote_wal.read("orders", 0, named))
+        assert f"No such file or directory: '{missing}'" in str(refused.value)
+    file = ruins.directory / "server.properties"
+    file.write_text(file.read_text() + f"\nrsm.wal.config.directory={ruins.directory}/sotre\n")
+    with pytest.raises(RemoteStorageConfigError, match=f"there is no directory {ruins.directory}/sotre "):
+        list(remote_wal.read("orders", 0, source(ruins)))
+    assert not (ruins.directory / "sotre").exists()
 
 
 def test_a_log_is_read_over_objects_copies_and_elections(ruins: Ruins) -> None:
