@@ -13,8 +13,10 @@ import structlog
 
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
+from agent.settings.kafka_client import listeners_past_agent
 from agent.settings.process_settings import PeerSettings
 from agent.settings.setting_types import MAX_PORT, parse_address
+from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.topic_settings import AgentRegistration, GatewayPart
 from replication.follower.follower_proxy import FollowerProxy
 from replication.wire.peer_connection import Address, KnownPeers
@@ -37,7 +39,7 @@ def own_address(broker_id: int, settings: PeerSettings) -> str | None:
     return None if is_every or is_loopback(host) else str(settings.peer_listener)
 
 
-def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
+def gateway_parts(broker: BrokerProperties, settings: AgentSettings) -> tuple[str, ...]:
     """Return the parts of the zone gateway that this agent runs."""
     gateway = settings.gateway
     parts = {
@@ -45,6 +47,7 @@ def gateway_parts(settings: AgentSettings) -> tuple[str, ...]:
         GatewayPart.PRODUCE: gateway.produce_enable,
         GatewayPart.LINKS: gateway.fetch_links_enable,
         GatewayPart.DURABLE: bool(gateway.durable_listener),
+        GatewayPart.PIPELINED: gateway.acks_pipelined_enable and not listeners_past_agent(broker, settings),
     }
     return tuple(part.value for part, is_on in parts.items() if is_on and gateway.enable)
 

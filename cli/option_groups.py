@@ -6,6 +6,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from cli.option_needs import CheckedCommand
 
@@ -47,6 +48,16 @@ def _option(field: "Field[Any]", annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+class _Commands(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Raise UsageError that names where a command is that is not of this group, but of all."""
+        root = ctx.find_root()
+        if args[0] in root.command.commands and args[0] not in self.commands:
+            here = ", ".join(self.commands)
+            ctx.fail(f"No such command {args[0]!r}: is {root.info_name} {args[0]} meant? Here are {here}.")
+        return super().resolve_command(ctx, args)
+
+
 class _Group(typer.Typer):
     def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
         return super().command(name, **{"cls": CheckedCommand, **more})
@@ -57,6 +68,7 @@ def command_group(help_text: str, *, name: str | None = None) -> typer.Typer:
     cut options' names."""
     group = _Group(
         name=name,
+        cls=_Commands,
         help=help_text,
         no_args_is_help=True,
         rich_markup_mode=None,

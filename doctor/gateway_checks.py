@@ -10,7 +10,7 @@ from agent.found_peers import gateway_parts, serving_clients
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.gateway_settings import GatewaySettings
 from agent.settings.http_listener import is_loopback
-from agent.settings.kafka_client import bootstrap_listener, client_listeners
+from agent.settings.kafka_client import bootstrap_listener, client_listeners, listeners_past_agent
 from doctor.facts import Facts, Unknown, known
 from doctor.findings import Fault, Level, Verdict, some_of, worst
 from gateway.planning.plan import listener_name
@@ -127,7 +127,7 @@ def gateway_sides(facts: Facts) -> Verdict:
     if settings.fetch_rack_enable and not _sends_by_rack(facts):
         found = f"{_KEY}.fetch.rack.enable without effect: this broker sends no consumer to the replica of its rack"
         faults.append((Level.WARNING, found, _RACK_AWARE))
-    own, own_id = set(gateway_parts(facts.settings)), facts.broker.node_id
+    own, own_id = set(gateway_parts(facts.broker, facts.settings)), facts.broker.node_id
     others = {one: agent for one, agent in facts.registered.items() if one != own_id}
     for part, key in _TWO_SIDED.items():
         on = sorted(one for one, agent in others.items() if part in agent.gateway)
@@ -235,11 +235,8 @@ def durable_topics(facts: Facts) -> Verdict:
     if not settings.enable or not settings.durable_listener:
         found = f"{told} is durable, and this agent holds no answers: producers are answered before records are stored"
         return Verdict(Level.ERROR, found, f"{_KEY}.durable.listener; {_DURABLE_PLAN}")
-    broker = facts.broker
-    reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
-    for_agents = facts.settings.client.client_listener
-    past = sorted(set(broker.advertised_listeners) - reserved - settings.by_agents - {for_agents})
-    if past:
+    broker, for_agents = facts.broker, facts.settings.client.client_listener
+    if past := listeners_past_agent(broker, facts.settings):
         found = f"{told} is durable, and {', '.join(past)} leads past the agent: producers there are answered too soon"
         return Verdict(Level.ERROR, found, f"{_DURABLE_PLAN}, and have no other listener for clients that produce")
     elsewhere = {one: agent for one, agent in facts.registered.items() if one != broker.node_id}

@@ -47,6 +47,12 @@ def client_listeners(broker: BrokerProperties) -> list[str]:
     return [name for name in broker.listeners if name not in reserved]
 
 
+def listeners_past_agent(broker: BrokerProperties, settings: AgentSettings) -> list[str]:
+    """Return the listeners by which clients reach the broker without its agent; that for agents does not count."""
+    known = settings.gateway.by_agents | {settings.client.client_listener}
+    return sorted({*client_listeners(broker)} & {*broker.advertised_listeners} - known)
+
+
 def check_client(broker: BrokerProperties, settings: AgentSettings) -> None:
     """Check the settings of the agent's Kafka client. Raises AgentSettingsError, naming the key."""
     name, gateway = settings.client.client_listener, settings.gateway

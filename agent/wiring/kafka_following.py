@@ -25,6 +25,7 @@ from agent.settings_keeping import SettingsKeeping
 from agent.wiring.agent_resources import AgentResources
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_log.broker_files.meta_properties import directory_ids
+from kafka_log.broker_files.server_properties import BrokerProperties
 from kafka_log.log_directory import LogDirectory
 from metadata_topic.kip405.tiered_offsets import TieredOffsets, TierFollower
 from metadata_topic.records.records import RemoteWalNodeRegistration
@@ -124,7 +125,7 @@ class KafkaFollowing:
         self._keeping = SettingsKeeping(
             self.topic_settings,
             partial(_write_settings, client),
-            partial(_registration, settings, identity, log_directories),
+            partial(_registration, around.configuration.broker, settings, identity, log_directories),
             (broker_id, identity.incarnation),
             settings.storage,
             lambda: self.incarnation.fenced_because is not None,
@@ -252,7 +253,10 @@ class KafkaFollowing:
 
 
 def _registration(
-    settings: AgentSettings, identity: AgentIdentity, log_directories: Sequence[LogDirectory]
+    broker: BrokerProperties,
+    settings: AgentSettings,
+    identity: AgentIdentity,
+    log_directories: Sequence[LogDirectory],
 ) -> AgentRegistration:
     """Return the registration by which other agents and `describe` find this agent. Blocks."""
     retention, bypass = settings.lifecycle.wal_retention, settings.bypass.brokers.get(identity.broker_id)
@@ -267,7 +271,7 @@ def _registration(
         retention.default_ms,
         None if settings.is_shadow else own_address(identity.broker_id, settings.peers),
         str(bypass) if bypass is not None else None,
-        gateway_parts(settings),
+        gateway_parts(broker, settings),
         zone=identity.rack,
         is_shadow=settings.is_shadow,
     )

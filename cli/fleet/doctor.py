@@ -111,7 +111,7 @@ def _before_restart(
 
 
 def _print(findings: "list[Finding]") -> None:
-    """Print what was found, the worst first; then what is well, in a line each; then how much there is of each."""
+    """Print what was found, the worst first; then what is well; then how much there is of each."""
     from rich.text import Text
 
     from doctor.findings import Level
@@ -124,7 +124,7 @@ def _print(findings: "list[Finding]") -> None:
                 console.print(_indented(mark, text, console.width), soft_wrap=True)  # no path or key is broken
     for one in findings:
         if one.level is Level.OK:
-            told = textwrap.shorten(f"ok: {one.check}: {one.found}", console.width, placeholder=" …")
+            told = _indented("ok: ", f"{one.check}: {one.found}", console.width)
             console.print(Text(told, style=_COLOURS[Level.OK]), soft_wrap=True)
     console.print(_indented("", _summary(findings), console.width), soft_wrap=True)
 

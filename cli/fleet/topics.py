@@ -39,16 +39,17 @@ _POLICY = (
     "producers; always: links for every byte, so that a producer that sends many small requests with acks=all "
     "(librdkafka) waits a round of the store for each of them."
 )
+_WHAT_IT_DOES = {
+    "cost": "cost: links where objects pay on the average. Where they hold records back for too long, bytes go inline: "
+    "remote-wal describe --why.",
+    "always": "always: links for every byte, whatever it costs.",
+}
 _WAITS = (
     "acks=all producers that send to brokers directly wait longer, by a PUT and a GET, with small batches up to five "
-    "times as long; where agents hold the answers none waits"
+    "times as long; where agents hold the answers none waits."
 )
-_WHAT_IT_DOES = {
-    "cost": f"cost: links where objects pay on the average. {_WAITS}. Where links hold records back for too long, "
-    "bytes go inline: remote-wal describe --why.",
-    "always": f"always: links for every byte, whatever it costs. {_WAITS}; a small request sent ahead waits for all.",
-}
-"""How the link policies affect producers and followers."""
+_WAITS_AHEAD = " With always, a small request sent ahead waits for all."
+_NONE_WAITS = "No producer waits for them: agents hold the answers to acks=all."
 _WHAT_DURABLE_KEEPS = (
     "durable: use a regional store (S3 Standard, Google Cloud Storage, Azure). What is in a store of one zone, such as "
     "S3 Express One Zone, is lost with that zone. A change of leaders may lose what was acknowledged to acks=1 and the "
@@ -111,7 +112,10 @@ def enable(
     if durable:
         before = known.patterns if pattern else known.topics
         _check_durable(_not_durable(topics, before), known.agents, client, are_patterns=pattern)
-    (_set_patterns if pattern else _set)(changed, client, json=json)
+    if pattern:
+        _set_patterns(changed, client, json=json)
+    else:
+        _set(changed, client, known.agents, json=json)
 
 
 @app.command("set")
@@ -144,7 +148,7 @@ def set_(
         _check_retention(changed, client)
     if durable:
         _check_durable(_not_durable(topics, now), known.agents, client)
-    _set(changed, client, json=json)
+    _set(changed, client, known.agents, json=json)
 
 
 @app.command()
@@ -167,7 +171,10 @@ def pack(
     known = read_known_settings(client)
     now = _patterns_settings(topics, known) if pattern else _settings_that_count(topics, known)
     changed = _changed(now, {PACK_KEY: is_packed})
-    (_set_patterns if pattern else _set)(changed, client, json=json)
+    if pattern:
+        _set_patterns(changed, client, json=json)
+    else:
+        _set(changed, client, known.agents, json=json)
 
 
 @app.command()
@@ -355,8 +362,14 @@ def _open_transactions(names: "Collection[str]", cluster: "KafkaCluster", *, are
     return [f"{topic}-{partition}" for topic, partition in where if stable[topic, partition] < ends[topic, partition]]
 
 
-def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig", *, json: bool) -> None:
-    """Write the settings of these topics; None: the defaults."""
+def _set(
+    wanted: "Mapping[str, TopicSettings | None]",
+    client: "KafkaClientConfig",
+    agents: "Mapping[int, AgentRegistration] | None" = None,
+    *,
+    json: bool,
+) -> None:
+    """Write the settings of these topics; None: the defaults. `agents` are those that registered."""
     from dataclasses import replace
 
     from metadata_topic.records.errors import TopicSettingsError
@@ -384,8 +397,25 @@ def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfi
         told = ((key, text_of(settings or default, key)) for key in FIELDS)
         shown = (f"{key}={text}" for key, text in told if key == ENABLE_KEY or text != text_of(default, key))
         typer.echo(f"{topic}: {', '.join(shown)}")
-    for policy in sorted({str(one.link_policy) for one in wanted.values() if one is not None and one.enable}):
-        typer.echo(_WHAT_IT_DOES[policy])
+    if policies := sorted({str(one.link_policy) for one in wanted.values() if one is not None and one.enable}):
+        typer.echo("\n".join(_WHAT_IT_DOES[policy] for policy in policies))
+        waits = _WAITS + _WAITS_AHEAD * ("always" in policies)
+        typer.echo(_NONE_WAITS if _all_hold_answers(agents or {}, client) else waits)
+
+
+def _all_hold_answers(agents: "Mapping[int, AgentRegistration]", client: "KafkaClientConfig") -> bool:
+    """Whether it is known that beside every broker an agent holds the answers to all producers with acks=all."""
+    from kafka_cluster.cluster import KafkaCluster
+    from kafka_cluster.errors import KafkaClusterError
+    from metadata_topic.settings.topic_settings import GatewayPart
+
+    holding = {one for one, agent in agents.items() if GatewayPart.PIPELINED in agent.gateway}
+    if not holding or {one for one, agent in agents.items() if not agent.is_gone} - holding:
+        return False
+    try:
+        return holding >= {one.broker_id for one in KafkaCluster(client, "remote-wal-topics", _TIMEOUT_S).brokers()}
+    except KafkaClusterError:
+        return False
 
 
 def _existing(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> "dict[str, TopicId | None]":

@@ -137,6 +137,8 @@ class GatewayPart(StrEnum):
     LINKS = "links"
     DURABLE = "durable"
     """Answers to producers are held."""
+    PIPELINED = "pipelined"
+    """Those to acks=all, too, of all producers: none reaches the broker without its agent."""
 
 
 @with_config(AS_READ)

@@ -31,6 +31,12 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
+def test_a_command_that_is_looked_for_in_the_wrong_group_is_named() -> None:
+    done = CliRunner().invoke(main_module.build_app(), ["topics", "describe", "orders"], prog_name="remote-wal")
+    assert done.exit_code == ExitCode.USAGE
+    assert "is remote-wal describe meant? Here are enable, set, pack, disable, reset, list." in done.output
+
+
 @pytest.mark.usefixtures("narrow")
 def test_every_help_is_whole_in_80_columns() -> None:
     app, seen = main_module.build_app(), 0

@@ -98,7 +98,7 @@ def diagnosed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, findings: Sequenc
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_what_was_found_stands_first_and_whole_and_what_is_well_in_a_line_each(
+def test_what_was_found_stands_first_and_whole_and_so_does_what_is_well(
     columns: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -115,6 +115,7 @@ def test_what_was_found_stands_first_and_whole_and_what_is_well_in_a_line_each(
     assert heads[:3] == ["warning: clock-store", "warning: fetch-delay", "information: metadata-topic-replication"]
     assert heads[3].startswith("ok: settings: server.properties")
     assert heads[4].startswith("ok: open-files: the agent may open 65536 files,")
+    assert " ".join(" ".join(shown).split()).count("the agent may open 65536 files,") == 6
     assert heads[5:] == ["2 warnings (clock-store, fetch-delay), 1 information, 2 ok"]
     assert f"  → {selector}" in shown
     assert "  two replicas [of three]" in shown

@@ -34,7 +34,7 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     written: list[object] = []
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: SettingsTable())
     monkeypatch.setattr(topics_module, "_check_retention", lambda *_args, **_kinds: None)
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, *_, **__: written.append(wanted))
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
     )
@@ -51,6 +51,37 @@ def test_the_answer_names_every_setting_that_is_no_default(monkeypatch: pytest.M
     words = ["topics", "enable", "orders", "--wal-retention-ms", "-2", "--bootstrap-server", "nowhere:1"]
     told = CliRunner().invoke(main_module.build_app(), words).stdout
     assert told.startswith("orders: remote.wal.storage.enable=true, remote.wal.retention.ms=-2\ncost: ")
+
+
+HOLDING = AgentRegistration(1, 1, "", "1", 0, gateway=("clients", "durable"))
+ALL_HELD = AgentRegistration(1, 1, "", "1", 0, gateway=("clients", "durable", "pipelined"))
+BOTH_HELD = [ALL_HELD, replace(ALL_HELD, broker_id=2)]
+
+
+@pytest.mark.parametrize(
+    ("agents", "waits"),
+    [
+        (BOTH_HELD, False),
+        ([*BOTH_HELD, replace(ALL_HELD, broker_id=3, gateway=(), is_gone=True)], False),
+        ([ALL_HELD, replace(ALL_HELD, broker_id=2, gateway=("clients", "durable"))], True),
+        ([*BOTH_HELD, replace(ALL_HELD, broker_id=3, gateway=())], True),
+        ([*BOTH_HELD, replace(ALL_HELD, broker_id=3, is_gone=True), replace(HOLDING, broker_id=4)], True),
+        ([ALL_HELD], True),
+        ([], True),
+    ],
+)
+def test_that_producers_wait_is_told_unless_agents_hold_the_answers_beside_all_brokers(
+    monkeypatch: pytest.MonkeyPatch, agents: list[AgentRegistration], waits: bool
+) -> None:
+    writer = SimpleNamespace(put=lambda *_: None, close=lambda: None)
+    known = SettingsTable(agents={agent.broker_id: agent for agent in agents})
+    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
+    monkeypatch.setattr(settings_topic, "SettingsWriter", lambda _client: writer)
+    monkeypatch.setattr(topics_module, "_existing", lambda wanted, _client: dict.fromkeys(wanted))
+    monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: [DescribedBroker(1, None), DescribedBroker(2, None)])
+    words = ["topics", "enable", "orders", "--link-policy", "always", "--bootstrap-server", "nowhere:1"]
+    told = CliRunner().invoke(main_module.build_app(), words).stdout
+    assert ("wait longer" in told, "waits for all" in told, "No producer waits" in told) == (waits, waits, not waits)
 
 
 KEPT = TopicSettings(True, LinkPolicy.COST, 40, archive=True, wal_retention_ms=-2)
@@ -78,7 +109,7 @@ def test_to_enable_again_keeps_what_is_not_named(
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
     monkeypatch.setattr(topics_module, "_check_retention", lambda *_args, **_kinds: None)
     for name in ("_set", "_set_patterns"):
-        monkeypatch.setattr(topics_module, name, lambda wanted, _client, **_: written.append(wanted))
+        monkeypatch.setattr(topics_module, name, lambda wanted, *_, **__: written.append(wanted))
     words = ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
     result = CliRunner().invoke(main_module.build_app(), words)
     assert (result.exit_code, written) == (0, [{"orders": expected}]), result.output
@@ -104,8 +135,8 @@ def test_patterns_and_topics_are_told_apart_and_off_is_a_setting(
 ) -> None:
     written: dict[str, object] = {}
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.update(topics=wanted))
-    monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, _client, **_: written.update(patterns=wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, *_, **__: written.update(topics=wanted))
+    monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, *_, **__: written.update(patterns=wanted))
     words = ["topics", *command.split(), "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), words)
     assert result.exit_code == 0, result.output
@@ -142,7 +173,7 @@ def test_a_setting_is_changed_and_the_others_stay(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: list[object]
 ) -> None:
     written: list[object] = []
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, *_, **__: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
     monkeypatch.setattr(topics_module, "_check_durable", lambda _names, _agents, _client: None)
     result = CliRunner().invoke(
@@ -172,8 +203,8 @@ def test_a_topic_is_left_unpacked_whether_or_not_it_is_enabled(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: dict[str, TopicSettings]
 ) -> None:
     written: list[object] = []
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
-    monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, _client, **_: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, *_, **__: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set_patterns", lambda wanted, *_, **__: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
     command = ["topics", "pack", *arguments, "--bootstrap-server", "nowhere:1"]
     result = CliRunner().invoke(main_module.build_app(), command)
@@ -189,7 +220,7 @@ def test_objects_that_would_be_kept_without_bound_are_refused(
 ) -> None:
     written: list[object] = []
     for name in ("_set", "_set_patterns"):
-        monkeypatch.setattr(topics_module, name, lambda wanted, _client, **_: written.append(wanted))
+        monkeypatch.setattr(topics_module, name, lambda wanted, *_, **__: written.append(wanted))
     monkeypatch.setattr(KafkaCluster, "listing", lambda _self: ClusterListing("c", {}, {"orders": OF_ORDERS}))
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: KNOWN)
     known = SettingsTable({"orders": ARCHIVED})
@@ -258,9 +289,6 @@ def test_topics_patterns_and_what_deleted_topics_left_are_listed_for_people_and_
         assert ("40 ms" in shown) is (columns == 150)
 
 
-HOLDING = AgentRegistration(1, 1, "", "1", 0, gateway=("clients", "durable"))
-
-
 @pytest.mark.parametrize(
     ("agents", "told"),
     [
@@ -277,7 +305,7 @@ def test_no_topic_is_called_durable_while_an_agent_holds_no_answers(
 ) -> None:
     written: list[object] = []
     known, enabled = {agent.broker_id: agent for agent in agents}, {"orders": TopicSettings(True)}
-    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client, **_: written.append(wanted))
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, *_, **__: written.append(wanted))
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: SettingsTable(enabled, agents=known))
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: SettingsTable(enabled, agents=known))
     brokers = [DescribedBroker(1, None), DescribedBroker(2, None)]
@@ -328,7 +356,7 @@ def test_no_topic_becomes_durable_while_a_transaction_is_open_in_it(
     written: list[object] = []
     enabled = {"orders": TopicSettings(True), "kept": TopicSettings(True, durable=True)}
     for writer in ("_set", "_set_patterns"):
-        monkeypatch.setattr(topics_module, writer, lambda wanted, _client, **_: written.append(wanted))
+        monkeypatch.setattr(topics_module, writer, lambda wanted, *_, **__: written.append(wanted))
     known = SettingsTable(enabled, agents={1: HOLDING})
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: known)
     monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)

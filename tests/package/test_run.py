@@ -25,6 +25,25 @@ def set_up(clone: Path) -> None:
     (clone / ".venv/installed").write_text(f"{told}  -\n")
 
 
+def test_a_step_of_the_set_up_that_takes_long_says_so_again_and_again(tmp_path: Path) -> None:
+    set_up(tmp_path)
+    (tmp_path / ".venv/installed").unlink()
+    run, python, goes_on = tmp_path / "run", tmp_path / "python3.13", tmp_path / "goes-on"
+    run.write_text(run.read_text().replace("read -r -t 10", "read -r -t 0.1"))
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *--clear*) until [ -e {goes_on} ]; do sleep 0.05; done; echo no room; exit 1; esac\n'
+    )
+    python.chmod(0o755)
+    found = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen([run, "--help"], stderr=subprocess.PIPE, text=True, env=found) as begun:
+        assert begun.stderr is not None
+        assert begun.stderr.readline().startswith("making .venv")
+        assert [begun.stderr.readline()[:20] for _ in range(2)] == ["  still making .venv"] * 2
+        goes_on.touch()
+        assert begun.communicate(timeout=60)[1].endswith("no room\n")
+    assert begun.returncode == 1
+
+
 @pytest.mark.skipif(shutil.which("flock") is None, reason="not here: flock")
 def test_a_second_start_during_set_up_says_what_it_waits_for(tmp_path: Path) -> None:
     set_up(tmp_path)
