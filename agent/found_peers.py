@@ -5,6 +5,7 @@ the remembered ones (`metadata_topic.settings.settings_memory`) count until the 
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import cast
@@ -18,6 +19,7 @@ from agent.settings.process_settings import PeerSettings
 from agent.settings.setting_types import MAX_PORT, parse_address
 from kafka_log.broker_files.server_properties import BrokerProperties
 from metadata_topic.settings.topic_settings import AgentRegistration, GatewayPart
+from plugin.hot_path.deadline import wait_at_most
 from replication.follower.follower_proxy import FollowerProxy
 from replication.wire.peer_connection import Address, KnownPeers
 
@@ -120,11 +122,7 @@ class FoundPeers:
             self._follower.keep_bypasses()
             if gateway is not None:
                 is_done = await gateway() and is_done
-            try:
-                async with asyncio.timeout(None if is_done else _RETRY_S):
-                    await self.changed.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(self.changed, math.inf if is_done else _RETRY_S)
 
     async def _listen(self) -> bool:
         """Make the follower proxy listen for all known brokers and no others. Returns whether it does."""

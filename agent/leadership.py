@@ -23,6 +23,7 @@ from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.wal_retention import WalRetention
+from plugin.hot_path.deadline import wait_at_most
 from replication.leader.zones import Zones
 from rlm.write_path.assignment import Assignment
 
@@ -239,11 +240,7 @@ class LeadershipWatch:
                 log.warning("leadership_unknown", error=str(error))
                 self.unknown_because = str(error)
             await asyncio.sleep(MIN_INTERVAL_S)
-            try:
-                async with asyncio.timeout(interval_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(self._changed, interval_s)
 
     def _look(self, reader: LeadershipReader) -> Led:
         led = reader.led_partitions()

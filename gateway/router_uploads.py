@@ -12,7 +12,6 @@ unwanted.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from gateway.produce.router_channel import ChannelObject, DueDeletion, RouterCha
 from kafka_log.crc32c import Buffer
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, RemoteSegmentConflictError, failure_label
+from plugin.hot_path.deadline import wait_at_most
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from plugin.wall_clock import Clocks
@@ -172,9 +172,7 @@ class RouterUploads:
                 self._begin(self._delete(due))
             self._metrics.live_objects.set(self._channel.objects)
             delay_s = min(self._channel.start_s(now_s), self._channel.next_deletion_s) - now_s
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if delay_s == math.inf else max(delay_s, 0.0)):
-                    await self._woken.wait()
+            await wait_at_most(self._woken, delay_s)
             self._woken.clear()
 
     def _round(self, now_s: float) -> None:

@@ -13,18 +13,11 @@ from types import MappingProxyType
 
 from kafka_log.broker_files.partition_metadata import read_partition_metadata
 from kafka_log.errors import LogDirectoryError, MalformedFileError
-from kafka_log.topic_partition import TopicId, TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition, is_topic_name
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _MAX_PARTITION = 2**31 - 1
-
-
-def is_topic_name(name: str) -> bool:
-    """Whether Kafka allows a topic of this name (org.apache.kafka.common.internals.Topic); then it is also safe in a
-    path."""
-    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
-"""Names of what Kafka stores: topic ids and their partitions."""
+"""Names of what Kafka stores: topics, topic ids and their partitions."""
 
 import base64
+import re
 from typing import NamedTuple, NewType
 
 TopicId = NewType("TopicId", bytes)
 """A topic's 16-byte UUID, as in Fetch frames and in partition.metadata."""
 
 TOPIC_ID_BYTES = 16
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class TopicIdPartition(NamedTuple):
@@ -17,6 +19,12 @@ class TopicIdPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{topic_id_to_text(self.topic_id)}-{self.partition}"
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka allows a topic of this name (org.apache.kafka.common.internals.Topic); then it is also safe in a
+    path."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def topic_id_to_text(topic_id: TopicId) -> str:

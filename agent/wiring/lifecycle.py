@@ -22,6 +22,7 @@ from agent.wiring.write_path import WritePath
 from kafka_log.broker_files.cluster_metadata import read_leaders
 from kafka_log.topic_partition import TopicId
 from plugin.archive_storage import load_archive_storage
+from plugin.hot_path.deadline import wait_at_most
 from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveSources, ArchiveTaskLimits
 from rlm.archive.archiving import Archiving, ArchivingLimits
@@ -163,11 +164,7 @@ class Lifecycle:
             sooner.clear()
             if await step():
                 self._succeeded(task)
-            try:
-                async with asyncio.timeout(interval_s):
-                    await sooner.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(sooner, interval_s)
 
 
 def archiving_limits(settings: AgentSettings) -> ArchivingLimits:

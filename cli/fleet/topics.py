@@ -11,7 +11,7 @@ from cli.tables import fitted, show, tell_json
 from plugin.errors import meant
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from kafka_cluster.client_config import KafkaClientConfig
     from kafka_cluster.cluster import KafkaCluster
@@ -362,6 +362,17 @@ def _open_transactions(names: "Collection[str]", cluster: "KafkaCluster", *, are
     return [f"{topic}-{partition}" for topic, partition in where if stable[topic, partition] < ends[topic, partition]]
 
 
+def _check_names(names: "Iterable[str]", check: "Callable[[str], None]") -> None:
+    """Raise BadParameter for the first name that the check refuses."""
+    from metadata_topic.records.errors import TopicSettingsError
+
+    try:
+        for name in names:
+            check(name)
+    except TopicSettingsError as error:
+        raise typer.BadParameter(f"{error.key}: {error.reason}", param_hint="TOPIC...") from None
+
+
 def _set(
     wanted: "Mapping[str, TopicSettings | None]",
     client: "KafkaClientConfig",
@@ -372,17 +383,12 @@ def _set(
     """Write the settings of these topics; None: the defaults. `agents` are those that registered."""
     from dataclasses import replace
 
-    from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.setting_keys import FIELDS, text_of
     from metadata_topic.settings.settings_table import TOPICS
     from metadata_topic.settings.settings_topic import SettingsWriter
     from metadata_topic.settings.topic_settings import ENABLE_KEY, TopicSettings, check_topic
 
-    try:
-        for topic in wanted:
-            check_topic(topic)
-    except TopicSettingsError as error:
-        raise typer.BadParameter(f"{error.key}: {error.reason}", param_hint="TOPIC...") from None
+    _check_names(wanted, check_topic)
     existing = _existing(wanted, client)
     with closing(SettingsWriter(client)) as writer:
         for topic, settings in wanted.items():
@@ -439,16 +445,11 @@ def _existing(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClient
 
 def _set_patterns(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig", *, json: bool) -> None:
     """Write these patterns' settings; None removes a pattern."""
-    from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.settings_table import PATTERNS
     from metadata_topic.settings.settings_topic import SettingsWriter, read_known_settings
     from metadata_topic.settings.topic_settings import check_pattern
 
-    try:
-        for pattern in wanted:
-            check_pattern(pattern)
-    except TopicSettingsError as error:
-        raise typer.BadParameter(f"{error.key}: {error.reason}", param_hint="TOPIC...") from None
+    _check_names(wanted, check_pattern)
     if missing := {pattern for pattern, settings in wanted.items() if settings is None}:
         known = read_known_settings(client).patterns
         for pattern in sorted(missing - known.keys()):

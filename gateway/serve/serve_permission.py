@@ -14,6 +14,7 @@ from kafka_cluster.errors import KafkaClusterError
 from kafka_cluster.responses import ClientQuota
 from kafka_log.topic_partition import TopicId
 from plugin.errors import defect_site
+from plugin.hot_path.deadline import wait_at_most
 
 log = structlog.get_logger(__name__)
 
@@ -82,11 +83,7 @@ class ClusterServePermission:
     async def run(self) -> None:
         """Ask the cluster until cancelled, while any consumer needs it."""
         while True:
-            try:
-                async with asyncio.timeout(ASK_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self._wake, ASK_S)
             self._wake.clear()
             now_s = self._clock()
             self._wanted_s = {one: at_s for one, at_s in self._wanted_s.items() if now_s - at_s < _WANTED_S}

@@ -33,7 +33,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError, with_config
 
-from kafka_log.topic_partition import TopicId
+from kafka_log.topic_partition import TopicId, is_topic_name
 from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.settings.patterns import first_match
 from metadata_topic.settings.settings_records import (
@@ -54,7 +54,6 @@ from metadata_topic.settings.topic_settings import (
     TopicSettings,
     check_pattern,
     check_topic,
-    is_topic_name,
     settings_of,
 )
 from plugin.errors import fault_text

@@ -11,7 +11,6 @@ The agent that leads its partition 0 writes them as the topic's record, with the
 the strictest pattern that matches the name counts (`SettingsTable.of`).
 """
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,7 +18,7 @@ from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field, with_config
 
-from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId
+from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId, is_topic_name
 from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.settings.patterns import fault_in
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
@@ -56,7 +55,6 @@ FILE: Final = "server.properties"
 
 AS_READ: Final = ConfigDict(strict=True, extra="forbid", ser_json_bytes="hex", val_json_bytes="hex")
 """How values are read: an unknown field, or a value of another type, makes a record unreadable."""
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class LinkPolicy(StrEnum):
@@ -170,11 +168,6 @@ class AgentRegistration:
     """Its broker's `broker.rack`."""
     is_shadow: bool = False
     """Whether nobody replicates through it (`remote.wal.agent.mode=shadow`)."""
-
-
-def is_topic_name(name: str) -> bool:
-    """Whether Kafka allows a topic of this name."""
-    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def check_topic(topic: str) -> None:

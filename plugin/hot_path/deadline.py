@@ -1,11 +1,20 @@
-"""A timer that is set again and again."""
+"""Waits that end by a deadline."""
 
 import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    """Wait until the event is set, or for so long; `math.inf`: until it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None if seconds == math.inf else max(seconds, 0.0)):
+            await event.wait()
 
 
 class DeadlineTimer:
-    """Calls a function when the deadline that was set last is reached. For the event loop."""
+    """A timer that is set again and again, and calls a function at the last deadline. For the event loop."""
 
     def __init__(self, look_again: Callable[[], object]) -> None:
         self._look_again = look_again

@@ -33,7 +33,8 @@ from kafka_log.broker_files.cluster_metadata import DIRECTORY_NAME as CLUSTER_ME
 from kafka_log.broker_files.meta_properties import FILE_NAME as META_PROPERTIES
 from kafka_log.broker_files.meta_properties import MetaProperties, read_meta_properties
 from kafka_log.errors import MalformedFileError
-from kafka_log.log_directory import is_topic_name, parse_partition_directory_name
+from kafka_log.log_directory import parse_partition_directory_name
+from kafka_log.topic_partition import is_topic_name
 from plugin.durable_files import sync_directory, write_durably
 from recovery.errors import TargetRefusedError
 

@@ -20,13 +20,9 @@ from kafka_log.broker_files.meta_properties import (
 )
 from kafka_log.broker_files.partition_metadata import parse_partition_metadata, read_partition_metadata
 from kafka_log.errors import LogDirectoryError, MalformedFileError
-from kafka_log.log_directory import (
-    LogDirectory,
-    is_topic_name,
-    parse_partition_directory_name,
-)
+from kafka_log.log_directory import LogDirectory, parse_partition_directory_name
 from kafka_log.log_lineage import MAX_RUNS, DeliveredEpochs
-from kafka_log.topic_partition import TopicId, topic_id_to_text
+from kafka_log.topic_partition import TopicId, is_topic_name, topic_id_to_text
 
 PATH = Path("/logs/file")
 ENTRIES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), max_size=6).map(
