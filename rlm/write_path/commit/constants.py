@@ -5,7 +5,7 @@ from typing import Final
 # Price
 
 RATE_S: Final = 0.3
-"""Seconds over which rates are averaged. Computed (`perf cost`): with 0.1, short bursts that do not pay were linked."""
+"""Seconds over which rates are averaged. Measured (`perf cost`): with 0.1, short bursts that do not pay were linked."""
 BURST_S: Final = 0.25
 """Seconds' worth of bytes that a limit saves up while idle. Guessed."""
 PAYS_TIMES: Final = 1.5
@@ -25,7 +25,7 @@ LOOKS: Final = 3
 PERIOD_S: Final = (10.0, 120.0)
 """Seconds from one look to the next, doubled while all is well. Measured: from 5 s on, they took 4 % of 30 s."""
 HOLD_OFF_S: Final = (20.0, 600.0)
-"""Seconds inline after a verdict, doubled with each in a row; so long links that do not pay rest, too. Guessed."""
+"""Seconds inline after a verdict, doubled with each in a row; links that do not pay rest for the first. Guessed."""
 GROWS: Final = 1.3
 """A surplus still grows while so many times the usual rate comes. Guessed."""
 

@@ -57,11 +57,11 @@ class Price:
         self._fetched: defaultdict[int, RateMeter] = defaultdict(RateMeter)
         self._did_pay = False
         """Whether the rate paid when bytes last came."""
-        self._paid_s = self._uploading_s = -math.inf
-        """When the rate last paid, and when the last object began that is made only because links pay."""
+        self._paid_s = self._uploading_s = self.rests_until_s = -math.inf
+        """When the rate last paid, when the last object began that is made only because links pay, until when none is.
+        """
         self._entries, self._gained = 1.0, 0.0
         """Of an object, on average; how many objects' worth the last ones had more than they should, below 0: less."""
-        self.rests_until_s, self._rest_s = -math.inf, HOLD_OFF_S[0]
         self.upload_s = 0.0
         """How long uploads took recently; 0 before the first."""
         self.spacing_s = 0.0
@@ -97,9 +97,7 @@ class Price:
         self._gained = min(self._gained + size / max(self.paying_bytes, 1) - 1, GAINED_MAX)
         self._uploading_s = now_s
         if self._gained < -1:
-            is_soon = now_s - self.rests_until_s < self._rest_s  # after the last rest
-            self._rest_s = min(2 * self._rest_s, HOLD_OFF_S[1]) if is_soon else HOLD_OFF_S[0]
-            self._gained, self.rests_until_s = 0.0, now_s + self._rest_s
+            self._gained, self.rests_until_s = 0.0, now_s + HOLD_OFF_S[0]
 
     def _note(self, meter: RateMeter, size: int, now_s: float, over_s: float = 0.0) -> bool:
         self._did_pay = self._brings_objects(now_s)

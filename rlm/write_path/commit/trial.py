@@ -82,7 +82,7 @@ class Found:
     """How many in a row found records held back for too long."""
     costs_throughput: bool
     """Whether that was found because more still came at the end of the longest look, whatever the limit."""
-    until_s: float = -math.inf
+    until_s: float
     """Until when the topic goes inline; before `at_s`: it stays linked."""
     topics: tuple[str, ...] = ()
     """All that go inline by this round."""
@@ -105,8 +105,6 @@ class Trial:
         self._period_s, self._hold_off_s = PERIOD_S[0], HOLD_OFF_S[0]
         self._retry_until_s = -math.inf
         """Until when one look is enough, soon after a hold-off."""
-        self._has_looked = False
-        """In this round."""
         self._samples, self._look = list[Sample](), list[Sample]()
         """By links since the last look, or the last one seen outside of a round; those of the look."""
         self._rate = self._batch_bytes = self._busiest_bytes = 0.0
@@ -118,7 +116,7 @@ class Trial:
         """Join a round, which begins by links, if the next look is due or half-way to it. Returns whether it joined."""
         joins = self.state is State.LINKS and now_s >= self.next_s - self._period_s / 2
         if joins:
-            self._samples, self.next_s, self._has_looked = [], math.inf, False
+            self._samples, self.next_s = [], math.inf
         return joins
 
     def note(self, sample: Sample) -> None:
@@ -152,29 +150,28 @@ class Trial:
 
     def end_look(self) -> Finding:
         """End the look and return what it found; go inline for a hold-off if looks in a row found records held back."""
-        found, surplus_s, now_s, self._has_looked = self.finding, self._surplus_s, self._look[-1].at_s, True
+        found, surplus_s, now_s, until_s = self.finding, self._surplus_s, self._look[-1].at_s, -math.inf
         costs_throughput = found is Finding.GROWS and self._grows and self._seconds > 0.9 * LOOK_S[1]
         if found is Finding.GROWS:
             found = Finding.HELD if costs_throughput or surplus_s > self.limit_s else Finding.FREE
-        self.votes = self.votes + 1 if found is Finding.HELD else 0
+        looks = self.votes = self.votes + 1 if found is Finding.HELD else 0
         may_wait, self.may_wait = self.may_wait, surplus_s > self._chance_s
         # Where nobody waits, uploads wait for larger objects from now on: that may hold producers back.
         self.is_open = self.votes > 0 or (may_wait and not self.may_wait)
         self.state, self._samples = State.LINKS, []
-        self.found = Found(now_s, surplus_s, self.limit_s, self.votes, costs_throughput)
-        if self.votes >= (1 if now_s < self._retry_until_s else LOOKS):
+        if looks >= (1 if now_s < self._retry_until_s else LOOKS):
             until_s = now_s + self._hold_off_s
-            self.found, self.state, self._samples = replace(self.found, until_s=until_s), State.INLINE, self._look[-1:]
+            self.state, self._samples, self.votes = State.INLINE, self._look[-1:], 0
             self.next_s, self._retry_until_s = min(now_s + PERIOD_S[0], until_s), until_s + PERIOD_S[0]
-            self._hold_off_s, self.votes = min(2 * self._hold_off_s, HOLD_OFF_S[1]), 0
+            self._hold_off_s = min(2 * self._hold_off_s, HOLD_OFF_S[1])
+        elif not looks:
+            self._hold_off_s = HOLD_OFF_S[0]
+        self.found = Found(now_s, surplus_s, self.limit_s, looks, costs_throughput, until_s)
         return found
 
     def end_round(self, now_s: float) -> None:
         """Leave the round: go by links, and have the next look after a period."""
-        if self._has_looked:
-            self._hold_off_s = HOLD_OFF_S[0]
-        sizes = {one.size_bytes for one in self._samples}
-        is_idle = len(sizes) == 1 and not self._has_looked
+        is_idle = len({one.size_bytes for one in self._samples}) == 1
         self.next_s = now_s + (PERIOD_S[0] if is_idle else self._period_s)
         self._period_s = PERIOD_S[0] if is_idle else min(2 * self._period_s, PERIOD_S[1])
         self.state, self.votes, self._samples = State.LINKS, 0, self._samples[-1:]
