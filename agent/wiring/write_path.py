@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final, Self
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from agent.descriptors import bounded_open_files
@@ -28,7 +29,7 @@ from agent.wiring.kafka_following import KafkaFollowing
 from gateway.durable.durable_uploads import DurableUploads
 from metadata_topic.store.archive.archive_store import ArchiveStore
 from plugin.inline_reason import InlineReason
-from plugin.prices import Prices
+from plugin.prices import NEVER_PAYS, Prices
 from replication.wire.metrics import RecentTraffic
 from rlm.archive.stored_runs import ArchiveLinks, LedLogs
 from rlm.lifecycle.gap_declarations import GapDeclarations
@@ -46,6 +47,8 @@ from rlm.write_path.runtime import Runtime
 from rlm.write_path.uploads.combine_task import PretendedUploads, RLMWalCombineTask
 from rlm.write_path.uploads.object_spacing import spacing_s
 from rlm.write_path.uploads.tail_uploads import TailResponses, TailUploads
+
+log = structlog.get_logger(__name__)
 
 _SPACING_LOOK_S: Final = 4.0
 _RECKON_EACH: Final = 15
@@ -85,7 +88,10 @@ def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Pric
     """
     if not settings.enable:
         return None
-    return ArchiveLinks(archive, prices.get_break_even_bytes(prices.of_section(settings.price_section)))
+    min_run_bytes = prices.get_break_even_bytes(prices.of_section(settings.price_section))
+    if min_run_bytes == NEVER_PAYS:
+        log.warning("archive_links_never_pay", reason="no read is ever cheaper than cross-zone traffic")
+    return ArchiveLinks(archive, min_run_bytes)
 
 
 @dataclass(frozen=True, slots=True)
