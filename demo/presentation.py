@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from demo.measurement import LINKED
+from demo.plan import LEDGER_TOPIC
 from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
 from local_cluster.object_store.store_spec import OwnStore
 
@@ -149,6 +150,8 @@ def _money(report: Report) -> "RenderableType":
         table,
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
         "For a small load (paced) an object would cost more than it saves, so most bytes go inline, and packing saves. "
+        f"Topic {LEDGER_TOPIC}, whose records are checked one by one, goes by links always (policy `always`), so that "
+        "faults strike links: its small objects make the bill higher than it is by default. "
         "What producers and consumers send across zones themselves is in neither bill.",
     )
 
