@@ -24,6 +24,7 @@ class AgentState(StrEnum):
     READY = "ready"
     NOT_READY = "is not ready"
     SILENT = "does not answer"
+    """It is dead, or it is frozen: its host takes the connection for it."""
     UNASKED = "did not say whether it is ready"
     """Something other than the agent may be the obstacle: a firewall, a certificate, a loopback address."""
 
@@ -126,7 +127,9 @@ def replicas(facts: RestartFacts) -> Verdict:
         count = len(cluster.not_in_sync)
         found = f"{count} partitions are under-replicated or without a leader: {some_of(cluster.not_in_sync)}"
         if _own_agent_is_silent(facts):
-            return Verdict(Level.INFORMATION, f"{found}; the agent that is to be restarted relays nothing now")
+            return Verdict(
+                Level.INFORMATION, f"{found}; the agent that is to be restarted does not answer: that may be why"
+            )
         return Verdict(Level.WARNING, found, _WAIT)
     if cluster.hidden:
         return Verdict(Level.UNKNOWN, f"whether these are in sync is not known: {some_of(cluster.hidden)}")
@@ -137,7 +140,7 @@ def replicas(facts: RestartFacts) -> Verdict:
 
 
 def _own_agent_is_silent(facts: RestartFacts) -> bool:
-    """Whether the agent that is to be restarted does not answer, so that its restart takes nothing from anybody."""
+    """Whether the agent that is to be restarted is dead or frozen, so that its restart takes nothing from anybody."""
     if not facts.restarts_agent or isinstance(facts.agents, Unknown):
         return False
     own = facts.agents.get(facts.broker_id)
@@ -173,7 +176,7 @@ def agents(facts: RestartFacts) -> Verdict:
     for broker_id, agent in relaying.items():
         if agent.state in (AgentState.NOT_READY, AgentState.SILENT):
             faults.append(
-                (Level.WARNING, f"the agent of broker {broker_id} {_told(agent)}", "start it, or see its log")
+                (Level.WARNING, f"the agent of broker {broker_id} {_told(agent)}", "restart it, or see its log")
             )
     if faults:
         return worst(faults)

@@ -61,12 +61,19 @@ def why_silent(endpoint: str, error: Exception) -> str:
         return f"{endpoint}: nothing listens there, so it is not running"
     if not isinstance(error, TimeoutError):
         return f"{endpoint}: {in_words(error)}"
+    if not takes_connections(endpoint):
+        return f"{endpoint}: its host does not answer"
+    return f"{endpoint}: it takes connections and answers nothing, so it is frozen, or busy"
+
+
+def takes_connections(endpoint: str) -> bool:
+    """Whether a connection to an agent's endpoint can be made, as also to a frozen process. Blocks for a moment."""
     try:
         at = urlsplit(base_url(endpoint))
         socket.create_connection((at.hostname or "", at.port or 0), _PROBE_S).close()
     except (OSError, ValueError):
-        return f"{endpoint}: its host does not answer"
-    return f"{endpoint}: it takes connections and answers nothing, so it is frozen, or busy"
+        return False
+    return True
 
 
 def ask_directly(
