@@ -25,7 +25,7 @@ class StoreSettings:
     @classmethod
     def of(cls, broker: BrokerProperties, settings: AgentSettings, cluster_id: str) -> Self:
         """Return how to open the stores of the broker's agent, for a command that writes nothing there."""
-        context = StorageContext(cluster_id, broker.node_id, can_wait=True, is_written=False)
+        context = StorageContext(cluster_id, broker.node_id, can_wait=True, is_written=False, makes_missing=False)
         return cls(context, settings.store_spec(broker), settings.archive_spec(broker))
 
     @contextmanager

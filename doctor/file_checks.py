@@ -82,7 +82,8 @@ def _refused(spec: StorageSpec, broker_id: int) -> Fault | None:
             check_own_zone(spec)
             told = list(bucket_plan(spec).buckets.values())
         for one in told:
-            load_bucket(spec, one, StorageContext(_SOME_CLUSTER, broker_id), is_written=False).close()
+            context = StorageContext(_SOME_CLUSTER, broker_id, makes_missing=False)
+            load_bucket(spec, one, context, is_written=False).close()
     except RemoteStorageConfigError as error:
         key = error.key if error.key.startswith((*OUR_PREFIXES, spec.impl_prefix)) else f"{spec.impl_prefix}{error.key}"
         hint = f": {error.hint}" if error.hint else ""

@@ -24,7 +24,7 @@ def probe_store(
 ) -> Store | Unknown:
     """Probe one bucket with a small object. Blocks; each request for up to `total.timeout.ms`."""
     # The manager's own test would stop at its first failure; each of its steps is made here.
-    context = replace(context, is_written=False)
+    context = replace(context, is_written=False, makes_missing=False)
     try:
         manager = load_storage_manager(spec, context)
     except RemoteStorageError as error:

@@ -79,10 +79,10 @@ class LocalWalStorageManager(ObjectWalStorageManager):
 
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         assert isinstance(settings, LocalDirectorySettings)  # noqa: S101 - narrows what settings_model made
-        if self._context.is_reader and not settings.directory.is_dir():
+        if not (self._context.makes_missing or settings.directory.is_dir()):
             raise RemoteStorageConfigError(
                 "configure", "directory", f"there is no directory {settings.directory.absolute()}",
-                "is it spelt right? Agents make it, those who read do not",
+                "is it misspelt, or not mounted? An agent would make it at its start, empty; commands do not",
             )  # fmt: skip
         try:
             settings.directory.mkdir(parents=True, exist_ok=True)

@@ -43,11 +43,9 @@ class StorageContext:
     is_written: bool = True
     """Whether its user writes. Then a write tests at once that the store keeps conditional writes; else credentials for
     reading are enough."""
-
-    @property
-    def is_reader(self) -> bool:
-        """Whether its user is a command that only reads what agents have stored: it makes nothing that is not there."""
-        return self.can_wait and not self.is_written
+    makes_missing: bool = True
+    """Whether a store's directory is made if it is not there, as an agent does at its start. Commands make none: a
+    misspelt one would then look like a store that works."""
 
 
 @dataclass(slots=True)

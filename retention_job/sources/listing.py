@@ -59,14 +59,17 @@ def _check(name: str, whose: str, stored: Generator[Stored, None, None]) -> None
 
 
 def _segments(listing: StoreListing, broker_id: int | None) -> Generator[Stored, None, None]:
-    with closing(load_storage(listing.spec, StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True))) as manager:
+    with closing(load_storage(listing.spec, _context(listing))) as manager:
         yield from ask_each(manager.list_log_segments(broker_id))
 
 
 def _archived(listing: StoreListing) -> Generator[Stored, None, None]:
-    context = StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True, is_written=False)
-    with closing(load_archive_storage(listing.spec, context)) as archive:
+    with closing(load_archive_storage(listing.spec, _context(listing))) as archive:
         yield from ask_each(archive.list())
+
+
+def _context(listing: StoreListing) -> StorageContext:
+    return StorageContext(listing.cluster_id, _NO_BROKER, can_wait=True, is_written=False, makes_missing=False)
 
 
 def _listed(asked: "DataFrame", list_objects: Callable[[int], Iterator[Stored]]) -> "DataFrame":

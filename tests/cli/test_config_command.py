@@ -158,6 +158,19 @@ def test_what_the_file_alone_tells_is_found(file: Path, changes: dict[str, str |
     assert told in shown
 
 
+def test_a_stores_directory_that_is_not_there_is_told_and_not_made(file: Path, tmp_path: Path) -> None:
+    lines = BROKER_WITHOUT_LISTENERS | WAL | STORE | {
+        "remote.log.wal.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
+        "rsm.wal.config.directory": str(tmp_path / "sotre"),
+    }  # fmt: skip
+    del lines["rsm.wal.config.bucket"]
+    file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    code, shown, _ = run("check", "--json", "--broker-config", file)
+    told = f"rsm.wal.config.directory: there is no directory {tmp_path}/sotre; change: correct the key: is it misspelt"
+    assert (code, [one[: len(told)] for one in json.loads(shown)["advice"]]) == (ExitCode.FINDINGS, [told])
+    assert not (tmp_path / "sotre").exists()
+
+
 def test_files_that_are_not_there_are_told_once_and_in_a_line_each(file: Path) -> None:
     missing = {f"remote.wal.agent.{key}": f"/none/{key}" for key in ("client.config", "http.token.file")}
     lines = BROKER_WITHOUT_LISTENERS | WAL | STORE | missing

@@ -30,13 +30,14 @@ from doctor.host_questions import (
     lock_holder,
     soft_limit,
 )
-from doctor.store_probe import probe
+from doctor.store_probe import probe, probe_store
 from kafka_log.broker_files.server_properties import parse_broker_properties
 from local_cluster.security.authority import Authority
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention, KeptFor, WalRetention
 from plugin.errors import RemoteStorageAccessError
+from plugin.loading import DEFAULT_CLASS_NAME, StorageSpec
 from plugin.local_directory import DirectoryStore, LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.wall_clock import wall_ms
@@ -304,7 +305,8 @@ def test_each_zones_bucket_is_probed_and_the_own_one_is_the_store(
         "remote.wal.agent.state.directory": str(tmp_path / "state"),
         "remote.wal.buckets": f"az1={tmp_path}/one,az2={tmp_path}/two",
     }  # fmt: skip
-    (tmp_path / "data").mkdir()
+    for made in ("data", "one", "two"):
+        (tmp_path / made).mkdir()
     (tmp_path / "data/meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
     broker = parse_broker_properties(raw, tmp_path / "server.properties")
     facts = gathering.gather(broker, agent_settings(broker, tmp_path / "server.properties"), wall_ms)
@@ -312,6 +314,14 @@ def test_each_zones_bucket_is_probed_and_the_own_one_is_the_store(
     assert set(facts.store.failures) == set(failures)
     assert list(facts.other_buckets) == ([] if failures else [f"{tmp_path}/two"])
     assert all(isinstance(one, Store) and not one.failures for one in facts.other_buckets.values())
+
+
+def test_a_stores_directory_that_is_not_there_is_found_and_not_made(tmp_path: Path) -> None:
+    missing = tmp_path / "sotre"
+    facts = probe_store(StorageSpec(DEFAULT_CLASS_NAME, None, {"directory": str(missing)}), CONTEXT, "1f", wall_ms)
+    assert isinstance(facts, Store)
+    assert f"rsm.wal.config.directory: there is no directory {missing} (is it misspelt" in facts.failures["open"].text
+    assert not missing.exists()
 
 
 @pytest.mark.parametrize(

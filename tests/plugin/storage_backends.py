@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
@@ -79,8 +78,7 @@ class Backend:
 
     def store(self) -> ObjectStore:
         """The bare store, as an intruder would have it."""
-        manager = self.unconfigured()
-        return manager.open_store(parse_settings(manager.settings_model, self.settings))
+        return self.unwritten().requests.store
 
 
 def segment(

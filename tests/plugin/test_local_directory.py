@@ -35,10 +35,10 @@ def test_a_reader_refuses_a_directory_that_is_not_there_and_makes_none(tmp_path:
     directory = tmp_path / "sotre"
     spec = StorageSpec(DEFAULT_CLASS_NAME, None, {"directory": str(directory)})
     with pytest.raises(RemoteStorageConfigError, match=f"rsm.wal.config.directory: there is no directory {directory} "):
-        load_storage(spec, StorageContext("cluster", 1, can_wait=True))
+        load_storage(spec, StorageContext("cluster", 1, makes_missing=False))
     assert not directory.exists()
     load_storage_manager(spec, StorageContext("cluster", 1)).close()  # an agent
-    load_storage(spec, StorageContext("cluster", 1, can_wait=True)).close()
+    load_storage(spec, StorageContext("cluster", 1, makes_missing=False)).close()
 
 
 @pytest.mark.parametrize("key", ["../escape", "/absolute", "a/../../b", "a//b", "nul\0", ".", "a/./b"])
