@@ -5,6 +5,7 @@ inter-broker listener does not lead to agents, followers replicate past them.
 """
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,8 @@ def judge_file(broker: BrokerProperties, settings: AgentSettings) -> list[Fault]
         if key.endswith(".file")
     }
     told = [fault for key, file in files.items() if (fault := _unreadable(key, file)) is not None]
+    if (fault := _unusable_state(broker, settings)) is not None:
+        told.append(fault)
     told += [fault for spec in specs if (fault := _refused(spec, broker.node_id)) is not None]
     listener = None if settings.is_shadow else listener_fault(broker, settings)
     plain = plaintext_fault(broker, settings)
@@ -70,6 +73,22 @@ def _unreadable(key: str, file: Path) -> Fault | None:
         return Level.ERROR, f"{key}: {file} is not there", "write the file, or correct its name"
     if not os.access(file, os.R_OK):
         return Level.ERROR, f"{key}: {file} cannot be read by this user", "run this as the agent's user, or let it read"
+    return None
+
+
+def _unusable_state(broker: BrokerProperties, settings: AgentSettings) -> Fault | None:
+    """Return why an agent of this user could not write its state directory, or make it. A file without a name is made
+    there: what modes say is not all, as in /proc. The default may be missing, as the systemd unit makes it."""
+    key, directory = "remote.wal.agent.state.directory", settings.process.state_directory
+    there = next(one for one in (directory, *directory.parents) if os.access(one, os.F_OK))
+    if there != directory and key not in broker.raw:
+        return None
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        found = "cannot be written" if there == directory else f"is not there, and cannot be made in {there}"
+        change = "run this as the agent's user, let it write there, or correct the key"
+        return Level.ERROR, f"{key}: {directory} {found} ({error.strerror})", change
     return None
 
 

@@ -117,6 +117,18 @@ FOUND_IN_FILE = [
         {"remote.wal.agent.client.config": "/none/client.properties"},
         "remote.wal.agent.client.config: /none/client.properties is not there",
     ),
+    (
+        {"remote.wal.agent.state.directory": "/proc/state"},
+        "remote.wal.agent.state.directory: /proc/state is not there, and cannot be made in /proc (",
+    ),
+    (
+        {"remote.wal.agent.state.directory": "/proc/self"},
+        "remote.wal.agent.state.directory: /proc/self cannot be written (",
+    ),
+    (
+        {"remote.wal.agent.state.directory": "/etc/passwd/state"},
+        "/etc/passwd/state is not there, and cannot be made in /etc/passwd (Not a directory)",
+    ),
     ({"remote.wal.prices.file": "/none/prices"}, "remote.wal.prices.file: /none/prices is not there"),
     (
         {f"remote.wal.agent.ssl.{name}.file": f"/none/{name}" for name in ("certificate", "key", "ca")},
