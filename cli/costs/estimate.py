@@ -229,11 +229,23 @@ def _told(document: dict[str, Any]) -> list[str]:
     )  # fmt: skip
     return [
         f"By agents: links where they cost less, else inline{' and packed' if is_packed else ''}. {pays}",
+        *_told_waiting(document),
         *_told_rates(document["prometheus"]),
         f"From {document['sampled_s']:,.0f} s of {document['brokers']} brokers in {document['zones']} zones. Prices: "
         f"{prices['provider']}, {prices['store']}, confirmed {prices['confirmed']} ({prices['source']}); --prices "
         "replaces them.",
         *(f"{note[0].upper()}{note[1:]}." for note in document["notes"]),
+    ]
+
+
+def _told_waiting(document: dict[str, Any]) -> list[str]:
+    held = document["total"]["held_linked_share"]
+    if document["acks"] != "all" or held is None:
+        return []
+    return [
+        "What is linked, and what agents cost, is for producers that wait for followers (--acks all). Whether agents "
+        f'hold their answers is not asked; if they do, {100 * held:.0f} % are linked, as in "{_WAYS["gateway"]}": '
+        "--acks 1 shows that by topic."
     ]
 
 

@@ -92,6 +92,8 @@ class TopicEstimate:
     read_bytes: float = 0.0
     linked_bytes: float = 0.0
     """Bytes that would be linked, once for each follower in another zone."""
+    held_linked_bytes: float = 0.0
+    """Like `linked_bytes`, where agents hold the answers to producers."""
     inline: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Bytes to followers in other zones that would go inline, and those of followers elsewhere that there are not, by
     why (`InlineReason`)."""
@@ -152,8 +154,17 @@ class TopicEstimate:
     @property
     def linked_share(self) -> float | None:
         """The share of the bytes to followers in other zones that would be linked; None if there are none."""
+        return self._share(self.linked_bytes)
+
+    @property
+    def held_linked_share(self) -> float | None:
+        """Like `linked_share`, where agents hold the answers to producers."""
+        return self._share(self.held_linked_bytes)
+
+    def _share(self, linked_bytes: float) -> float | None:
         inline = sum(size for why, size in self.inline.items() if why != InlineReason.NO_FOLLOWER_ELSEWHERE)
-        return self.linked_bytes / (self.linked_bytes + inline) if self.linked_bytes + inline else None
+        crossing = self.linked_bytes + inline
+        return linked_bytes / crossing if crossing else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +351,7 @@ class _Placed:
                     topic.inline[one.inline.value] += size
             for where, one in self._held[leader].replicate(rates).items():
                 topics[where[0]].held.add(one.amounts, window.seconds)
+                topics[where[0]].held_linked_bytes += one.sent_bytes * window.seconds if one.inline is None else 0.0
 
     def serve_clients(self, window: _Window, topics: Mapping[str, TopicEstimate]) -> None:
         """Add clients' bytes of this time."""
@@ -365,6 +377,7 @@ def _sum(name: str, topics: Iterable[TopicEstimate], times: float = 1.0) -> Topi
         total.produced_bytes += one.produced_bytes * times
         total.read_bytes += one.read_bytes * times
         total.linked_bytes += one.linked_bytes * times
+        total.held_linked_bytes += one.held_linked_bytes * times
         for all_, own in ((total.inline, one.inline), (total.crossed, one.crossed)):
             for part, amount in own.items():
                 all_[part] += amount * times
@@ -419,6 +432,7 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
             "clients_usd": {way: round(usd, 4) for way, usd in one.clients.items()},
             "parts_usd": {part: round(usd, 4) for part, usd in one.usd.items()},
             "linked_share": one.linked_share,
+            "held_linked_share": one.held_linked_share,
             "pack_ratio": round(one.pack_ratio, 3),
             "inline_bytes": {why: round(size) for why, size in one.inline.items() if size},
         }

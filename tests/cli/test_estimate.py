@@ -19,7 +19,7 @@ from tests.retention_job.cost.test_estimate import RACKS, two
 
 ROW = {
     "topic", "produced_bytes", "read_bytes", "lag_records", "rate", "usd", "replication_usd", "clients_usd",
-    "parts_usd", "linked_share", "pack_ratio", "inline_bytes",
+    "parts_usd", "linked_share", "held_linked_share", "pack_ratio", "inline_bytes",
 }  # fmt: skip
 
 
@@ -94,6 +94,16 @@ def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_ar
         "prefers-color-scheme: dark",
     ):
         assert text in written
+
+
+def test_people_see_what_is_linked_where_agents_hold_the_answers_which_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = 'if they do, 100 % are linked, as in "agents, gateway": --acks 1 shows that by topic.'
+    for options, is_said in (((), True), (("--acks", "1"), False)):
+        monkeypatch.setattr(PlayedSampler, "samples", iter(two(0.6e6)))
+        told = " ".join(run(*options).stdout.split())
+        assert (said in told) == is_said, told
 
 
 @pytest.mark.parametrize(("columns", "is_whole"), [(80, False), (150, True)])

@@ -80,6 +80,7 @@ def test_what_producers_wait_for_is_linked_where_answers_are_held() -> None:
     found = estimate(two(0.6e6), PRICES, "s3_express", RULES).total
     assert found.replication["links"] == pytest.approx(found.replication["today"])
     assert found.replication["gateway"] < 0.7 * found.replication["today"]
+    assert (found.linked_share, found.held_linked_share) == (0, 1)
 
 
 @pytest.mark.parametrize(
