@@ -105,7 +105,8 @@ def cost(
 
     Counted are PUTs, GETs, uploaded and retrieved bytes, what goes inline, links, announcements and the replication of
     the agents' own topic, each object's storage for an hour. No broker runs; producers, followers and the store are
-    models (`perf/cost/world.py`). Exits with 1 where a load costs more than 1.03 of stock.
+    models (`perf/cost/world.py`). Without frames and followers' requests, which `perf defaults` counts, stock pays for
+    records alone. Exits with 1 where a load costs more than 1.03 of stock.
     """
     prices = Prices.load(prices_file)
     with logs_from(logging.ERROR):  # the write path's log lines about modelled loads are of no interest
