@@ -10,6 +10,7 @@ from doctor.findings import Finding, Level, Verdict, judge
 Check = Callable[[Facts], Verdict]
 
 CHECKS: Final[Mapping[str, Check]] = {
+    "broker": host_checks.broker,
     "system-enable": cluster_checks.system_enable,
     "listeners": host_checks.listeners,
     "broker-tls": host_checks.broker_tls,

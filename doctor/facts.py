@@ -185,5 +185,7 @@ class Facts:
     """The hosts that brokers advertise to each other, as far as known here, and the addresses that each resolves to."""
     broker_tls: BrokerTlsFacts | Unknown | None = None
     """None: the inter-broker listener has no TLS."""
+    broker_silence: str | None = None
+    """Why this host's broker takes no connection at any of its listeners; None: it does."""
     certificates: Mapping[str, float | Unknown] = field(default_factory=dict)
     """Days left for the agent's own and its authorities' certificates, by the keys that name their files."""

@@ -78,6 +78,7 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
         replica_hosts={
             host: get_fact(partial(addresses_of, host, hosts)) for host in _advertised_hosts(broker, settings)
         },
+        broker_silence=broker_silence(broker),
         broker_tls=get_fact(lambda: broker_tls_facts(broker, settings)),
         certificates={
             key: get_fact(partial(days_left, store, wall_ms()))
@@ -113,6 +114,12 @@ def _dial_any(addresses: Sequence[Address], tls: PeerTls | None) -> str | None:
             return None
         refusals.append(refusal)
     return "; ".join(refusals)
+
+
+def broker_silence(broker: BrokerProperties) -> str | None:
+    """Return why the broker takes no connection at any listener; None if it does at one. A listener that was added to
+    its file is there only after its restart."""
+    return _dial_any([broker_listener(broker, one) for one in broker.listeners], None)
 
 
 def broker_tls_facts(broker: BrokerProperties, settings: AgentSettings) -> BrokerTlsFacts | None:

@@ -9,7 +9,7 @@ from agent.settings.plain_peers import listener_with_login
 from agent.tls.certificates import SOON_DAYS
 from agent.wiring.peering import is_forwarded
 from doctor.facts import Facts, Unknown, known
-from doctor.findings import Fault, Level, Verdict, some_of
+from doctor.findings import Fault, Level, Verdict, some_of, worst
 from kafka_log.broker_files.server_properties import BrokerProperties
 
 _FILES_BESIDE = 256
@@ -61,6 +61,14 @@ def plaintext_peers(facts: Facts) -> Verdict:
     return Verdict(*fault) if fault is not None else Verdict(Level.OK, "no login is passed by")
 
 
+def broker(facts: Facts) -> Verdict:
+    """Check whether this host's broker runs. Where its names lead and whether it accepts TLS shows only then."""
+    if facts.broker_silence is None:
+        return Verdict(Level.OK, "it takes connections")
+    found = f"the broker of this host does not answer at its listeners: {facts.broker_silence}"
+    return Verdict(Level.ERROR, found, "start it; its log says why it ended (docs/broker-died.md)")
+
+
 def listeners(facts: Facts) -> Verdict:
     """Check whether replica fetchers of other hosts connect to their own agent, not to this broker directly."""
     broker, settings = facts.broker, facts.settings
@@ -74,6 +82,9 @@ def listeners(facts: Facts) -> Verdict:
     # The broker dials itself by its own name, where no agent stands in for it.
     itself = {advertised.host: (listening.host,)} if len(facts.replica_hosts) > 1 else {}
     astray = [one for one, seen in facts.replica_hosts.items() if seen not in ((host,), itself.get(one))]
+    if astray and facts.broker_silence is not None and not _is_address(advertised.host):
+        found += f"; by which hosts file the broker resolves {some_of(astray)} shows only while it runs"
+        return Verdict(Level.UNKNOWN, found)
     if astray and not _is_address(advertised.host):
         found += f"; here {some_of(tuple(astray))} must lead to {host}, and on every host to its own agent"
         return Verdict(Level.WARNING, found, f"/etc/hosts: {host} {' '.join(astray)}")
@@ -98,6 +109,8 @@ def broker_tls(facts: Facts) -> Verdict:
             f"the agent's certificate does not name {some_of(found.unnamed)}, for which it stands: the broker closes"
         )
         return Verdict(Level.ERROR, reason, f"a certificate with all that brokers advertise in {stores}")
+    if found.refusal is not None and facts.broker_silence is not None:
+        return Verdict(Level.UNKNOWN, found.refusal)
     if found.refusal is not None:
         return Verdict(Level.ERROR, f"{name}: {found.refusal}", f"start the broker, or correct {stores}")
     return Verdict(Level.OK, f"{name} takes this agent's certificate, and shows one that is trusted")
@@ -126,12 +139,17 @@ def agent_peers(facts: Facts) -> Verdict:
 def agents_registered(facts: Facts) -> Verdict:
     """Check whether the registered agents respond over HTTP, and are those of their brokers."""
     agents = known(facts.agents)
-    problems = [
-        f"broker {one}: {answer.reason}" for one, answer in sorted(agents.items()) if isinstance(answer, Unknown)
-    ]
-    if problems:
+    silent = {one: answer.reason for one, answer in sorted(agents.items()) if isinstance(answer, Unknown)}
+    faults: list[Fault] = []
+    if facts.broker.node_id in silent and not facts.settings.is_shadow:
+        reason = silent.pop(facts.broker.node_id)
+        found = f"this host's agent does not answer, and while it is away its broker gets nothing from others: {reason}"
+        faults.append((Level.ERROR, found, "restart it; its log says why (docs/runbooks.md, RemoteWalAgentDown)"))
+    if silent:
         change = "start these agents; remote.wal.agent.http.listener must be reached from here"
-        return Verdict(Level.WARNING, "; ".join(problems), change)
+        faults.append((Level.WARNING, "; ".join(f"broker {one}: {reason}" for one, reason in silent.items()), change))
+    if faults:
+        return worst(faults)
     clusters = {answer.cluster_id for answer in agents.values() if not isinstance(answer, Unknown)}
     if len(clusters) > 1:
         return Verdict(Level.ERROR, f"of several clusters: {', '.join(sorted(clusters))}", "separate them")

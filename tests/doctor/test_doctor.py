@@ -164,6 +164,8 @@ FAULTS = [
     ("wal-retention", Level.INFORMATION, {"topics": {"t": kept_for_an_hour()}}, "objects of t are kept for 1 h"),
     ("wal-retention", Level.UNKNOWN, {"topics": {"t": kept_all(None)}}, "t is not known"),
     ("agents-registered", Level.WARNING, {"agents": {2: DEAD}}, "broker 2: no answer"),
+    ("agents-registered", Level.ERROR, {"agents": {1: DEAD}}, "this host's agent does not answer"),
+    ("broker", Level.ERROR, {"broker_silence": "127.0.0.1:9092: connection refused"}, "127.0.0.1:9092: connection re"),
     (
         "missing-records",
         Level.WARNING,
@@ -291,6 +293,16 @@ def test_names_that_brokers_advertise_must_lead_to_the_agent(seen: dict[str, Any
     verdict = judged(facts)["listeners"]
     assert verdict.level is level
     assert level is Level.OK or "here replica-2 must lead to 127.0.0.1" in verdict.found
+
+
+def test_where_the_broker_is_down_nothing_is_blamed_that_shows_only_while_it_runs() -> None:
+    listeners = {"advertised_listeners": "CLIENT://kafka-1:9092,WAL://replica-1:19901"}
+    tls = BrokerTlsFacts((), "127.0.0.1:19901: connection refused")
+    seen = {"replica-1": DEAD, "replica-2": DEAD}
+    facts = replace(facts_of(**listeners), replica_hosts=seen, broker_tls=tls, broker_silence="refused")
+    found = diagnose(facts)
+    assert (found[0].check, found[0].level) == ("broker", Level.ERROR)
+    assert {judged(facts)[one].level for one in ("listeners", "broker-tls")} == {Level.UNKNOWN}
 
 
 def test_a_clock_so_far_off_that_uploads_are_deleted_is_an_error() -> None:

@@ -255,7 +255,7 @@ def test_where_nothing_answers_every_check_is_made_or_says_why_not(
     levels = {check["check"]: check["level"] for check in json.loads(result.stdout)["checks"]}
     assert result.exit_code == 6
     assert len(levels) == len(CHECKS) + 1
-    assert {check for check, level in levels.items() if level == "error"} == {"agent-peers"}
+    assert {check for check, level in levels.items() if level == "error"} == {"broker", "agent-peers"}
     assert levels["store-permissions"] == levels["metadata-topic-retention"] == levels["agents-registered"] == "unknown"
     assert levels["listeners"] == "ok"
     assert not re.search(r"Error: |Exception: |Errno", result.stdout), result.stdout
