@@ -1,5 +1,7 @@
 """Options that several commands have; those for reaching a cluster are the same as for Kafka's own tools."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -38,6 +40,9 @@ LoginFile = Annotated[
 ]
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+END_FROZEN = "end that process: its standby or its broker takes over; docs/runbooks.md, RemoteWalAgentDown"
+FROZEN_TIMEOUT_S = 8.0
+"""For the settings of a cluster of which a part is frozen: what is led there waits in vain. Guessed."""
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the numbers behind each sentence, too.")]
 
 
@@ -53,11 +58,39 @@ class Connection:
 
         Raises ClientPropertyError, ClusterUnreachableError.
         """
+        return self._reached()[0]
+
+    def client_and_frozen(self) -> "tuple[KafkaClientConfig, list[str]]":
+        """Return the client configuration as `client_config`, and addresses to which the cluster leads clients, where
+        connections are taken and nothing is answered."""
+        from kafka_cluster.preflight import find_frozen
+
+        found, brokers = self._reached()
+        return found, find_frozen(brokers, found)
+
+    def _reached(self) -> "tuple[KafkaClientConfig, tuple[tuple[str, int], ...]]":
         from kafka_cluster.preflight import reach
 
         found = client_config(self.bootstrap_server, self.command_config)
-        reach(found, f"{self.command_config or 'a file for --command-config'}")
-        return found
+        return found, reach(found, f"{self.command_config or 'a file for --command-config'}")
+
+
+@contextmanager
+def naming_frozen(frozen: list[str]) -> Iterator[None]:
+    """Raise ClusterUnreachableError with these addresses for any failure of asking Kafka."""
+    from kafka_cluster.errors import KafkaClusterError
+    from kafka_cluster.preflight import ClusterUnreachableError
+
+    try:
+        yield
+    except KafkaClusterError as error:
+        if not frozen:
+            raise
+        reason = (
+            "it takes connections and answers nothing, so the agent or broker that listens there is frozen, or busy"
+        )
+        hint = f"{END_FROZEN}; meanwhile ask the addresses in a broker's remote.wal.agent.bootstrap.servers"
+        raise ClusterUnreachableError("ask", ", ".join(frozen), reason, hint) from error
 
 
 def agents_client(broker: "BrokerProperties", settings: "AgentSettings") -> "KafkaClientConfig":

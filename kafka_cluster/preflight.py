@@ -28,6 +28,8 @@ CONNECT_TIMEOUT_S: Final = 4.0
 SILENCE_S: Final = 1.5
 """After so long a silence the address is asked in other ways, too; its answer still counts. Guessed."""
 _OTHER_WAY_S: Final = 1.0
+FROZEN_S: Final = 3.0
+"""A broker that has taken a connection and answers nothing for so long counts as frozen. Guessed."""
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:/@\[\]]+)):([0-9]{1,5})")
 _HTTP: Final = "HTTP"
@@ -70,11 +72,11 @@ def reach(
     where: str = "the client's file",
     timeout_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> None:
+) -> tuple[tuple[str, int], ...]:
     """Return once a bootstrap server responds in the client's protocol, by default within 10 s; all are asked at once.
 
-    `where` names the client's settings in messages. Raises ClusterUnreachableError; ClientPropertyError for an invalid
-    address.
+    Returns the brokers' addresses as that server tells them; none if it wants a login first. `where` names the client's
+    settings in messages. Raises ClusterUnreachableError; ClientPropertyError for an invalid address.
     """
     begun_s = clock()
     addresses = [parse_server(one) for one in client.bootstrap_servers.split(",")]
@@ -86,7 +88,7 @@ def reach(
         for done in as_completed(tried):
             error = done.exception()
             if error is None:
-                return
+                return done.result()
             reasons[tried[done]] = _reason(error, where)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -103,9 +105,33 @@ def parse_server(text: str) -> tuple[str, int]:
     return found[1] or found[2], int(found[3])
 
 
-def ask(address: tuple[str, int], client: KafkaClientConfig, where: str, timeout_s: float) -> None:
-    """Check one address. Raises OSError or EOFError if it does not respond, or speaks another protocol than the
-    client."""
+def find_frozen(brokers: Collection[tuple[str, int]], client: KafkaClientConfig) -> list[str]:
+    """Return those that take a connection and answer nothing, as a frozen process does: its kernel takes it."""
+    has_tls = str(client.properties.get("security.protocol", "PLAINTEXT")).upper().endswith("SSL")
+    context = _context(client)[0] if has_tls else None
+
+    def is_frozen(broker: tuple[str, int]) -> bool:
+        with suppress(OSError, EOFError, _NotKafkaError), _dialled(broker, context, CONNECT_TIMEOUT_S) as connection:
+            connection.settimeout(FROZEN_S)
+            try:
+                connection.sendall(_request(_API_VERSIONS))
+                _answer(connection)
+            except TimeoutError:
+                return True
+        return False
+
+    with ThreadPoolExecutor(max(len(brokers), 1)) as pool:
+        found = zip(brokers, pool.map(is_frozen, brokers), strict=True)
+        return [f"{host}:{port}" for (host, port), is_one in found if is_one]
+
+
+def ask(
+    address: tuple[str, int], client: KafkaClientConfig, where: str, timeout_s: float
+) -> tuple[tuple[str, int], ...]:
+    """Check one address, and return where it leads.
+
+    Raises OSError or EOFError if it does not respond, or speaks another protocol than the client.
+    """
     protocol = str(client.properties.get("security.protocol", "PLAINTEXT")).upper()
     mechanism = str(client.properties.get("sasl.mechanism", "GSSAPI"))
     has_tls = protocol.endswith("SSL")
@@ -135,6 +161,7 @@ def ask(address: tuple[str, int], client: KafkaClientConfig, where: str, timeout
         raise _MismatchError(f"{reason}: change the address to a listener for clients")
     if found.brokers and (reason := _astray(found.brokers, where, min(timeout_s, CONNECT_TIMEOUT_S))):
         raise _MismatchError(f"{reason}: change the address to a listener for clients")
+    return found.brokers
 
 
 def _astray(brokers: Collection[tuple[str, int]], where: str, timeout_s: float) -> str:

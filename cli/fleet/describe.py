@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import Connection, Json, LoginFile, Verbose, http_settings
+from cli.connection import FROZEN_TIMEOUT_S, Connection, Json, LoginFile, Verbose, http_settings, naming_frozen
 from cli.exit_code import ExitCode
 from cli.fleet.topics import orphaned_lines
 from cli.option_groups import grouped
@@ -49,10 +49,11 @@ def describe(
     from metadata_topic.settings.settings_topic import read_known_settings
 
     asking = http_settings(broker_config)
-    client = connection.client_config()
-    known = read_known_settings(client)
-    if topic is not None:
-        _check_topic(topic, [*known.topics, *known.orphaned], client)
+    client, frozen = connection.client_and_frozen()
+    with naming_frozen(frozen):
+        known = read_known_settings(client, FROZEN_TIMEOUT_S) if frozen else read_known_settings(client)
+        if topic is not None:
+            _check_topic(topic, [*known.topics, *known.orphaned], client)
     agents = {one: agent for one, agent in known.agents.items() if not agent.is_gone}
     orphaned = sorted(known.orphaned)
     if objects:

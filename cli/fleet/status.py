@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import Connection, Json, LoginFile, Verbose, http_settings
+from cli.connection import (
+    END_FROZEN,
+    FROZEN_TIMEOUT_S,
+    Connection,
+    Json,
+    LoginFile,
+    Verbose,
+    http_settings,
+    naming_frozen,
+)
 from cli.exit_code import ExitCode
 from cli.option_groups import grouped
 from cli.tables import fitted, show, tell_json
@@ -45,13 +54,18 @@ def status(
     from agent.http.fleet_pages import ask_agents
     from agent.http.status_page import duration
     from kafka_cluster.cluster import KafkaCluster
-    from metadata_topic.settings.settings_topic import read_known_settings
+    from kafka_cluster.responses import DescribedBroker
+    from metadata_topic.settings.settings_topic import read_settings
     from plugin.wall_clock import wall_ms
 
-    asking, client = http_settings(broker_config), connection.client_config()
-    known = read_known_settings(client)
+    asking, (client, frozen) = http_settings(broker_config), connection.client_and_frozen()
     cluster = KafkaCluster(client, "remote-wal-status", _KAFKA_TIMEOUT_S)
-    brokers = cluster.brokers()
+    with naming_frozen(frozen):
+        if frozen:  # librdkafka asks none that does not answer, and tells no racks
+            known = read_settings(client, FROZEN_TIMEOUT_S)
+            brokers = [DescribedBroker(one, None) for one in cluster.listing().brokers]
+        else:
+            known, brokers = read_settings(client), cluster.brokers()
     registered = {one: agent for one, agent in known.agents.items() if not agent.is_gone}
     rows = fleet(known, {one.broker_id: one for one in brokers}, ask_agents(registered, asking, "/status", timeout))
     if any(row["agent"] == "silent" for row in rows):
@@ -61,6 +75,8 @@ def status(
         tell_json({"brokers": rows, "pauses": _pauses(known), "balance": _balance(known)}, code)
     else:
         _print(rows, _pauses(known), is_verbose=verbose)
+        if frozen:
+            show(f"{', '.join(frozen)}: it takes clients' connections and answers nothing; {END_FROZEN}")
         if balance := _balance(known):
             ago = duration(wall_ms() / 1000 - balance.pop("measured_ms") / 1000)
             told = ", ".join(f"{part} {100 * value:.0f} %" for part, value in balance.items())

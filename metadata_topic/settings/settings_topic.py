@@ -30,6 +30,8 @@ OnChange = Callable[[SettingsTable], object]
 
 _CLIENT_ID = "remote-wal-settings"
 _TIMEOUT_S = 30.0
+_TRIES = 3
+"""So many questions without an answer fit into the time of reading the topic. Guessed."""
 _QUICK = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100, absence_check_ms=1000)
 
 FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1, batch_wait_ms=200, new_partitions_check_ms=10_000)
@@ -98,8 +100,11 @@ def read_settings(
     when it may still lack something.
     """
     changed = threading.Event()
+    # One question may go to a broker that is frozen, and the next to another.
+    patience_ms = min(_QUICK.request_timeout_ms, int(timeout_s * 1000 / _TRIES))
+    settings = replace(_QUICK, request_timeout_ms=patience_ms)
     reader = SettingsReader(
-        client_config, lambda _: changed.set(), settings=_QUICK, consumer_factory=consumer_factory, memory=memory
+        client_config, lambda _: changed.set(), settings=settings, consumer_factory=consumer_factory, memory=memory
     )
     reader.start()
     try:
@@ -127,14 +132,14 @@ def read_settings(
         reader.close()
 
 
-def read_known_settings(client_config: KafkaClientConfig) -> SettingsTable:
+def read_known_settings(client_config: KafkaClientConfig, timeout_s: float = _TIMEOUT_S) -> SettingsTable:
     """Read the topic to its end and return its content, with settings of deleted topics kept apart. Blocks.
 
     Raises MetadataTopicError when there is no such topic, or its end was not reached in time.
     """
-    table = read_settings(client_config)
+    table = read_settings(client_config, timeout_s)
     bound = [name for name, settings in table.topics.items() if settings.topic_id is not None]
-    described = KafkaCluster(client_config, _CLIENT_ID, _TIMEOUT_S).topics(bound)
+    described = KafkaCluster(client_config, _CLIENT_ID, timeout_s).topics(bound)
     orphaned = orphaned_settings(table.topics, described)
     return replace(
         table,

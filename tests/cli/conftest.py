@@ -12,4 +12,4 @@ build_app()  # imports all commands: one imported while a test replaces a functi
 def reached(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All addresses answer, but for those who test that."""
     if not request.node.get_closest_marker("real_connections"):
-        monkeypatch.setattr(preflight, "ask", lambda *_: None)
+        monkeypatch.setattr(preflight, "ask", lambda *_: ())

@@ -197,7 +197,7 @@ def test_who_does_not_answer_in_time_or_at_all_is_told(monkeypatch: pytest.Monke
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [Sample(at_s, RACKS, {**logs(5e6, at_s), **logs(1e6, at_s, topic="unknown")}, {}) for at_s in (0.0, 12.0)]
-    monkeypatch.setattr(preflight, "ask", lambda *_: None)
+    monkeypatch.setattr(preflight, "ask", lambda *_: ())
     monkeypatch.setattr(cluster_samples, "Sampler", PlayedSampler)
     monkeypatch.setattr(PlayedSampler, "samples", iter(samples), raising=False)
     monkeypatch.setattr("cli.costs.estimate._wait", lambda _seconds: None)

@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,8 +15,12 @@ from agent.http.status import Status, summary
 from agent.metrics.topic_metrics import TopicState
 from agent.wiring.write_path import TopicWay
 from cli.main import build_app
+from kafka_cluster import preflight
 from kafka_cluster.cluster import KafkaCluster
+from kafka_cluster.errors import KafkaClusterError
+from kafka_cluster.preflight import ClusterUnreachableError
 from kafka_cluster.responses import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
+from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_records import Balancer, Pause
 from metadata_topic.settings.settings_table import SettingsTable
@@ -57,6 +61,7 @@ def shown(
     brokers: tuple[int, ...] = (1, 2, 3),
     pauses: Mapping[str, Pause] | None = None,
     balancer: Mapping[str, Balancer] | None = None,
+    replaced: Mapping[str, Callable[..., object]] | None = None,
 ) -> Result:
     agents = {one: agent(one) for one in pages} | {9: agent(9, is_gone=True)}
     known = SettingsTable(agents=agents, pauses=pauses or {}, balancer=balancer or {})
@@ -67,10 +72,14 @@ def shown(
             raise told
         return told
 
-    monkeypatch.setattr(settings_topic, "read_known_settings", lambda _client: known)
+    monkeypatch.setattr(settings_topic, "read_settings", lambda *_: known)
     monkeypatch.setattr(KafkaCluster, "brokers", lambda _self: [DescribedBroker(one, f"az{one}") for one in brokers])
-    monkeypatch.setattr(KafkaCluster, "listing", lambda _self: ClusterListing("c", {}, {"t": TOPIC}))
+    monkeypatch.setattr(
+        KafkaCluster, "listing", lambda _self: ClusterListing("c", dict.fromkeys(brokers, "h"), {"t": TOPIC})
+    )
     monkeypatch.setattr(asking, "ask_agent", answer)
+    for name, function in (replaced or {}).items():
+        monkeypatch.setattr(KafkaCluster if name == "brokers" else settings_topic, name, function)
     monkeypatch.setenv("COLUMNS", str(columns))
     return CliRunner().invoke(build_app(), ["status", "--bootstrap-server", "nowhere:1", *options])
 
@@ -216,6 +225,29 @@ def test_a_pause_is_told_once_and_one_by_a_file_by_its_broker(monkeypatch: pytes
     pages[3] = page(3, paused=[everywhere, here], degraded=[everywhere, here])
     told = shown(monkeypatch, pages, pauses={"all": PAUSE}).stdout
     assert (told.count(everywhere), told.count(here), f"broker 3: {here}" in told) == (1, 1, True)
+
+
+@pytest.mark.parametrize("is_leader_frozen", [False, True])
+def test_where_an_agent_is_frozen_the_others_are_shown_if_settings_can_be_read_and_it_is_named_in_any_case(
+    monkeypatch: pytest.MonkeyPatch, is_leader_frozen: bool
+) -> None:
+    def ask_any(_self: KafkaCluster) -> list[DescribedBroker]:
+        raise KafkaClusterError("describe cluster", "kafka-1:9092", "RequestTimedOutError")
+
+    def read(*_: object) -> SettingsTable:
+        if is_leader_frozen:
+            raise MetadataTopicError("read settings", "topic", "not read to its end")
+        return SettingsTable(agents={one: agent(one) for one in (1, 2, 3)})
+
+    monkeypatch.setattr(preflight, "find_frozen", lambda *_: ["kafka-2:9092"])
+    found = shown(monkeypatch, WELL | {2: TimeoutError()}, replaced={"brokers": ask_any, "read_settings": read})
+    if is_leader_frozen:
+        assert isinstance(found.exception, ClusterUnreachableError)
+        assert str(found.exception).startswith("ask kafka-2:9092: it takes connections and answers nothing")
+        return
+    assert found.exit_code == 3
+    assert "kafka-2:9092: it takes clients' connections and answers nothing; end that process" in found.stdout
+    assert [line.split()[0] for line in found.stdout.splitlines() if line.startswith("     ")][-3:] == ["1", "2", "3"]
 
 
 def test_an_answer_of_another_agent_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from agent.http.http_endpoint import HttpEndpoint
 from kafka_cluster import preflight
 from kafka_cluster.client_config import KafkaClientConfig
 from kafka_cluster.errors import ClientPropertyError
-from kafka_cluster.preflight import ClusterUnreachableError, _dialled, _request, reach
+from kafka_cluster.preflight import ClusterUnreachableError, _dialled, _request, find_frozen, reach
 from local_cluster.security.authority import Authority
 from replication.wire.peer_connection import Address, listening_context
 
@@ -249,6 +249,17 @@ def test_a_listener_that_leads_clients_nowhere_is_told(ports: dict[str, int]) ->
         assert said_of(listener.port, "PLAINTEXT").startswith("it tells clients of no brokers, as ports for brokers")
         listener.leads_to = [nobody, ("127.0.0.1", ports["mute"])]
         assert said_of(listener.port, "PLAINTEXT") == ""
+
+
+def test_of_those_that_a_listener_leads_to_only_what_takes_connections_and_answers_nothing_is_frozen(
+    ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "FROZEN_S", 0.5)
+    listener = Listener(None, ())
+    with listener.server:
+        listener.leads_to = [("127.0.0.1", ports[one]) for one in ("PLAINTEXT", "closed", "mute", "SSL")]
+        client = KafkaClientConfig(f"127.0.0.1:{listener.port}")
+        assert find_frozen(reach(client), client) == [f"127.0.0.1:{ports['mute']}"]
 
 
 def test_an_address_is_told_as_it_was_given() -> None:
