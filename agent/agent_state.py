@@ -85,6 +85,7 @@ class AgentState:
             "partitions": partitions,
             "packed": relaying.packing.describe(run.kafka.replicas.topic_names if run is not None else {}),
             "paused": [{"scope": scope} | asdict(one) for scope, one in sorted(relaying.pauses.shown.items())],
+            "broker_away": self.broker_away,
             "zone": relaying.zones.own,
             "links_never_pay": bool(partitions) and break_even == NEVER_PAYS,
             "why": {topic: asdict(why) for topic, why in (run.write_path.explain() if run else {}).items()},
@@ -92,6 +93,18 @@ class AgentState:
             "held": run.led_gaps.describe_held() if run is not None else [],
             "shadow": self.shadow(),
         }
+
+    @property
+    def broker_away(self) -> str | None:
+        """Since when and why the local broker does not answer, and what follows; None while it does, as far as seen."""
+        leader = self.relaying.leader if self.relaying is not None else None
+        if leader is None or (why := leader.broker_unreachable) is None:
+            return None
+        return (
+            f"broker {self.broker_id} has not answered its agent for {leader.broker_unreachable_s:,.0f} s ({why}): "
+            "other brokers get nothing from it; if it is down, it leads nothing, and clients do not reach it. See its "
+            "log, and start it again"
+        )
 
     def shadow(self) -> dict[str, Any] | None:
         """Return what links would save and what is unknown, besides linked shares; None unless in shadow mode.
@@ -128,7 +141,7 @@ class AgentState:
         loading = self.system.loading.away if self.system is not None else {}
         reading = dict.fromkeys(relaying.hydration.tiers.given_up, "it fails on reads, which go inline")
         reading.pop(WHOLE_STORE, None)
-        away, versions = relaying.leader.broker_unreachable, relaying.metrics.held.versions.others
+        versions = relaying.metrics.held.versions.others
         return [
             *(
                 f"the agent of broker {one} is bypassed, inline, until it has answered for some seconds"
@@ -140,7 +153,7 @@ class AgentState:
                 "two until both are of one release"
                 for one, version in versions.items()
             ),
-            *([f"the local broker does not take connections: {away}"] if away else ()),
+            *([away] if (away := self.broker_away) is not None else ()),
             *relaying.pauses.told,
             *(run.degraded if run is not None else ()),
             *(f"bucket {place}: {why}" for place, why in {**reading, **loading}.items()),

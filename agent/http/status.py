@@ -76,7 +76,7 @@ class Status:
     """The partition that lags most first."""
     peers: Sequence[Peer] = ()
     broker_away: str | None = None
-    """Why the local broker does not accept connections; None: as far as was seen, it does."""
+    """That the local broker does not answer, since when and why; None: as far as was seen, it does."""
     why: "Mapping[str, TopicWay]" = field(default_factory=dict)
     """By topic."""
     paused: Sequence[str] = ()
@@ -179,7 +179,7 @@ def status_of(state: AgentState, clocks: Clocks) -> Status:
         by_topic(led, dict(relaying.traffic.by_partition), relaying.packing.ratio_of),
         sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
         _peers(state),
-        relaying.leader.broker_unreachable,
+        state.broker_away,
         run.write_path.explain() if run is not None else {},
         relaying.pauses.told,
         recent.moved(60, now_s),

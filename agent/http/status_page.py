@@ -63,6 +63,8 @@ def _tone(status: Status) -> str:
 
 
 def _word(tone: str, status: Status) -> str:
+    if status.broker_away is not None:
+        return "does not answer its agent"
     if tone != "good":
         return {"look": "to be looked at", "bad": "not well"}[tone]
     saves_nothing = status.dollars.stock > 0 and status.dollars.saved <= 0

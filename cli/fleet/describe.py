@@ -41,9 +41,9 @@ def describe(
 ) -> None:
     """Show for every led partition its log end offset, uploaded offset, lag, and linked and inline bytes; and gaps.
 
-    Asks each agent that is registered, over HTTP. Exits with 3 if an agent does not answer. With --objects one agent
-    is asked, as each knows all objects; it exits with 3 if none answers. --verbose adds to --why what looks found, and
-    what an object would carry.
+    Asks each agent that is registered, over HTTP. Exits with 3 if an agent does not answer, else with 1 if a broker
+    does not answer its agent. With --objects one agent is asked, as each knows all objects; it exits with 3 if none
+    answers. --verbose adds to --why what looks found, and what an object would carry.
     """
     from agent.http.fleet_pages import ask_agents
     from metadata_topic.settings.settings_topic import read_known_settings
@@ -65,7 +65,8 @@ def describe(
     for answer in answers.values():
         for of_topics in ("partitions", "gaps", "held"):
             answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
-    code = ExitCode.UNKNOWN if silent or not answers else ExitCode.GOOD
+    code = ExitCode.FINDINGS if any(_broker_away(answers)) else ExitCode.GOOD
+    code = ExitCode.UNKNOWN if silent or not answers else code
     retention, origins = _retention(known.topics, agents), _origins(known.topics, topic)
     if json:
         told = {"wal_retention": retention, "orphaned_settings": orphaned, "topic_settings": origins}
@@ -170,6 +171,7 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
 
     show(_partitions(answers), _agents(answers))
     show(*(Text(f"agent {broker_id} does not answer: {reason}", style="red") for broker_id, reason in silent.items()))
+    show(*(Text(text, style="red") for text in _broker_away(answers)))
     for broker_id, answer in answers.items():
         if "storage_ready" not in answer:
             show(f"agent {broker_id} is not relaying yet")
@@ -178,6 +180,11 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
         show(*map(Text, _told(broker_id, answer)))
     show(*map(Text, _packed(answers)), *map(Text, _gaps(answers)))
     _print_held(answers)
+
+
+def _broker_away(answers: dict[int, dict[str, Any]]) -> list[str]:
+    """Return what agents say of brokers that do not answer: these lead nothing, so they have no rows."""
+    return [text for answer in answers.values() if (text := answer.get("broker_away"))]
 
 
 _MOST_PACKED = 10
@@ -219,6 +226,7 @@ def _print_why(
         *["More on this: docs/operations.md, Why bytes go inline"][: len(alike)],
         *(["No agent that answers leads an enabled topic: remote-wal topics enable TOPIC"] if not rows else []),
         *(Text(f"agent {broker_id} does not answer: {reason}") for broker_id, reason in silent.items()),
+        *map(Text, _broker_away(answers)),
         *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
     )
 

@@ -94,7 +94,7 @@ class LeaderProxy(UploadListener):
         self._listeners = CountedListeners(self._serve, lambda _number: self._shares, context.metrics.fault)
         self.relays: dict[LeaderRelay, None] = {}
         """One relay for each accepted connection."""
-        self._unreached = News()
+        self._unreached, self._unreached_since_s = News(), 0.0
         self._watermarks = WatermarkTimes(context.stage_times)
         self._found = context.catch_up.found if context.catch_up is not None else None
 
@@ -116,6 +116,11 @@ class LeaderProxy(UploadListener):
     def broker_unreachable(self) -> str | None:
         """Why the local broker refused the last connection to it; None if it accepted."""
         return self._unreached.present
+
+    @property
+    def broker_unreachable_s(self) -> float:
+        """For how many seconds the local broker has been unreachable, if it is."""
+        return self._context.clock() - self._unreached_since_s
 
     async def _serve(self, _number: int, accepted: socket.socket, share: ConnectionShare) -> None:
         limits = self._context.limits
@@ -176,20 +181,25 @@ class LeaderProxy(UploadListener):
     def _not_reached(self, error: OSError) -> None:
         """Count a failed connection to the broker, and log it only when it is new: peers retry many times a second."""
         self._context.metrics.fault("broker_unreachable")
+        self._note_unreached(error)
+
+    def _note_unreached(self, error: OSError) -> None:
+        if self._unreached.present is None:
+            self._unreached_since_s = self._context.clock()
         if self._unreached.is_new(in_words(error)):
             log.warning("broker_unreachable", broker=str(self._context.broker), error=in_words(error))
 
     async def watch_broker(self) -> None:
-        """While the local broker is away, check whether it is back, even if no agent connects. Runs until cancelled."""
+        """Check whether the local broker answers while no connection to it shows that. Runs until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            if self._unreached.present is None:
+            if self.relays and self._unreached.present is None:
                 continue
             broker = FramedConnection(budget=self._context.budget)
             try:
                 await self._dial(broker)
             except OSError as error:
-                self._unreached.is_new(in_words(error))
+                self._note_unreached(error)
             finally:
                 broker.close()
 

@@ -153,7 +153,7 @@ def test_what_is_not_as_hoped_is_said_in_the_answer(changes: dict[str, object], 
         ({"peers": [Peer(2, None, False, False, 0, 0, Presence(10.5))]}, "not well"),  # nobody measures any more
         ({"peers": [Peer(2, None, False, False, 0, 0)]}, "to be looked at"),
         ({"store_failed": (3.0, "timeout")}, "not well"),
-        ({"broker_away": "refused"}, "not well"),
+        ({"broker_away": "refused", "reasons": ["store"]}, "does not answer its agent"),
     ],
 )
 def test_one_word_says_how_it_is_and_the_reasons_stand_below(changes: dict[str, object], word: str) -> None:

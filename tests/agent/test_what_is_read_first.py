@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +12,7 @@ import pytest
 
 import agent.leadership as leadership
 import agent.wiring.kafka_following as kafka_following
+from agent.http.status import status_of
 from agent.wiring.lifecycle import Lifecycle
 from agent.wiring.storage_system import StorageRun
 from kafka_cluster.errors import KafkaClusterError
@@ -23,6 +25,7 @@ from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.topic.metadata_topics import MetadataTopics
+from plugin.wall_clock import Clocks, wall_ms
 from rlm.write_path.commit.link_policy import LinkMode
 from tests.agent.agent_rig import PARTITION, AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
@@ -188,3 +191,18 @@ async def test_readyz_says_that_nobody_holds_the_answers_of_a_durable_topic(
         assert not any("durable" in told for told in rig.agent.state.degraded())
         monkeypatch.setattr(SettingsReader, "table", property(lambda _: table))
         assert any("durable, and answers are not held beside broker 2" in told for told in rig.agent.state.degraded())
+
+
+async def test_a_broker_that_ends_is_told_with_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Kafka(monkeypatch)
+    monkeypatch.setattr("replication.leader.leader_proxy._LOOK_S", 0.005)
+    async with running_agent(tmp_path, monkeypatch) as rig:
+        state = rig.agent.state
+        assert (state.describe()["broker_away"], state.degraded()) == (None, [])
+        await rig.broker.stop()
+        await rig.until(lambda: state.broker_away is not None)
+        (told,) = state.degraded()
+        assert told.startswith("broker 1 has not answered its agent for 0 s (")
+        assert "if it is down, it leads nothing, and clients do not reach it" in told
+        assert state.describe()["broker_away"] is not None
+        assert status_of(state, Clocks(time.monotonic, wall_ms)).broker_away is not None

@@ -176,6 +176,20 @@ def test_an_agent_that_waits_for_formatted_log_directories_is_told_beside_the_ot
     assert "agent 2 is not relaying yet" in lines
 
 
+@pytest.mark.parametrize("options", [("--json",), (), ("--why",)])
+def test_a_broker_that_does_not_answer_its_agent_is_told_as_it_has_no_rows(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    away = "broker 2 has not answered its agent for 31 s (refused): it leads nothing"
+    pages = {f"kafka-{one}": {"broker_id": one, **WELL} for one in (1, 2)}
+    pages["kafka-2"]["broker_away"] = away
+    monkeypatch.setattr(agents_module, "ask_agent", lambda endpoint, *_: dict(pages[endpoint]))
+    monkeypatch.setenv("COLUMNS", "200")
+    agents = {one: replace(agent(one), http_endpoint=f"kafka-{one}") for one in (1, 2)}
+    shown = described(monkeypatch, agents, *options)
+    assert (shown.exit_code, away in shown.stdout) == (1, True), shown.output
+
+
 def test_programs_are_told_too_that_no_agent_tells_of_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = described(monkeypatch, {1: agent(1)}, "--objects", "--json")
     told = json.loads(shown.stdout)

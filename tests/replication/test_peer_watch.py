@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
+from structlog.testing import capture_logs
 
 from plugin.errors import in_words
 from replication.follower.peer_watch import STALE_S, PeerWatch, Presence
@@ -175,6 +176,20 @@ async def test_a_broker_that_takes_connections_and_stands_still_is_not_taken_for
             await agents.until(lambda: agents.leader_faults("broker_unreachable") == 1)
             assert agents.leader.broker_unreachable == "no answer in time"
             assert not agents.leader_faults("peer_silent")
+
+
+async def test_a_broker_that_ends_is_noticed_though_nobody_connects_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replication.leader.leader_proxy._LOOK_S", 0.005)
+    async with two_agents() as agents:
+        watching = asyncio.create_task(agents.leader.watch_broker())
+        with capture_logs() as told:
+            await agents.broker.stop()
+            await agents.until(lambda: agents.leader.broker_unreachable is not None)
+            agents.now_s += 30
+            assert agents.leader.broker_unreachable_s == 30
+        assert [one["event"] for one in told] == ["broker_unreachable"]
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def test_a_broker_that_is_back_is_found_though_nobody_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
