@@ -10,11 +10,12 @@ from typing import Final
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.inline_reason import InlineReason
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.commit.constants import LOOKS, PAYS_TIMES
 from rlm.write_path.commit.link_policy import LinkDecider
 from rlm.write_path.commit.trial import Found, Trial
 
 _PLAIN: Final = {
-    InlineReason.LOAD: "too little comes here now for objects to pay, so new records go inline: nothing to do",
+    InlineReason.LOAD: "too little comes here now for links to begin, so new records go inline: nothing to do",
     InlineReason.LOOK: "it goes inline for a moment, to see whether links hold records back: nothing to do",
     InlineReason.HELD_UP: "links hold its producers back, so it goes inline for a while: use larger batches, or "
     "acks=all by an agent, or allow more by remote.wal.link.latency.bound.ms",
@@ -54,8 +55,9 @@ def explain(decider: LinkDecider, one: Assignment, now_s: float, wall_ms: int) -
             return Explanation(reason, why, _last_look(trial, now_s, clock))
         case InlineReason.LOAD:
             numbers = (
-                f"an object here would carry {price.object_bytes(now_s) / 1e3:.0f} KB, it pays from "
-                f"{price.break_even_bytes / 1e3:.0f} KB, and links begin at {price.paying_bytes / 1e3:.0f} KB"
+                f"an object here would carry {price.object_bytes(now_s) / 1e3:.0f} KB; it pays from "
+                f"{price.break_even_bytes / 1e3:.0f} KB, and links begin at {price.paying_bytes / 1e3:.0f} KB, "
+                f"{PAYS_TIMES:g} times that, so that they do not begin and end all the time"
             )
             if price.rests(now_s):
                 numbers += f"; objects came out too small, so links rest until {clock(price.rests_until_s)}"
@@ -75,10 +77,15 @@ def _clock(monotonic_to_wall_s: float, at_s: float) -> str:
 
 
 def _looked(trial: Trial) -> str:
-    if trial.found is None:
+    found = trial.found
+    if found is None:
         return "whether links hold its producers back is not known yet"
-    if trial.found.looks:
-        return "the last look found its producers held back, and more looks follow"
+    if found.until_s > found.at_s:
+        return "links held its producers back, have rested, and are tried again"
+    if found.looks:
+        return f"{found.looks} of {LOOKS} looks in a row, which would stop links, found its producers held back"
+    if found.held_back_s > found.limit_s:
+        return "the last look found no more records held back than may be by chance or in bursts"
     return "the last look found its producers not held back for too long"
 
 

@@ -18,7 +18,7 @@ from rlm.write_path.commit.bandwidth import RateMeter
 from rlm.write_path.commit.cadence import Cadence, Load
 from rlm.write_path.commit.constants import HOLD_OFF_S, PERIOD_S
 from rlm.write_path.commit.link_policy import LinkDecider, LinkMode
-from rlm.write_path.commit.trial import Sample
+from rlm.write_path.commit.trial import Found, Sample
 from rlm.write_path.explanation import explain
 from tests.rlm.driven_core import LIMITS, price
 
@@ -221,8 +221,9 @@ def test_how_a_topic_travels_is_told_plainly_with_what_to_do_and_in_numbers() ->
 
     assert told() == (
         "load",
-        "too little comes here now for objects to pay, so new records go inline: nothing to do",
-        "an object here would carry 1 KB, it pays from 10 KB, and links begin at 15 KB",
+        "too little comes here now for links to begin, so new records go inline: nothing to do",
+        "an object here would carry 1 KB; it pays from 10 KB, and links begin at 15 KB, 1.5 times that, so that they "
+        "do not begin and end all the time",
     )
     one.price.rests_until_s = now_s + 20
     assert told()[2].endswith("; objects came out too small, so links rest until 00:00:20 UTC")
@@ -253,3 +254,18 @@ def test_of_a_topic_that_is_linked_the_last_look_is_told_and_the_next_one() -> N
     assert told.numbers == f"{last}a look is under way"
     trial.end_round(now_s)
     assert explain(one, COST, now_s, 0).numbers == f"{last}next look at 00:00:10 UTC"
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (Found(0.0, 0.2, 0.5, 0, False, -1.0), "the last look found its producers not held back for too long"),
+        (Found(0.0, 0.73, 0.5, 0, False, -1.0), "the last look found no more records held back than may be by chance"),
+        (Found(0.0, 0.73, 0.5, 1, False, -1.0), "1 of 3 looks in a row, which would stop links, found its"),
+        (Found(0.0, 0.73, 0.5, 3, False, 20.0), "links held its producers back, have rested, and are tried again"),
+    ],
+)
+def test_what_the_last_look_found_does_not_contradict_its_figures(found: Found, told: str) -> None:
+    one = decider()
+    one.trials.of("t").found = found
+    assert explain(one, COST, steady(one, 5e6), 0).plain.startswith(f"it is linked; {told}")
