@@ -23,6 +23,7 @@ from plugin.errors import in_words
 PAGE_MAX_BYTES = 1 << 28
 """More than the largest agent's state."""
 _PART_BYTES = 1 << 16
+FROZEN = "it takes connections and answers nothing, so it is frozen, or busy"
 _PROBE_S = 0.5
 
 
@@ -63,7 +64,7 @@ def why_silent(endpoint: str, error: Exception) -> str:
         return f"{endpoint}: {in_words(error)}"
     if not takes_connections(endpoint):
         return f"{endpoint}: its host does not answer"
-    return f"{endpoint}: it takes connections and answers nothing, so it is frozen, or busy"
+    return f"{endpoint}: {FROZEN}"
 
 
 def takes_connections(endpoint: str) -> bool:

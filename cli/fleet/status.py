@@ -1,5 +1,6 @@
 """`remote-wal status`: the whole fleet on one screen."""
 
+import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from agent.http.fleet_pages import AgentPage
     from kafka_cluster.responses import ClusterListing, DescribedBroker
     from metadata_topic.settings.settings_table import SettingsTable
+    from metadata_topic.settings.topic_settings import AgentRegistration
 
 _KAFKA_TIMEOUT_S = 10.0
 _ANSWER_KEYS = (
@@ -35,6 +37,7 @@ _MOST_REASONS = _MOST_TOPICS = 3
 _AWAY_S = 10.0
 """An agent that answered others longer ago is away for them, too."""
 _BYPASS_KEY = "remote.wal.agent.bypass"
+_STANDBY = "its standby (remote-wal gateway standby)"
 _LESS_NEEDED = ("release", "answered", "oldest", "linked 1 min", "zone", "store")
 """Columns that a narrow terminal does without, the first ones first."""
 
@@ -70,6 +73,7 @@ def status(
     rows = fleet(known, {one.broker_id: one for one in brokers}, ask_agents(registered, asking, "/status", timeout))
     if any(row["agent"] == "silent" for row in rows):
         _add_replicas(rows, cluster.listing())
+        _add_clients(rows, registered, {one.broker_id: one for one in brokers}, timeout)
     code = exit_code(rows)
     if json:
         tell_json({"brokers": rows, "pauses": _pauses(known), "balance": _balance(known)}, code)
@@ -101,6 +105,7 @@ def fleet(
             "failure": answers[one].failure or None if one in answers else None,
             "heard_by_others": _heard(one, answers),
             "led_and_followed": None,
+            "clients": None,
             **{key: page.get(key) for key in _ANSWER_KEYS},
         }
         for one in sorted(brokers.keys() | answers.keys())
@@ -132,6 +137,36 @@ def _add_replicas(rows: list[dict[str, Any]], listing: "ClusterListing") -> None
         if row["agent"] == "silent":
             led = sum(one.leader_id == row["broker"] for one in partitions)
             row["led_and_followed"] = [led, sum(row["broker"] in one.replicas for one in partitions) - led]
+
+
+def _add_clients(
+    rows: list[dict[str, Any]],
+    registered: "Mapping[int, AgentRegistration]",
+    brokers: "Mapping[int, DescribedBroker]",
+    timeout_s: float,
+) -> None:
+    """Say of each broker whose agent is silent whether its clients, if they come by the agent, get through."""
+    from agent.http.http_asking import FROZEN
+    from metadata_topic.settings.topic_settings import GatewayPart
+    from plugin.errors import in_words
+
+    for row in rows:
+        broker = brokers.get(row["broker"])
+        if broker is None or broker.port < 0 or row["agent"] != "silent":  # a listing tells no ports
+            continue
+        if GatewayPart.DURABLE not in registered[row["broker"]].gateway:
+            continue
+        at = f"{broker.host}:{broker.port}"
+        try:
+            socket.create_connection((broker.host, broker.port), timeout_s).close()
+        except OSError as error:
+            row["clients"] = (
+                f"Clients do not reach this broker at {at} ({in_words(error).lower()}): {_STANDBY} leads them to it"
+            )
+        else:
+            is_held = FROZEN in row["failure"]
+            held = f"Clients wait in vain at {at}, which the agent still holds: end it (kill -9), then {_STANDBY} leads"
+            row["clients"] = f"{held} them to the broker" if is_held else f"Clients reach it at {at}, by the standby"
 
 
 def exit_code(rows: list[dict[str, Any]]) -> ExitCode:
@@ -262,8 +297,8 @@ def _told(row: Mapping[str, Any], told: tuple[str, ...]) -> Iterator[str]:
         since = f"for {duration(min(heard))}, as other agents saw it" if heard else "and no other agent heard it lately"
         led, followed = row["led_and_followed"]
         yield (
-            f"its agent does not answer, {since}: {row['failure']}. {_consequence(row, led, followed)}. Restart the "
-            "agent; its log says why"
+            f"its agent does not answer, {since}: {row['failure']}. {_consequence(row, led, followed)}. "
+            f"{row['clients'] + '. ' if row['clients'] else ''}Restart the agent; its log says why"
         )
     if row["missing_offsets"]:
         yield f"{row['missing_offsets']:,} offsets are in no object, and gone"

@@ -1,5 +1,6 @@
 """`remote-wal status`: what it shows of a fleet, what it tells programs, and how it exits."""
 
+import functools
 import json
 import socket
 import threading
@@ -31,7 +32,7 @@ from plugin.wall_clock import wall_ms
 PAUSE = Pause("anna@ops-1", 1_600_000_000_000)
 KEYS = {
     "broker", "is_broker_alive", "agent", "zone", "version", "endpoint", "answer_s", "failure", "heard_by_others",
-    "led_and_followed",
+    "led_and_followed", "clients",
     "uptime_s", "not_ready", "degraded", "paused", "missing_offsets", "partitions", "lag_bytes", "lag_age_s",
     "linked_share", "inline_bytes", "held_inline", "topics_held_inline", "store", "shadow",
 }  # fmt: skip
@@ -197,6 +198,30 @@ def test_of_a_dead_agent_it_is_said_whether_its_broker_is_replicated_past_it(
     assert consequence in line
     others = [line for line in told if "the agent of broker" in line]
     assert others == [f"broker {one}: {worries[1]}" for one in (1, 3)], "its own line says it, once"
+
+
+@pytest.mark.parametrize(
+    ("is_open", "failure", "told"),
+    [
+        (False, "refused", "Clients do not reach this broker at {} (connection refused): its standby (remote-wal gate"),
+        (True, "refused", "Clients reach it at {}, by the standby. Restart the agent"),
+        (True, FROZEN, "Clients wait in vain at {}, which the agent still holds: end it (kill -9), then its standby"),
+    ],
+)
+def test_of_a_dead_agent_by_which_clients_come_it_is_said_whether_they_get_through(
+    monkeypatch: pytest.MonkeyPatch, is_open: bool, failure: str, told: str
+) -> None:
+    pages = WELL | {2: OSError(failure)}
+    assert "Clients" not in shown(monkeypatch, pages).stdout, "they come by the broker itself"
+    with socket.create_server(("127.0.0.1", 0)) as clients:
+        port = clients.getsockname()[1]
+        if not is_open:
+            clients.close()
+        described = functools.partial(DescribedBroker, host="127.0.0.1", port=port)
+        monkeypatch.setattr(f"{__name__}.DescribedBroker", described)
+        monkeypatch.setattr(f"{__name__}.agent", functools.partial(agent, gateway=("durable",)))
+        found = shown(monkeypatch, pages, columns=2000).stdout
+    assert told.format(f"127.0.0.1:{port}") in found
 
 
 @pytest.mark.parametrize(
