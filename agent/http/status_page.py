@@ -151,7 +151,7 @@ def _tiles(status: Status) -> str:
     waits = f"the oldest byte for {duration(total.oldest_ms / 1000)}" if total.lag_bytes else "nothing waits"
     moved = f"{size(total.linked_bytes)} linked, {size(total.inline_bytes)} inline"
     store, seen = _store(status)
-    would, now = ("", "there now") if status.shadow is None else (", would be", "with them")
+    would, now = ("", "by links and packing") if status.shadow is None else (", would be", "by links")
     lag = size(total.lag_bytes)
     if status.shadow is not None:
         lag, waits = "all", "nothing is uploaded"
@@ -162,8 +162,8 @@ def _tiles(status: Status) -> str:
             _tile(
                 f"Saved{would}",
                 dollars(spent.saved),
-                f"{dollars(spent.stock)} of cross-zone traffic without links; {dollars(spent.crossings)} {now}, "
-                f"{dollars(spent.requests)} for requests",
+                f"beside stock Kafka, which sends every byte as it is: {dollars(spent.stock)} of cross-zone traffic "
+                f"there; {dollars(spent.crossings)} {now}, {dollars(spent.requests)} for requests",
             ),
             _tile("Store", store, f"{seen}; {requests.put:,} PUT, {requests.get:,} GET, failed attempts: {failures:,}"),
         )
@@ -257,7 +257,9 @@ def _peers(peers: Sequence[Peer]) -> str:
         )
         for one in peers
     ]
-    return _table(("peer", "zone", "release", "agent", "sent", "without links"), rows, len(rows), "There are no peers.")
+    return _table(
+        ("peer", "zone", "release", "agent", "sent", "by stock Kafka"), rows, len(rows), "There are no peers."
+    )
 
 
 def _agent_link(peer: Peer) -> str:

@@ -111,6 +111,8 @@ def test_the_answer_comes_first() -> None:
         "zone az1",
         "up 2 h 1 min",
         "release 1.2.3",
+        "beside stock Kafka, which sends every byte as it is: $20.00 of cross-zone traffic there; $0.50 by links and "
+        "packing",
         "broker 2",
         "answered 1.2 s ago",
         "answered 500\u00a0ms ago",
@@ -254,7 +256,7 @@ def test_in_shadow_all_is_told_as_what_would_be_and_what_is_unknown_as_unknown()
         "By links, would be",
         "Saved, would be",
         "not used",
-        "$0.50 with them",
+        "$0.50 by links,",
         "unknown: why",
     ):
         assert told in page.text
