@@ -37,6 +37,7 @@ async def stand_by(listener: Address, port: PassingPort, is_any_durable: Callabl
     """
     unable, clock = News(), asyncio.get_running_loop().time
     leads, ask_s = False, 0.0
+    log.info("standby_watches", address=str(listener), does="listens there for clients while no agent does")
     asking: asyncio.Future[bool] | None = None
     try:
         while True:

@@ -141,6 +141,7 @@ def _show_next_steps(layout: "ClusterLayout", directory: Path) -> None:
         ("all", f"./run status{at}"),
         ("in a browser", f"http://{layout.agent_http_address(layout.broker_ids[0])}/"),
         ("settings", f"{directory}/broker-1/server.properties, and so on"),
+        ("logs", f"{directory}/agent-1/agent.log, broker-1/kafka.log"),
         ("the end", f"./run cluster down{of}, with --remove for its data, too"),
     ]
     typer.echo("\nWhat next:")

@@ -40,6 +40,7 @@ def test_a_cluster_that_has_started_is_shown_with_what_to_do_next_in_80_columns(
         layout.peer_address(3),
         layout.agent_http_address(1),
         str(layout.directory),
+        f"{DEFAULT_DIRECTORY}/agent-1/agent.log,",
     } <= words
     steps = [line.partition("./run ")[2].partition(",")[0].split() for line in lines if "./run " in line]
     assert len(steps) == 6

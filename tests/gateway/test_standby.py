@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from gateway import standby
 from gateway.client_listeners import ClientAccess
@@ -138,6 +139,15 @@ def test_a_host_without_ipv6_has_no_table_of_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as agent:
         where = Address("127.0.0.1", agent.getsockname()[1])
         assert listeners_at(where, (Path("/proc/net/tcp"), tmp_path / "tcp6")) == 1
+
+
+async def test_at_its_start_it_says_what_it_watches() -> None:
+    host = Host()
+    await host.start_agent()
+    with capture_logs() as told:
+        async with host.standing_by():
+            await host.until(lambda: bool(told))
+    assert (told[0]["event"], told[0]["address"]) == ("standby_watches", str(host.where))
 
 
 @pytest.mark.parametrize("told", [True, None])
