@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from agent.http.http_asking import ask_agent_page, is_on_own_host, takes_connections, why_silent
+from agent.http.http_asking import ask_agent_page, is_frozen, is_on_own_host, why_silent
 from agent.release import this_release
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
@@ -145,6 +145,6 @@ def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeou
         return AgentState.NOT_READY, told or str(error)
     except (OSError, AgentSettingsError) as error:
         # Only a refused connection proves that the agent is away, and only one that is taken that it is frozen.
-        is_frozen = isinstance(error, TimeoutError) and takes_connections(endpoint)
-        is_silent = is_frozen or isinstance(error, ConnectionRefusedError)
-        return AgentState.SILENT if is_silent else AgentState.UNASKED, why_silent(endpoint, error)
+        reason = why_silent(endpoint, error)
+        is_silent = isinstance(error, ConnectionRefusedError) or is_frozen(reason)
+        return AgentState.SILENT if is_silent else AgentState.UNASKED, reason

@@ -23,7 +23,7 @@ from plugin.errors import in_words
 PAGE_MAX_BYTES = 1 << 28
 """More than the largest agent's state."""
 _PART_BYTES = 1 << 16
-FROZEN = "it takes connections and answers nothing, so it is frozen, or busy"
+_FROZEN = "it takes connections and answers nothing, so it is frozen, or busy"
 _PROBE_S = 0.5
 
 
@@ -62,19 +62,17 @@ def why_silent(endpoint: str, error: Exception) -> str:
         return f"{endpoint}: nothing listens there, so it is not running"
     if not isinstance(error, TimeoutError):
         return f"{endpoint}: {in_words(error)}"
-    if not takes_connections(endpoint):
-        return f"{endpoint}: its host does not answer"
-    return f"{endpoint}: {FROZEN}"
-
-
-def takes_connections(endpoint: str) -> bool:
-    """Whether a connection to an agent's endpoint can be made, as also to a frozen process. Blocks for a moment."""
     try:
         at = urlsplit(base_url(endpoint))
         socket.create_connection((at.hostname or "", at.port or 0), _PROBE_S).close()
     except (OSError, ValueError):
-        return False
-    return True
+        return f"{endpoint}: its host does not answer"
+    return f"{endpoint}: {_FROZEN}"
+
+
+def is_frozen(reason: str) -> bool:
+    """Whether this reason of `why_silent` is that the process takes connections and answers nothing."""
+    return _FROZEN in reason
 
 
 def ask_directly(

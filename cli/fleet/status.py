@@ -146,7 +146,7 @@ def _add_clients(
     timeout_s: float,
 ) -> None:
     """Say of each broker whose agent is silent whether its clients, if they come by the agent, get through."""
-    from agent.http.http_asking import FROZEN
+    from agent.http.http_asking import is_frozen
     from metadata_topic.settings.topic_settings import GatewayPart
     from plugin.errors import in_words
 
@@ -164,9 +164,12 @@ def _add_clients(
                 f"Clients do not reach this broker at {at} ({in_words(error).lower()}): {_STANDBY} leads them to it"
             )
         else:
-            is_held = FROZEN in row["failure"]
             held = f"Clients wait in vain at {at}, which the agent still holds: end it (kill -9), then {_STANDBY} leads"
-            row["clients"] = f"{held} them to the broker" if is_held else f"Clients reach it at {at}, by the standby"
+            row["clients"] = (
+                f"{held} them to the broker"
+                if is_frozen(row["failure"])
+                else f"Clients reach it at {at}, by the standby"
+            )
 
 
 def exit_code(rows: list[dict[str, Any]]) -> ExitCode:

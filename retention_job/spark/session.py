@@ -109,7 +109,7 @@ def spark_session(
         os.environ.setdefault("JAVA_HOME", str(java.home))
         # Workers must be this Python, with these packages; whatever `python3` is on the path may have none.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ["PYTHONPATH"] = _with_rooms(os.environ.get("PYTHONPATH", ""))
+        os.environ["PYTHONPATH"] = _with_packages(os.environ.get("PYTHONPATH", ""))
         jars = connector_jars(java)
         builder = builder.master(master or "local[*]")
         given = {
@@ -125,7 +125,7 @@ def spark_session(
     return builder.getOrCreate()
 
 
-def _with_rooms(path: str) -> str:
+def _with_packages(path: str) -> str:
     """Return Python's path for the workers, which take over the variable, but not this process's own path."""
     return path if str(_ROOT) in path.split(os.pathsep) else os.pathsep.join(filter(None, (str(_ROOT), path)))
 

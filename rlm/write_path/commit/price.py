@@ -57,9 +57,10 @@ class Price:
         self._fetched: defaultdict[int, RateMeter] = defaultdict(RateMeter)
         self._did_pay = False
         """Whether the rate paid when bytes last came."""
-        self._paid_s = self._uploading_s = self.rests_until_s = -math.inf
-        """When the rate last paid, when the last object began that is made only because links pay, until when none is.
-        """
+        self._paid_s = self._uploading_s = -math.inf
+        """When the rate last paid, and when the last object began that is made only because links pay."""
+        self.rests_until_s = -math.inf
+        """Until when no object is made only because links pay."""
         self._entries, self._gained = 1.0, 0.0
         """Of an object, on average; how many objects' worth the last ones had more than they should, below 0: less."""
         self.upload_s = 0.0
