@@ -37,7 +37,7 @@ class Peer:
     sent_bytes: int
     """Bytes between the two agents, for what that broker follows here."""
     stock_bytes: int
-    """The size of the same traffic without links."""
+    """The size of the same traffic as stock Kafka sends it."""
     presence: Presence = NOT_ASKED
     """Whether its agent is alive, as measured."""
     http_endpoint: str = ""

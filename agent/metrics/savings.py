@@ -25,7 +25,7 @@ class Dollars:
     """Dollars that links have cost and saved since the agent started."""
 
     stock: float
-    """What the same frames would have cost across zones without links."""
+    """What the same frames would have cost across zones as stock Kafka sends them."""
     crossings: float
     """What cross-zone bytes did cost."""
     requests: float
@@ -89,7 +89,7 @@ class SavingsCollector(Collector):
             f"{self._prefix}dollars",
             "In shadow: remote_wal_dollars_total, estimated"
             if self._is_shadow
-            else "By the price table: what crossing zones would have cost without links (stock), what it did "
+            else "By the price table: what crossing zones would have cost as stock Kafka (stock), what it did "
             "cost (crossings), of followers and of the gateway's clients, and requests to the store (requests)",
             labels=["of"],
         )

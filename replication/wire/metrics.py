@@ -308,7 +308,7 @@ class ReplicationMetrics:
         self.peer_bytes = loop_counter("remote_wal_peer_bytes", "Bytes between agents", ["role", "direction"])
         """These bytes cross zones."""
         self.stock_bytes = loop_counter(
-            "remote_wal_stock_bytes", "Bytes that the relayed frames have without links", ["direction"]
+            "remote_wal_stock_bytes", "Bytes that the relayed frames have in stock Kafka", ["direction"]
         )
         """The bytes that stock Kafka would have sent."""
         self.record_bytes = loop_counter(
