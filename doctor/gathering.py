@@ -27,6 +27,7 @@ from doctor.host_questions import (
     dial,
     max_user_watches,
     open_files_limit,
+    silence,
 )
 from doctor.store_probe import probe_store, unopened
 from kafka_cluster.client_config import KafkaClientConfig
@@ -117,9 +118,16 @@ def _dial_any(addresses: Sequence[Address], tls: PeerTls | None) -> str | None:
 
 
 def broker_silence(broker: BrokerProperties) -> str | None:
-    """Return why the broker takes no connection at any listener; None if it does at one. A listener that was added to
-    its file is there only after its restart."""
-    return _dial_any([broker_listener(broker, one) for one in broker.listeners], None)
+    """Return why the broker says nothing at any listener; None if it does at one. A listener that was added to its file
+    is there only after its restart."""
+
+    def ask(name: str) -> str | None:
+        has_tls = broker.security_protocols[name].endswith("SSL")
+        return silence(broker_listener(broker, name), _PEER_TIMEOUT_S, has_tls=has_tls)
+
+    with ThreadPoolExecutor(max(len(broker.listeners), 1)) as pool:
+        told = list(pool.map(ask, broker.listeners))
+    return None if None in told else "; ".join(filter(None, told))
 
 
 def broker_tls_facts(broker: BrokerProperties, settings: AgentSettings) -> BrokerTlsFacts | None:

@@ -64,9 +64,10 @@ def plaintext_peers(facts: Facts) -> Verdict:
 def broker(facts: Facts) -> Verdict:
     """Check whether this host's broker runs. Where its names lead and whether it accepts TLS shows only then."""
     if facts.broker_silence is None:
-        return Verdict(Level.OK, "it takes connections")
+        return Verdict(Level.OK, "it answers")
     found = f"the broker of this host does not answer at its listeners: {facts.broker_silence}"
-    return Verdict(Level.ERROR, found, "start it; its log says why it ended (docs/broker-died.md)")
+    change = "start it; its log says why it ended (docs/broker-died.md). If its process is there, it is frozen"
+    return Verdict(Level.ERROR, found, change)
 
 
 def listeners(facts: Facts) -> Verdict:

@@ -80,6 +80,25 @@ def dial(address: Address, tls: PeerTls | None, timeout_s: float) -> str | None:
         return f"{address}: {in_words(error)}"
 
 
+def silence(address: Address, timeout_s: float, *, has_tls: bool) -> str | None:
+    """Return why a broker says nothing at a listener; None if it says anything, be it a refusal. A frozen process says
+    nothing, though its kernel takes the connection."""
+    try:
+        with socket.create_connection((address.host, address.port), timeout_s) as connection:
+            if not has_tls:
+                connection.sendall(_API_VERSIONS)
+                connection.recv(1)
+                return None
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with context.wrap_socket(connection):
+                return None
+    except (ssl.SSLError, ConnectionResetError):
+        return None
+    except OSError as error:
+        return f"{address}: {in_words(error)}"
+
+
 def broker_hosts(log_dirs: Iterable[Path]) -> dict[str, tuple[str, ...]] | None:
     """Return the addresses of all names in the hosts file of the broker's Java, which reads no other then; None if it
     has none, or no broker runs here."""

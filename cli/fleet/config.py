@@ -8,7 +8,7 @@ import typer
 from cli.connection import BrokerConfig, Json
 from cli.exit_code import ExitCode
 from cli.option_groups import command_group
-from cli.tables import fail, tell_json
+from cli.tables import fail, show, tell_json
 
 if TYPE_CHECKING:
     from agent.settings.agent_settings import AgentSettings
@@ -57,7 +57,7 @@ def check(broker_config: BrokerConfig, json: Json = False) -> None:
             value = told["settings"][key]
             typer.echo(f"{key}={str(value).lower() if isinstance(value, bool) else value}")
         for line in advice:
-            typer.echo(f"To be looked at: {line}")
+            show(f"To be looked at: {line}")
         if not advice:
             typer.echo("An agent can start with this file. All keys: docs/configuration.md.")
     raise typer.Exit(code)

@@ -76,7 +76,7 @@ def status(
         _add_clients(rows, registered, {one.broker_id: one for one in brokers}, timeout)
     code = exit_code(rows)
     if json:
-        tell_json({"brokers": rows, "pauses": _pauses(known), "balance": _balance(known)}, code)
+        tell_json({"brokers": rows, "pauses": _pauses(known), "balance": _balance(known), "frozen": frozen}, code)
     else:
         _print(rows, _pauses(known), is_verbose=verbose)
         if frozen:

@@ -272,6 +272,8 @@ def test_where_an_agent_is_frozen_the_others_are_shown_if_settings_can_be_read_a
         return
     assert found.exit_code == 3
     assert "kafka-2:9092: it takes clients' connections and answers nothing; end that process" in found.stdout
+    told = shown(monkeypatch, WELL, "--json", replaced={"brokers": ask_any, "read_settings": read})
+    assert json.loads(told.stdout)["frozen"] == ["kafka-2:9092"]
     assert [line.split()[0] for line in found.stdout.splitlines() if line.startswith("     ")][-3:] == ["1", "2", "3"]
 
 

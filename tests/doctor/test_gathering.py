@@ -28,6 +28,7 @@ from doctor.host_questions import (
     broker_hosts,
     dial,
     lock_holder,
+    silence,
     soft_limit,
 )
 from doctor.store_probe import probe, probe_store
@@ -114,6 +115,21 @@ def test_a_peer_is_dialled_without_a_word() -> None:
         with connection:
             assert connection.recv(1) == b""
     assert "refused" in str(dial(address, None, 5))
+
+
+def test_a_broker_whose_kernel_alone_takes_connections_is_silent_and_one_that_refuses_is_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(2) as pool:
+        address = Address("127.0.0.1", server.getsockname()[1])
+        for has_tls in (False, True):
+            assert "timed out" in str(silence(address, 0.2, has_tls=has_tls)), "as a frozen one"
+            server.accept()[0].close()
+            asked = pool.submit(silence, address, 60, has_tls=has_tls)
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(1)
+                connection.sendall(b"\0\0\0\0\0\0\0\0")
+                assert asked.result(60) is None
+    assert "refused" in str(silence(address, 5, has_tls=False))
 
 
 def test_a_broker_is_asked_past_its_agent_by_a_request_that_takes_no_login(tmp_path: Path) -> None:
