@@ -206,8 +206,9 @@ def agent_response(answer: AgentPage) -> AgentResponse | Unknown:
             tuple(map(_offsets_text, gaps)),
             tuple(f"{_offsets_text(one)}: {one['restore']}, or {one['give_up']}" for one in held),
         )
-    except (KeyError, TypeError) as error:  # an agent that only begins says little
-        return Unknown(f"not an agent's answer: {error}")
+    except (KeyError, TypeError) as error:
+        begins = "broker_id" in answer.page and "cluster_id" not in answer.page
+        return Unknown("it is not relaying yet: see its /readyz" if begins else f"not an agent's answer: {error}")
 
 
 def _offsets_text(told: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import ipaddress
 
 from agent.descriptors import SEGMENT_FILES
+from agent.http.http_asking import is_away
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
 from agent.settings.plain_peers import listener_with_login
@@ -142,12 +143,12 @@ def agents_registered(facts: Facts) -> Verdict:
     agents = known(facts.agents)
     silent = {one: answer.reason for one, answer in sorted(agents.items()) if isinstance(answer, Unknown)}
     faults: list[Fault] = []
-    if facts.broker.node_id in silent and not facts.settings.is_shadow:
+    if is_away(silent.get(facts.broker.node_id, "")) and not facts.settings.is_shadow:
         reason = silent.pop(facts.broker.node_id)
         found = f"this host's agent does not answer, and while it is away its broker gets nothing from others: {reason}"
         faults.append((Level.ERROR, found, "restart it; its log says why (docs/runbooks.md, RemoteWalAgentDown)"))
     if silent:
-        change = "start these agents; remote.wal.agent.http.listener must be reached from here"
+        change = "start those that do not run; remote.wal.agent.http.listener must be reached from here"
         faults.append((Level.WARNING, "; ".join(f"broker {one}: {reason}" for one, reason in silent.items()), change))
     if faults:
         return worst(faults)

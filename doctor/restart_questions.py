@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from agent.http.http_asking import ask_agent_page, is_frozen, is_on_own_host, why_silent
+from agent.http.http_asking import ask_agent_page, is_away, is_on_own_host, why_silent
 from agent.release import this_release
 from agent.settings.agent_settings import AgentSettings
 from agent.settings.http_listener import is_loopback
@@ -144,7 +144,5 @@ def _ask_agent(agent: AgentRegistration, host: str, asking: HttpSettings, timeou
             told = "; ".join(error.read(_RESPONSE_BYTES).decode(errors="replace").splitlines())
         return AgentState.NOT_READY, told or str(error)
     except (OSError, AgentSettingsError) as error:
-        # Only a refused connection proves that the agent is away, and only one that is taken that it is frozen.
         reason = why_silent(endpoint, error)
-        is_silent = isinstance(error, ConnectionRefusedError) or is_frozen(reason)
-        return AgentState.SILENT if is_silent else AgentState.UNASKED, reason
+        return AgentState.SILENT if is_away(reason) else AgentState.UNASKED, reason

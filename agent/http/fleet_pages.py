@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,8 +31,8 @@ def ask_agents(
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, AgentPage]:
-    """Return each agent's response at `path`, by broker id. Blocks for at most `timeout_s`, even if one sends its
-    response slowly."""
+    """Return each agent's response at `path`, by broker id. Blocks for `timeout_s` and a second more at most, even if
+    one sends its response slowly."""
     begun_s, answers = clock(), dict[int, AgentPage]()
 
     def answered(endpoint: str, page: dict[str, Any] | None, failure: str) -> AgentPage:
@@ -58,12 +59,11 @@ def ask_agents(
         thread.start()
     for thread in waiting:
         thread.join(max(begun_s + timeout_s - clock(), 0))
-    late = {
-        one: answered(agent.http_endpoint, None, why_silent(agent.http_endpoint, TimeoutError()))
-        for one, agent in sorted(agents.items())
-        if one not in answers
-    }
-    return dict(sorted((late | answers).items()))
+    late = {one: agent.http_endpoint for one, agent in agents.items() if one not in answers}
+    with ThreadPoolExecutor(max(len(late), 1)) as pool:
+        reasons = pool.map(lambda endpoint: why_silent(endpoint, TimeoutError()), late.values())
+        told = {one: answered(late[one], None, reason) for one, reason in zip(late, reasons, strict=True)}
+    return dict(sorted((told | answers).items()))
 
 
 def ask_agent(

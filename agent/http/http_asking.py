@@ -23,6 +23,7 @@ from plugin.errors import in_words
 PAGE_MAX_BYTES = 1 << 28
 """More than the largest agent's state."""
 _PART_BYTES = 1 << 16
+_NOT_RUNNING = "nothing listens there, so it is not running"
 _FROZEN = "it takes connections and answers nothing, so it is frozen, or busy"
 _PROBE_S = 0.5
 
@@ -59,7 +60,7 @@ def why_silent(endpoint: str, error: Exception) -> str:
     """Say why an agent does not respond: it is dead, frozen (its kernel still accepts connections), or something
     else."""
     if isinstance(error, ConnectionRefusedError):
-        return f"{endpoint}: nothing listens there, so it is not running"
+        return f"{endpoint}: {_NOT_RUNNING}"
     if not isinstance(error, TimeoutError):
         return f"{endpoint}: {in_words(error)}"
     try:
@@ -70,9 +71,9 @@ def why_silent(endpoint: str, error: Exception) -> str:
     return f"{endpoint}: {_FROZEN}"
 
 
-def is_frozen(reason: str) -> bool:
-    """Whether this reason of `why_silent` is that the process takes connections and answers nothing."""
-    return _FROZEN in reason
+def is_away(reason: str) -> bool:
+    """Whether this reason of `why_silent` is that the agent does not run or is frozen, and not that it may not be asked."""
+    return _NOT_RUNNING in reason or _FROZEN in reason
 
 
 def ask_directly(

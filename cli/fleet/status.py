@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from agent.http.fleet_pages import AgentPage
+    from kafka_cluster.client_config import KafkaClientConfig
     from kafka_cluster.responses import ClusterListing, DescribedBroker
     from metadata_topic.settings.settings_table import SettingsTable
     from metadata_topic.settings.topic_settings import AgentRegistration
@@ -34,6 +35,7 @@ _ANSWER_KEYS = (
     "linked_share", "inline_bytes", "held_inline", "topics_held_inline", "store", "shadow",
 )  # fmt: skip
 _MOST_REASONS = _MOST_TOPICS = 3
+_DIAL_S = 3.0
 _AWAY_S = 10.0
 """An agent that answered others longer ago is away for them, too."""
 _BYPASS_KEY = "remote.wal.agent.bypass"
@@ -73,7 +75,7 @@ def status(
     rows = fleet(known, {one.broker_id: one for one in brokers}, ask_agents(registered, asking, "/status", timeout))
     if any(row["agent"] == "silent" for row in rows):
         _add_replicas(rows, cluster.listing())
-        _add_clients(rows, registered, {one.broker_id: one for one in brokers}, timeout)
+        _add_clients(rows, registered, {one.broker_id: one for one in brokers}, client)
     code = exit_code(rows)
     if json:
         tell_json({"brokers": rows, "pauses": _pauses(known), "balance": _balance(known), "frozen": frozen}, code)
@@ -143,33 +145,33 @@ def _add_clients(
     rows: list[dict[str, Any]],
     registered: "Mapping[int, AgentRegistration]",
     brokers: "Mapping[int, DescribedBroker]",
-    timeout_s: float,
+    client: "KafkaClientConfig",
 ) -> None:
-    """Say of each broker whose agent is silent whether its clients, if they come by the agent, get through."""
-    from agent.http.http_asking import is_frozen
+    """Say of each broker whose agent is away whether clients, if they come by the agent, get through where this command
+    is led."""
+    from agent.http.http_asking import is_away
+    from kafka_cluster.preflight import find_frozen
     from metadata_topic.settings.topic_settings import GatewayPart
     from plugin.errors import in_words
 
     for row in rows:
         broker = brokers.get(row["broker"])
-        if broker is None or broker.port < 0 or row["agent"] != "silent":  # a listing tells no ports
+        if broker is None or broker.port < 0 or not is_away(row["failure"] or ""):  # a listing tells no ports
             continue
         if GatewayPart.DURABLE not in registered[row["broker"]].gateway:
             continue
         at = f"{broker.host}:{broker.port}"
         try:
-            socket.create_connection((broker.host, broker.port), timeout_s).close()
+            socket.create_connection((broker.host, broker.port), _DIAL_S).close()
         except OSError as error:
-            row["clients"] = (
-                f"Clients do not reach this broker at {at} ({in_words(error).lower()}): {_STANDBY} leads them to it"
-            )
-        else:
-            held = f"Clients wait in vain at {at}, which the agent still holds: end it (kill -9), then {_STANDBY} leads"
-            row["clients"] = (
-                f"{held} them to the broker"
-                if is_frozen(row["failure"])
-                else f"Clients reach it at {at}, by the standby"
-            )
+            why = in_words(error).lower()
+            row["clients"] = f"Clients do not reach this broker at {at} ({why}): {_STANDBY} leads them to it"
+            continue
+        row["clients"] = (
+            f"Clients wait in vain at {at}: end what holds this port (kill -9), then {_STANDBY} leads them on"
+            if find_frozen([(broker.host, broker.port)], client)
+            else f"Clients are answered at {at}"
+        )
 
 
 def exit_code(rows: list[dict[str, Any]]) -> ExitCode:

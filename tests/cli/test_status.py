@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -201,27 +202,49 @@ def test_of_a_dead_agent_it_is_said_whether_its_broker_is_replicated_past_it(
 
 
 @pytest.mark.parametrize(
-    ("is_open", "failure", "told"),
+    ("speaks", "failure", "told"),
     [
-        (False, "refused", "Clients do not reach this broker at {} (connection refused): its standby (remote-wal gate"),
-        (True, "refused", "Clients reach it at {}, by the standby. Restart the agent"),
-        (True, FROZEN, "Clients wait in vain at {}, which the agent still holds: end it (kill -9), then its standby"),
+        (
+            None,
+            ConnectionRefusedError(),
+            "Clients do not reach this broker at {} (connection refused): its standby (rem",
+        ),
+        (True, ConnectionRefusedError(), "Clients are answered at {}. Restart the agent"),
+        (
+            False,
+            ConnectionRefusedError(),
+            "Clients wait in vain at {}: end what holds this port (kill -9), then its stan",
+        ),
+        (True, OSError("HTTP Error 401: Unauthorized"), ""),
     ],
 )
-def test_of_a_dead_agent_by_which_clients_come_it_is_said_whether_they_get_through(
-    monkeypatch: pytest.MonkeyPatch, is_open: bool, failure: str, told: str
+def test_of_an_agent_that_is_away_by_which_clients_come_it_is_said_whether_they_are_answered(
+    monkeypatch: pytest.MonkeyPatch, speaks: bool | None, failure: OSError, told: str
 ) -> None:
-    pages = WELL | {2: OSError(failure)}
+    pages = WELL | {2: failure}
     assert "Clients" not in shown(monkeypatch, pages).stdout, "they come by the broker itself"
+
+    def answer() -> None:
+        with clients, suppress(OSError):
+            while True:
+                connection, _ = clients.accept()
+                with connection:
+                    if connection.recv(1000):
+                        connection.sendall(b"\0\0\0\x0a\0\0\0\0\0\0\0\0\0\0")
+
+    monkeypatch.setattr(preflight, "FROZEN_S", 60.0 if speaks else 0.1)
     with socket.create_server(("127.0.0.1", 0)) as clients:
         port = clients.getsockname()[1]
-        if not is_open:
+        if speaks is None:
             clients.close()
+        if speaks:
+            threading.Thread(target=answer, daemon=True).start()
         described = functools.partial(DescribedBroker, host="127.0.0.1", port=port)
         monkeypatch.setattr(f"{__name__}.DescribedBroker", described)
         monkeypatch.setattr(f"{__name__}.agent", functools.partial(agent, gateway=("durable",)))
         found = shown(monkeypatch, pages, columns=2000).stdout
     assert told.format(f"127.0.0.1:{port}") in found
+    assert bool(told) == ("Clients" in found), "one that only may not be asked serves them"
 
 
 @pytest.mark.parametrize(

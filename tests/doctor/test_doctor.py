@@ -164,7 +164,18 @@ FAULTS = [
     ("wal-retention", Level.INFORMATION, {"topics": {"t": kept_for_an_hour()}}, "objects of t are kept for 1 h"),
     ("wal-retention", Level.UNKNOWN, {"topics": {"t": kept_all(None)}}, "t is not known"),
     ("agents-registered", Level.WARNING, {"agents": {2: DEAD}}, "broker 2: no answer"),
-    ("agents-registered", Level.ERROR, {"agents": {1: DEAD}}, "this host's agent does not answer"),
+    (
+        "agents-registered",
+        Level.ERROR,
+        {"agents": {1: Unknown("a: nothing listens there, so it is not running")}},
+        "not",
+    ),
+    (
+        "agents-registered",
+        Level.WARNING,
+        {"agents": {1: Unknown("a: HTTP Error 401: Unauthorized")}},
+        "broker 1: a: HTTP",
+    ),
     ("broker", Level.ERROR, {"broker_silence": "127.0.0.1:9092: connection refused"}, "127.0.0.1:9092: connection re"),
     (
         "missing-records",

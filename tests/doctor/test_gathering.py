@@ -341,14 +341,16 @@ def test_a_stores_directory_that_is_not_there_is_found_and_not_made(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "page",
-    [{"broker_id": 1, "partitions": []}, {"broker_id": 1, "cluster_id": "abc", "gaps": [{"topic": "orders"}]}],
-    ids=["begins", "of another kind"],
+    ("page", "reason"),
+    [
+        ({"broker_id": 1, "partitions": []}, "it is not relaying yet"),
+        ({"broker_id": 1, "cluster_id": "abc", "gaps": [{"topic": "orders"}]}, "not an agent's answer"),
+    ],
 )
-def test_an_agent_that_says_too_little_is_not_known(page: dict[str, object]) -> None:
+def test_an_agent_that_says_too_little_is_not_known(page: dict[str, object], reason: str) -> None:
     answer = agent_response(AgentPage(0.1, page))
     assert isinstance(answer, Unknown)
-    assert answer.reason.startswith("not an agent's answer")
+    assert answer.reason.startswith(reason)
 
 
 def test_the_agent_of_a_decommissioned_broker_is_no_part_of_what_is_gathered(
