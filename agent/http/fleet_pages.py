@@ -4,7 +4,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +12,8 @@ from agent.settings.process_settings import HttpSettings
 from metadata_topic.settings.topic_settings import AgentRegistration
 
 TIMEOUT_S: Final = 5.0
+_LEFT_S: Final = 1.0
+"""Seconds to find out why an agent does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +58,21 @@ def ask_agents(
     ]
     for thread in waiting:
         thread.start()
-    for thread in waiting:
-        thread.join(max(begun_s + timeout_s - clock(), 0))
-    late = {one: agent.http_endpoint for one, agent in agents.items() if one not in answers}
-    with ThreadPoolExecutor(max(len(late), 1)) as pool:
-        reasons = pool.map(lambda endpoint: why_silent(endpoint, TimeoutError()), late.values())
-        told = {one: answered(late[one], None, reason) for one, reason in zip(late, reasons, strict=True)}
-    return dict(sorted((told | answers).items()))
+    for thread in waiting:  # each ends by itself in time, unless its host's name is looked up for longer
+        thread.join(max(begun_s + timeout_s + _LEFT_S - clock(), 0))
+    late = {
+        one: answered(agent.http_endpoint, None, f"{agent.http_endpoint}: no answer in time")
+        for one, agent in agents.items()
+        if one not in answers
+    }
+    return dict(sorted((late | answers).items()))
 
 
 def ask_agent(
     endpoint: str, asking: HttpSettings | None, path: str = "/describe", timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
     """Return a page of one agent, parsed from JSON. Raises OSError, ValueError."""
-    answer: dict[str, Any] = json.loads(ask_agent_page(endpoint, path, timeout_s, asking))
+    answer = json.loads(ask_agent_page(endpoint, path, timeout_s, asking))
+    if not isinstance(answer, dict):
+        raise ValueError("what answers there is no agent")
     return answer

@@ -72,7 +72,7 @@ def why_silent(endpoint: str, error: Exception) -> str:
 
 
 def is_away(reason: str) -> bool:
-    """Whether this reason of `why_silent` is that the agent does not run or is frozen, and not that it may not be asked."""
+    """Whether this reason of `why_silent` is that the agent does not run or is frozen; else it may be well."""
     return _NOT_RUNNING in reason or _FROZEN in reason
 
 

@@ -7,7 +7,7 @@ counts as led, and all bytes go inline.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from kafka_log.broker_files.meta_properties import directory_ids
 from kafka_log.broker_files.server_properties import BrokerProperties
 from kafka_log.log_directory import LogDirectory
 from metadata_topic.kip405.tiered_offsets import TieredOffsets, TierFollower
+from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
@@ -174,6 +175,12 @@ class KafkaFollowing:
         registration = RemoteWalNodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id, now_ms)
         self._around.publisher.publish(registration)
 
+    async def _until_registered(self) -> None:
+        while True:
+            with suppress(PublicationBacklogFullError):  # the metadata topic takes no records, which is told
+                return self.incarnation.register()
+            await asyncio.sleep(RETRY_S)
+
     async def _run(self) -> None:
         await self.topics.make()
         self._missing.discard("metadata topics")
@@ -193,7 +200,7 @@ class KafkaFollowing:
         if self._has_store:
             # Before uploads, which begin as leadership is followed. Sooner, agents that start together would take a new
             # settings topic for a lost one.
-            self.incarnation.register()
+            await self._until_registered()
         self.incarnation.look()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeping.run())

@@ -12,6 +12,7 @@ import asyncio
 import socket
 import ssl
 from collections import defaultdict
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
@@ -169,8 +170,10 @@ class LeaderProxy(UploadListener):
             log.error("peer_refused", error=str(error))
         except TimeoutError:
             self._context.metrics.fault("peer_silent")
-        except OSError as error:
-            self._not_reached(error)
+        except (
+            OSError
+        ):  # the other agent went, or a listener of the broker did not answer, which is told where it is dialled
+            self._context.metrics.fault("connection_lost")
         except Exception as error:
             self._context.metrics.fault("relay_defect")
             log.error("relay_defect", defect=defect_site(error))
@@ -178,12 +181,9 @@ class LeaderProxy(UploadListener):
             peer.close()
             broker.close()
 
-    def _not_reached(self, error: OSError) -> None:
+    def _note_unreached(self, error: OSError) -> None:
         """Count a failed connection to the broker, and log it only when it is new: peers retry many times a second."""
         self._context.metrics.fault("broker_unreachable")
-        self._note_unreached(error)
-
-    def _note_unreached(self, error: OSError) -> None:
         if self._unreached.present is None:
             self._unreached_since_s = self._context.clock()
         if self._unreached.is_new(in_words(error)):
@@ -196,20 +196,18 @@ class LeaderProxy(UploadListener):
             if self.relays and self._unreached.present is None:
                 continue
             broker = FramedConnection(budget=self._context.budget)
-            try:
+            with suppress(OSError), closing(broker):
                 await self._dial(broker)
-            except OSError as error:
-                self._note_unreached(error)
-            finally:
-                broker.close()
 
     async def _dial(self, broker: FramedConnection) -> None:
         """Connect to the local broker. Raises OSError, TLS errors included, but no TimeoutError: that is for peers."""
         context = self._context
         try:
             await connect_framed(context.broker, broker, context.broker_tls(), server_name=context.broker_name)
-        except TimeoutError as error:
-            raise ConnectionError(str(error) or "no answer in time") from error
+        except OSError as error:
+            failed = ConnectionError(str(error) or "no answer in time") if isinstance(error, TimeoutError) else error
+            self._note_unreached(failed)
+            raise failed from error
         self._unreached.is_over()
 
     async def _dial_and_answer(

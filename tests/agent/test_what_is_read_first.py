@@ -17,6 +17,7 @@ from agent.wiring.lifecycle import Lifecycle
 from agent.wiring.storage_system import StorageRun
 from kafka_cluster.errors import KafkaClusterError
 from metadata_topic.kip405.tiered_offsets import TierFollower
+from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_memory import SettingsMemory
 from metadata_topic.settings.settings_table import SettingsTable
@@ -161,6 +162,30 @@ async def test_who_remembers_nothing_waits_until_others_have_put_back_what_a_los
             lacks.clear()
         await rig.until(lambda: not any("topic settings" in one for one in rig.agent.state.not_ready()))
         await rig.until(lambda: bool(told and published))
+
+
+async def test_who_finds_no_room_for_its_registration_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, has_room, tried = Kafka(monkeypatch), False, 0
+
+    def register(_: object) -> None:
+        nonlocal tried
+        tried += 1
+        if not has_room:
+            raise PublicationBacklogFullError("publish", "topic", "too much waits")
+
+    monkeypatch.setattr(kafka_following.KafkaFollowing, "register", register)
+    for answer in kafka.answers.values():
+        answer.give()
+    led_log(tmp_path).append(records=3)
+    async with running_agent(tmp_path, monkeypatch) as rig:
+        await rig.until(lambda: tried > 2)
+        run = rig.storage_run
+        await expect_inline(rig, "leadership not known yet")
+        has_room = True
+        await rig.until(lambda: rig.uploaded_offset == 3)
+        assert rig.storage_run is run, "it did not begin anew"
 
 
 async def test_a_partition_is_taken_on_once_settings_metadata_leadership_and_its_leader_epochs_are_known(

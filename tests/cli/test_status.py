@@ -306,6 +306,13 @@ def test_an_answer_of_another_agent_is_not_taken(monkeypatch: pytest.MonkeyPatch
     assert "here, that is the agent of broker 1" in told.stdout
 
 
+@pytest.mark.parametrize("body", ["[]", "null", "1"])
+def test_what_answers_by_another_page_is_no_agent(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    monkeypatch.setattr(asking, "ask_agent_page", lambda *_: body.encode())
+    answer = ask_agents({1: AgentRegistration(1, 1, "kafka-1:1", "1", 0)}, None, "/status", timeout_s=60)[1]
+    assert (answer.page, answer.failure) == (None, "kafka-1:1: what answers there is no agent")
+
+
 def test_an_agent_that_drips_holds_nobody_up() -> None:
     ended = threading.Event()
 

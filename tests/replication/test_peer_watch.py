@@ -178,6 +178,22 @@ async def test_a_broker_that_takes_connections_and_stands_still_is_not_taken_for
             assert not agents.leader_faults("peer_silent")
 
 
+async def test_an_agent_that_goes_while_the_broker_is_dialled_is_no_broker_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(*_: object) -> None:
+        raise ConnectionResetError("the connection is closed")
+
+    monkeypatch.setattr("replication.leader.leader_proxy.LeaderProxy._answer", answer)
+    async with two_agents() as agents:
+        with capture_logs() as told:
+            assert await (await agents.connect()).fetch({0: 0}) is None
+            await agents.until(lambda: agents.leader_faults("connection_lost") > 0)
+        assert agents.leader.broker_unreachable is None
+        assert not agents.leader_faults("broker_unreachable")
+        assert "broker_unreachable" not in [one["event"] for one in told]
+
+
 async def test_a_broker_that_ends_is_noticed_though_nobody_connects_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replication.leader.leader_proxy._LOOK_S", 0.005)
     async with two_agents() as agents:
