@@ -48,10 +48,10 @@ _TOPICS: Final = {**_COMPARED, "plain": TopicSettings(pack=False)}
 
 def java(mb_per_s: float, acks: str, producers: int = 1, **config: str) -> Run:
     """Return a load of Kafka's own producers, together at this rate, for as many seconds as its scale; at rate 0 as
-    fast as they can, with 8 MB (acks=1: 30 MB) for each unit of the scale."""
+    fast as they can, with 20 MB (acks=1: 30 MB) for each unit of the scale, which takes inline about a second."""
     each_per_s = round(mb_per_s * 1e6 / RECORD_BYTES / producers)
     settings = {"acks": acks} | {name.replace("_", "."): value for name, value in config.items()}
-    records = each_per_s * producers or (30_000 if acks == "1" else 8_000)
+    records = each_per_s * producers or (30_000 if acks == "1" else 20_000)
     return kafka(records, settings, producers=producers, records_per_s=each_per_s or -1)
 
 
@@ -64,6 +64,7 @@ LOADS: Final[Mapping[str, Run]] = {
     "40 producers, 6 MB/s, acks=1": fleet(40, 6, LEADER),
     "40 producers, 6 MB/s, acks=all, JSON": fleet(40, 6, ALL, is_json=True),
     "20 Java producers, 4 MB/s, acks=all": java(4, "all", 20),
+    "40 Java producers, 6 MB/s, acks=all": java(6, "all", 40),
     "200 producers, 10 MB/s, acks=all": fleet(200, 10, ALL),
     "40 producers, 1.5 MB/s, acks=all": fleet(40, 1.5, ALL),
     "one producer, 4 MB/s, acks=all": java(4, "all"),
