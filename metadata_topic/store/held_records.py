@@ -5,7 +5,7 @@ the only copy if the same broker leads again with a shorter log (a power cut, an
 (`GapReason.LOST_LOCALLY`): an offset range, and the leader epoch that begins in the shortened log where the older
 ones end. Every entry in that range of an older epoch is held: the log has none of them. It is not served, as the
 log's leader epochs do not lead to it, and it is not deleted, until its topic is deleted or a person gives it up,
-which declares it dead.
+which declares it dead. What archive objects hold is kept until the topic is deleted.
 
 An unclean election may bring such records back: another replica still had them. Its leader's agent takes them for
 stored, as its leader epochs lead to them. A recovery leaves them out, and says so: objects alone do not tell whether
