@@ -160,6 +160,11 @@ class PartitionLookups:
         with self._lock:
             return self._state.held.losses
 
+    def undecided_losses(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
+        """Return those of a partition's `local_losses` that no person has given up."""
+        with self._lock:
+            return self._state.held.undecided(topic_id_partition)
+
     def declared_end(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int:
         """Return from which offset on leaders declared this epoch's records dead; NO_END if none did. A local loss does
         not count."""

@@ -471,7 +471,8 @@ class StoreState:
 
     def _add_gaps(self, declared: Iterable[DeclaredGap]) -> None:
         for gap in declared:
-            (self.held if gap.reason is GapReason.LOST_LOCALLY else self.gaps).add([gap])
+            is_loss = gap.reason in (GapReason.LOST_LOCALLY, GapReason.GIVEN_UP)
+            (self.held if is_loss else self.gaps).add([gap])
             self._touched["gaps"].add(gap.topic_id_partition)
 
     def take_in_released(self) -> ReleasedOffsets:

@@ -170,7 +170,7 @@ def test_what_combined_segments_hold_of_a_loss_ends_nothing_that_the_archive_hol
     assert joined_ranges((loss.from_offset, loss.to_offset) for loss in losses) == [(0, 10)]
     cluster.knowledge.cluster_seen(replace(SEEN, view=replace(SEEN.view, log_start={ORDERS: 100})))
     assert cluster.unneeded() == []
-    assert give_up(cluster.store, ORDERS, 1, 0, cluster.store.apply) == 1
+    assert give_up(cluster.store, cluster.archive, ORDERS, 1, 0, cluster.store.apply) == 3
     assert cluster.unneeded() == []
 
 
