@@ -103,7 +103,7 @@ class Lifecycle:
             lambda loss: loop.call_soon_threadsafe(write_path.gaps.declare_loss, loss),
             self._metadata.archive,
         )
-        self._failover = FailoverTask(failover, store, publisher, wall_ms, self._metrics, threads, leaders)
+        self._failover = FailoverTask(failover, publisher, wall_ms, self._metrics, threads, leaders)
         read, doubt, is_deleted = self._metadata.read_to_end, self._metadata.doubt, planner.is_being_deleted
         orphans = OrphanTask(storage, store, read, ttl_ms, wall_ms, is_deleted, is_under_way, topic_doubt=doubt)
         self._search_orphans = partial(orphans.run_round, publisher, brokers, self._metrics.orphan_search, threads)

@@ -64,7 +64,7 @@ class StorageRun:
         relaying = around.relaying
         self.kafka = kafka = KafkaFollowing(around, metadata, self.settings_read, self.assigned)
         self.write_path = write_path = WritePath(around, kafka)
-        self.led_gaps = LedGaps(metadata.store, write_path.manager.status, kafka.archived.chain_of)
+        self.led_gaps = LedGaps(metadata.store, metadata.archive, write_path.manager.status, kafka.archived.chain_of)
         self._lifecycle = Lifecycle(around, kafka, write_path)
         self._archiving = build_archiving(around, kafka, self._lifecycle)
         puts, gets = relaying.storage.puts, relaying.storage.gets

@@ -45,10 +45,12 @@ def list_held(topic: Topic, partition: Partition, where: BrokersCluster, json: J
 
     Exits with 1 if there is any.
     """
+    from topic_reader.held_records import held_runs
+
     with _opened(topic, partition, where) as held:
         rows = [
-            (run.entry.first_offset, run.entry.last_offset, run.entry.leader_epoch, str(run.combined_segment_id))
-            for run in held.session.store.held_runs(held.partition)
+            (run.entry.first_offset, run.entry.last_offset, run.entry.leader_epoch, str(run.stored_in.object_id))
+            for run in held_runs(held.session.store, held.session.archive, held.partition)
         ]
     code = ExitCode.FINDINGS if rows else ExitCode.GOOD
     if json:
@@ -71,12 +73,16 @@ def restore(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
     appended unless all can be decoded. Exits with 1 if records were left out or changed: of transactions whose end is
     not held, or with header keys that are not UTF-8.
     """
-    from topic_reader.held_records import held_logs, held_records
+    from recovery.logs.run_reader import RunReader
+    from topic_reader.held_records import held_logs, held_records, held_runs
 
     undecided: list[int] = []
     with _opened(topic, partition, where) as held:
-        logs = held_logs(held.session.store, held.partition)
-        records = held_records(held.stores.storage, logs, undecided.append)
+        store = held.session.store
+        runs = held_runs(store, held.session.archive, held.partition)
+        logs = held_logs(runs, store.local_losses().get(held.partition, ()))
+        reader = RunReader(held.stores.storage, held.stores.archive)
+        records = held_records(reader, logs, undecided.append)
         appended, odd_keys, faults = produce(held.stores.client, topic, partition, records)
     typer.echo(f"{appended:,} records were appended to {topic}-{partition}")
     if faults:
@@ -130,12 +136,16 @@ def _is_queued(producer: "Producer", topic: str, message: dict[str, Any]) -> boo
 @app.command("give-up")
 @grouped
 def give_up_held(topic: Topic, partition: Partition, where: BrokersCluster) -> None:
-    """Give up what is held of the partition: nobody can have these records from object storage any more."""
+    """Give up what is held of the partition: nobody is offered these records any more.
+
+    What combined segments hold is deleted, what the archive holds is kept until the topic is deleted.
+    """
     from plugin.wall_clock import wall_ms
     from topic_reader.held_records import give_up
 
     with _opened(topic, partition, where) as held:
-        runs = give_up(held.session.store, held.partition, held.stores.broker.node_id, wall_ms(), held.session.publish)
+        session, broker_id = held.session, held.stores.broker.node_id
+        runs = give_up(session.store, session.archive, held.partition, broker_id, wall_ms(), session.publish)
         held.session.published()
     typer.echo(f"{runs:,} runs of records of {topic}-{partition} were given up")
 

@@ -50,6 +50,10 @@ class GapReason(IntEnum):
     COMPACTED = 6
     """Compaction removed them: each has a newer record of its key behind it."""
 
+    GIVEN_UP = 8
+    """A person wants nothing of the local loss with these offsets and this epoch that the archive holds. The store
+    holds it as `metadata_topic.store.held_records`, and never as a gap."""
+
     @property
     def is_loss(self) -> bool:
         """Whether records are missing that should have been stored."""

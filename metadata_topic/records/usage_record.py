@@ -17,7 +17,13 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError, with_config
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.record_fields import FOREIGN_KEY, FORMAT_VERSION, UndecodableRecordError, packed
+from metadata_topic.records.record_fields import (
+    FOREIGN_KEY,
+    FORMAT_VERSION,
+    HIGHEST_INCARNATION,
+    UndecodableRecordError,
+    packed,
+)
 
 USAGE: Final = 34
 USAGE_KEY: Final = b"rwm:usage:"
@@ -26,7 +32,11 @@ _ID: Final = struct.Struct(">iQQ")
 """Behind the beginning of a key: broker id, incarnation, sequence."""
 _TOPICS_MAX: Final = 6000
 """Rows in a record: of up to 115 bytes each, so far below `PublisherSettings.max_record_bytes`."""
-_Count = Annotated[int, Field(ge=0)]
+_Count = Annotated[int, Field(ge=0, lt=2**60)]
+"""Reports add counters up in 64 bits: this is ten times what a gigabyte per second makes in three years."""
+_BrokerId = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+_TimeMs = Annotated[int, Field(ge=0, lt=253_402_300_800_000)]
+"""Up to the year 9999: dates have no later one."""
 
 
 class StoreUsage(NamedTuple):
@@ -46,7 +56,7 @@ class StoreUsage(NamedTuple):
 class FollowerUsage(NamedTuple):
     """The connections from one follower's agent, counted at the leader's end; both directions together."""
 
-    follower: int
+    follower: _BrokerId
     peer_bytes: _Count
     """Bytes on the wire."""
     stock_bytes: _Count
@@ -57,7 +67,7 @@ class TopicUsage(NamedTuple):
     """Record bytes of one topic that one follower got, linked and inline."""
 
     topic_id: Annotated[TopicId, Field(min_length=16, max_length=16)]
-    follower: int
+    follower: _BrokerId
     linked_bytes: _Count
     inline_bytes: _Count
     """As they crossed: packed."""
@@ -128,12 +138,12 @@ class ClientUsage(NamedTuple):
 class UsageRecord:
     """Cumulative counters of one agent since it started."""
 
-    broker_id: int
-    incarnation: int
-    sequence: int
+    broker_id: _BrokerId
+    incarnation: Annotated[int, Field(le=HIGHEST_INCARNATION)]
+    sequence: Annotated[int, Field(lt=2**63)]
     """Counts the incarnation's records from 0."""
-    event_timestamp_ms: int
-    since_ms: int
+    event_timestamp_ms: _TimeMs
+    since_ms: _TimeMs
     """When the counting began, by the same clock."""
     rack: str | None
     stores: tuple[StoreUsage, ...] = ()

@@ -160,16 +160,20 @@ class PartitionLookups:
         with self._lock:
             return self._state.held.losses
 
+    def undecided_losses(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
+        """Return those of a partition's `local_losses` that no person has given up."""
+        with self._lock:
+            return self._state.held.undecided(topic_id_partition)
+
     def declared_end(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int:
-        """Return from which offset on leaders, or a person, declared this epoch's records dead; NO_END if none did."""
+        """Return from which offset on leaders declared this epoch's records dead; NO_END if none did. A local loss does
+        not count."""
         with self._lock:
             return self._state.declared_end(topic_id_partition, leader_epoch)
 
     def is_run_held(self, run: RemoteLogSegmentMetadataEntry) -> bool:
-        """Whether the log lost records of the run without an election, and they were not declared dead since."""
-        end = self.declared_end(run.topic_id_partition, run.leader_epoch)
-        living = run if run.last_offset < end else replace(run, last_offset=end - 1)
-        return run.first_offset < end and is_held(living, self.local_losses())
+        """Whether the log lost records of the run, which an archive object holds, without an election."""
+        return is_held(run, self.local_losses())
 
     def held_runs(self, topic_id_partition: TopicIdPartition) -> list[RemoteWalLogSegmentMetadata]:
         """Return the runs of a partition's local losses that objects hold and nobody has given up.

@@ -64,7 +64,7 @@ from metadata_topic.store.store_image import Segments, StoreImage
 from metadata_topic.store.store_state import StoreState
 from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS, RememberedTopic, TopicContinuity
 from plugin.router_object_id import RouterObjectId
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,27 +433,17 @@ class RemoteWalMetadataStore(PartitionLookups):
             segment = self._state.table.find(combined_segment_id)
             return segment.state if segment else None
 
-    def segment(self, combined_segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata | None:
-        """Return a segment; None when nothing is known of it, or it is deleted."""
-        known = self.published_segment(combined_segment_id)
-        return known.metadata if known else None
-
     def published_segment(self, combined_segment_id: CombinedSegmentId) -> PublishedSegment | None:
         """Return a segment with its entries left as bytes; None when nothing is known of it, or it is deleted."""
         with self._lock:
             known = self._state.table.find(combined_segment_id)
             return self._state.table.published(known) if known else None
 
-    def segments(
-        self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
-    ) -> Iterator[RemoteWalCombinedLogSegmentMetadata]:
-        """Yield the segments that are not deleted, by writer and sequence; each as it is when it is reached."""
-        return (known.metadata for known in self.published_segments(state, broker_id))
-
     def published_segments(
         self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
     ) -> Iterator[PublishedSegment]:
-        """Yield what `segments` yields, with the entries left as bytes, for callers that look at all segments."""
+        """Yield the segments that are not deleted, by writer and sequence; each as it is when it is reached, with its
+        entries left as bytes."""
         reached = BEFORE_ALL if broker_id is None else CombinedSegmentId(broker_id, -1, -1)
         while True:
             with self._lock:

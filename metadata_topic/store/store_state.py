@@ -448,8 +448,13 @@ class StoreState:
                 self.add_ends([DeclaredEnd(key[0], record.leader_epoch, key[1], end, is_exact)])
 
     def declared_end(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int:
-        """Return from which offset on this epoch's records are declared dead; NO_END if they are not."""
-        ends = self._ends.of(topic_id_partition)
+        """Return from which offset on leaders declared this epoch's records dead; NO_END if none did.
+
+        A local loss ends epochs too, and so does a person who gives up what combined segments hold of it. These ends
+        do not count: they name what combined segments hold, and say nothing of what the archive holds behind it.
+        """
+        by_loss = {loss.leader_epoch for loss in self.held.losses.get(topic_id_partition, ())}
+        ends = [one for one in self._ends.of(topic_id_partition) if one.declarer_epoch not in by_loss]
         return min((one.end_offset for one in ends if one.leader_epoch == leader_epoch), default=NO_END)
 
     def add_ends(self, ends: Sequence[DeclaredEnd]) -> None:
@@ -466,7 +471,8 @@ class StoreState:
 
     def _add_gaps(self, declared: Iterable[DeclaredGap]) -> None:
         for gap in declared:
-            (self.held if gap.reason is GapReason.LOST_LOCALLY else self.gaps).add([gap])
+            is_loss = gap.reason in (GapReason.LOST_LOCALLY, GapReason.GIVEN_UP)
+            (self.held if is_loss else self.gaps).add([gap])
             self._touched["gaps"].add(gap.topic_id_partition)
 
     def take_in_released(self) -> ReleasedOffsets:

@@ -413,10 +413,9 @@ def remembered_gaps(remembered: RememberedMetadata, gone: Sequence[PublishedSegm
 
 def unpublished_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
     """Return those of the gaps, released offsets and log starts among them, that the topic does not have."""
-    partitions = {gap.topic_id_partition for gap in gaps}
-    losses = told.local_losses()
-    declared = {gap for partition in partitions for gap in (*told.declared_gaps(partition), *losses.get(partition, ()))}
-    starts = {(partition, epoch): offset for partition, epoch, offset, _ in told.image().log_starts}
+    image = told.image()
+    declared = set(image.gaps)
+    starts = {(partition, epoch): offset for partition, epoch, offset, _ in image.log_starts}
     unwanted: defaultdict[PartitionAndEpoch, list[OffsetRange]] = defaultdict(list)
     for gap in sorted(declared):
         if gap.reason is GapReason.NOT_WANTED:

@@ -61,7 +61,6 @@ _OF_CLIENTS: Final = (
 )  # fmt: skip
 """The amounts of kind CLIENTS, in the order of AMOUNTS."""
 
-_LARGEST: Final = 2**63 - 1
 _COUNTER: Final = ("kind", "name", "follower")
 _RECORD: Final = ("broker_id", "incarnation", "usage_sequence")
 
@@ -100,7 +99,6 @@ def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _row(record: UsageRecord, kind: str, name: str, follower: int, *amounts: int) -> dict[str, object]:
-    held = [min(amount, _LARGEST) for amount in amounts]
     return {
         "broker_id": record.broker_id,
         "incarnation": record.incarnation,
@@ -110,7 +108,7 @@ def _row(record: UsageRecord, kind: str, name: str, follower: int, *amounts: int
         "kind": kind,
         "name": name,
         "follower": follower,
-        **dict(zip(AMOUNTS, [*held, *[0] * (len(AMOUNTS) - len(held))], strict=True)),
+        **dict(zip(AMOUNTS, [*amounts, *[0] * (len(AMOUNTS) - len(amounts))], strict=True)),
     }
 
 

@@ -8,9 +8,9 @@ object storage, and only one of several copies of a range is taken.
 The range is archived when it holds `min_bytes`, or when its oldest part is `max_age_ms` old. It ends at a hole (removed
 by retention before upload, compacted, or late metadata), at what is archived already, before it would exceed
 `max_bytes`, and before what was stored less than `settled_ms` ago: a power cut may yet take that from the leader's log,
-and what a log lost is declared, shown and held by combined segments alone (`metadata_topic.store.held_records`). Only
-one range is looked at at a time. So what lies behind a hole waits until the range before it is large or old enough,
-which gives late metadata time.
+and the archive keeps what a log lost until the topic is deleted (`metadata_topic.store.held_records`). Only one range
+is looked at at a time. So what lies behind a hole waits until the range before it is large or old enough, which gives
+late metadata time.
 
 A published commit counts as archived at once, although the store learns of it only from the topic. A planner keeps the
 parts that it found, so that a round costs what is new and not everything.

@@ -145,6 +145,10 @@ class FailoverPlanner:
                 if leaders is None or not _was_elected(epoch, cut_by, leaders()):
                     yield cut_by, offsets
 
+    def stored_partitions(self) -> frozenset[TopicIdPartition]:
+        """Return the partitions of which objects hold records."""
+        return frozenset((*self._store.topic_id_partitions(), *self._archive.topic_id_partitions()))
+
     def plan_again(self, update: RemoteWalLogSegmentMetadataUpdate) -> None:
         """Plan this record again: it could not be published."""
         for entry in update.entries:
@@ -188,7 +192,6 @@ class FailoverTask:
     def __init__(
         self,
         planner: FailoverPlanner,
-        store: RemoteWalMetadataStore,
         publisher: MetadataPublisher[Publishable],
         wall_ms: Callable[[], int],
         metrics: LifecycleMetrics,
@@ -200,7 +203,6 @@ class FailoverTask:
         `read_leaders` is `kafka_log.broker_files.cluster_metadata.read_leaders` for this broker.
         """
         self._planner = planner
-        self._store = store
         self._publisher = publisher
         self._wall_ms = wall_ms
         self._metrics = metrics
@@ -220,7 +222,7 @@ class FailoverTask:
         again next time."""
         loop, led = asyncio.get_running_loop(), self._led
         self._planner.keep_only(assignment.topic_id_partition for assignment in led)
-        stored = frozenset(await loop.run_in_executor(self._threads, self._store.topic_id_partitions))
+        stored = await loop.run_in_executor(self._threads, self._planner.stored_partitions)
         wanted = [assignment for assignment in led if assignment.topic_id_partition in stored]
         leaders = cache(lambda: self._leaders({one.topic_id_partition.topic_id for one in wanted}))
         for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):

@@ -23,12 +23,12 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
 from metadata_topic.records.offset_ranges import NO_END, OffsetRange, joined_ranges, ranges_common
 from metadata_topic.records.publishable import MetadataPublisher
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     UNKNOWN_POSITION,
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
-    RemoteWalLogSegmentMetadata,
 )
 from rlm.lifecycle.release import LongTermTier
 from rlm.write_path.assignment import Assignment
@@ -195,10 +195,12 @@ class LedGaps:
     def __init__(
         self,
         store: RemoteWalMetadataStore,
+        archive: ArchiveStore,
         led: Callable[[], Mapping[TopicIdPartition, PartitionStatus]],
         chain_of: Callable[[TopicIdPartition], LeaderEpochs | None],
     ) -> None:
         self._store = store
+        self._archive = archive
         self._led = led
         self._chain_of = chain_of
 
@@ -227,28 +229,27 @@ class LedGaps:
             {
                 "topic": status.topic,
                 "partition": status.partition,
-                "from_offset": min(run.entry.first_offset for run in runs),
-                "to_offset": max(run.entry.last_offset for run in runs) + 1,
+                "from_offset": ranges[0][0],
+                "to_offset": ranges[-1][1],
                 "restore": f"remote-wal held restore {status.topic} {status.partition}",
                 "give_up": f"remote-wal held give-up {status.topic} {status.partition}",
             }
-            for status, runs in islice(self._held(), _SHOWN)
+            for status, ranges in islice(self._held(), _SHOWN)
         ]
 
     @property
     def held_offsets(self) -> int:
         """How many offsets the logs lost while object storage still holds them."""
-        return sum(
-            end - begin
-            for _, runs in self._held()
-            for begin, end in joined_ranges((run.entry.first_offset, run.entry.last_offset + 1) for run in runs)
-        )
+        return sum(end - begin for _, ranges in self._held() for begin, end in ranges)
 
-    def _held(self) -> Iterator[tuple[PartitionStatus, list[RemoteWalLogSegmentMetadata]]]:
+    def _held(self) -> Iterator[tuple[PartitionStatus, list[OffsetRange]]]:
         led = self._led()
         for partition in self._store.local_losses():
-            if partition in led and (runs := self._store.held_runs(partition)):
-                yield led[partition], runs
+            if partition in led:
+                runs = [one.entry for one in self._store.held_runs(partition)]
+                runs += [one.run for one in self._archive.held_runs(partition, self._store)]
+                if runs:
+                    yield led[partition], joined_ranges((run.first_offset, run.last_offset + 1) for run in runs)
 
     def _gaps(self) -> Iterator[tuple[PartitionStatus, DeclaredGap]]:
         for partition, status in self._led().items():

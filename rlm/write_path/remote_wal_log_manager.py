@@ -536,6 +536,6 @@ class RemoteWalLogManager:
         return MappingProxyType(self._core.led)
 
     def load(self) -> WritePathLoad:
-        """Return how much the write path holds now: runs, bytes, uploads, open files. Event loop only."""
+        """Return how much the write path holds now: bytes, uploads, open files. Event loop only."""
         queue, open_files = self._core.queue, self._effects.open_files
-        return WritePathLoad(len(queue), queue.size_bytes, self._loop.uploads, open_files.open_count)
+        return WritePathLoad(queue.size_bytes, self._loop.uploads, open_files.open_count)

@@ -62,5 +62,5 @@ def test_no_entry_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(records, "decode_entries", refuse)
     with pytest.raises(AssertionError):
-        list(store.segments())
+        _ = [one.metadata for one in store.published_segments()]
     assert object_summary(store, NOW_MS)["objects"]

@@ -49,7 +49,7 @@ def test_what_a_living_agent_knows_is_read_while_it_goes_on(agent: RemoteWalMeta
     assert (store.progress, store.image().dead) == (agent.progress, agent.image().dead)
     assert [one for one, _ in archive.objects(FINISHED)] == [object_id(1, 1, 1)]
     agent.apply(segment(30, entry(300, 309)), (0, 40))
-    assert len(list(agent.segments())) == 21
+    assert len(list(agent.published_segments())) == 21
 
 
 def test_only_the_file_of_a_living_agent_of_this_cluster_counts_and_none_is_removed(

@@ -70,6 +70,6 @@ def test_below_min_insync_replicas_publications_wait_and_then_arrive_in_order(
         publisher.close()
     with followed_metadata(cluster) as store:
         pass
-    arrived = [s.combined_segment_id.sequence for s in store.segments(FINISHED, broker_id=writer)]
+    arrived = [s.combined_segment_id.sequence for s in store.published_segments(FINISHED, broker_id=writer)]
     assert [sequence for sequence in arrived if sequence >= 10_000] == list(range(10_000, 10_200))
     assert store.counters.get("step_regression", 0) == 0

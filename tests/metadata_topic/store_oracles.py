@@ -24,10 +24,10 @@ def living_entries(
     store: RemoteWalMetadataStore, combined_segment_id: CombinedSegmentId
 ) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
     """The segment's entries that are not dead as a whole; none when it is unknown or deleted."""
-    known, dead = store.segment(combined_segment_id), store.dead_tails(combined_segment_id)
+    known, dead = store.published_segment(combined_segment_id), store.dead_tails(combined_segment_id)
     return tuple(
         entry
-        for entry in (known.entries if known is not None else ())
+        for entry in (known.metadata.entries if known is not None else ())
         if entry.first_offset < dead.get((entry.topic_id_partition, entry.leader_epoch), entry.last_offset + 1)
     )
 

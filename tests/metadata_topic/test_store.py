@@ -112,8 +112,8 @@ def test_totals_count_every_object_in_exactly_one_state() -> None:
         STARTED: StateTotals(1, 0), FINISHED: StateTotals(1, 1000),
         DELETING: StateTotals(1, 1000), DELETED: StateTotals(1, 0),
     }  # fmt: skip
-    assert [found.combined_segment_id.sequence for found in store.segments(FINISHED)] == [1]
-    assert list(store.segments(broker_id=2)) == []
+    assert [found.combined_segment_id.sequence for found in store.published_segments(FINISHED)] == [1]
+    assert list(store.published_segments(broker_id=2)) == []
 
 
 def test_an_undecodable_record_advances_the_progress_and_is_counted() -> None:
@@ -126,7 +126,7 @@ def test_an_undecodable_record_advances_the_progress_and_is_counted() -> None:
 def picture(store: RemoteWalMetadataStore) -> object:
     chain = LeaderEpochs([(0, 0), (1, 12), (3, 30)])
     return (
-        sorted(store.segments(), key=lambda found: found.combined_segment_id),
+        sorted(store.published_segments(), key=lambda found: found.combined_segment_id),
         store.count_by_state(),
         [store.state_of(segment_id(n)) for n in range(6)],
         [living_entries(store, segment_id(n)) for n in range(6)],
@@ -229,7 +229,7 @@ def test_the_first_dead_offset_agrees_with_a_plain_search(
 def test_a_deletion_published_again_keeps_the_time_of_the_first() -> None:
     marks = [segment(1, state=DELETING, timestamp_ms=5000), segment(1, state=DELETING, timestamp_ms=9000)]
     for order in (marks, marks[::-1]):
-        known = store_of(segment(1, entry(0, 9), timestamp_ms=10_000), *order).segment(segment_id(1))
+        known = store_of(segment(1, entry(0, 9), timestamp_ms=10_000), *order).published_segment(segment_id(1))
         assert known is not None
         assert known.event_timestamp_ms == 5000
 
@@ -253,4 +253,4 @@ def test_nothing_is_kept_of_a_deleted_segment_but_its_number() -> None:
     store = store_of(segment(1, entry(0, 9)), dead(1, entry(5, 9)), segment(1, state=DELETED))
     assert store.image().dead == []
     assert living_entries(store, segment_id(1)) == ()
-    assert store.segment(segment_id(1)) is None
+    assert store.published_segment(segment_id(1)) is None

@@ -219,9 +219,9 @@ def test_a_snapshot_that_ends_half_way_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(SnapshotError):
         store.restore(replace(image, segments=Lost(image.segments)))
-    assert (store.progress, list(store.segments())) == ({}, [])
+    assert (store.progress, list(store.published_segments())) == ({}, [])
     again = RemoteWalMetadataStore(file_in(tmp_path))
-    assert (again.progress, list(again.segments())) == ({}, [])
+    assert (again.progress, list(again.published_segments())) == ({}, [])
 
 
 def left_by_a_stopped_agent(directory: Path) -> Path:
@@ -277,7 +277,7 @@ def test_a_file_that_cannot_be_used_is_removed_and_known_for_empty(
     unreadable = [one["event"] for one in told if one["log_level"] == "error"]
     assert unreadable == ["metadata_store_unreadable"] * (harm is not without_progress)
     assert again.progress == {0: 3}
-    assert len(list(again.segments())) == 3
+    assert len(list(again.published_segments())) == 3
     assert RemoteWalMetadataStore(file_in(file.parent)).progress == {0: 3}
 
 
@@ -326,7 +326,7 @@ def test_changed_columns_are_never_taken_for_what_was_written(
 ) -> None:
     monkeypatch.setattr(run_index, "WAITING_ROWS", 8)
     whole = filled(tmp_path)
-    known = whole.stored_ranges(ORDERS, CHAIN), list(whole.segments())
+    known = whole.stored_ranges(ORDERS, CHAIN), list(whole.published_segments())
     file = left_by_a_stopped_agent(tmp_path)
     with sqlite3.connect(file) as connection:
         assert connection.execute(change).rowcount > 0
@@ -337,7 +337,7 @@ def test_changed_columns_are_never_taken_for_what_was_written(
         return
     try:  # what does not read the changed rows may be answered
         assert again.stored_ranges(ORDERS, CHAIN) == known[0]
-        assert list(again.segments()) == known[1]
+        assert list(again.published_segments()) == known[1]
         raise AssertionError("it was not seen")
     except StoreLostError:
         assert not file.exists()

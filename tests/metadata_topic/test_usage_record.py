@@ -25,16 +25,16 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from tests.metadata_topic.fake_topic import FakeTopic
 
-counts = st.integers(0, 2**64 - 1)
+counts = st.integers(0, 2**60 - 1)
 brokers = st.integers(-1, 2**31 - 1)
 texts = st.text(max_size=20)
 usage_records = st.builds(
     UsageRecord,
     broker_id=st.integers(0, 2**31 - 1),
     incarnation=st.integers(0, 2**48 - 1),
-    sequence=counts,
-    event_timestamp_ms=st.integers(0, 2**62),
-    since_ms=st.integers(0, 2**62),
+    sequence=st.integers(0, 2**63 - 1),
+    event_timestamp_ms=st.integers(0, 253_402_300_799_999),
+    since_ms=st.integers(0, 253_402_300_799_999),
     rack=st.none() | texts,
     stores=st.lists(st.builds(StoreUsage, texts, *[counts] * 7), max_size=3).map(tuple),
     followers=st.lists(st.builds(FollowerUsage, brokers, counts, counts), max_size=5).map(tuple),
@@ -107,6 +107,24 @@ def test_what_no_agent_writes_is_refused(key: bytes, value: bytes, reason: str) 
     with pytest.raises(UndecodableRecordError) as told:
         decode_usage(key, value)
     assert told.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        replace(RECORD, incarnation=2**48),
+        replace(RECORD, sequence=2**63),
+        replace(RECORD, event_timestamp_ms=253_402_300_800_000),
+        replace(RECORD, event_timestamp_ms=-1),
+        replace(RECORD, since_ms=2**63),
+        replace(RECORD, followers=(FollowerUsage(2**31, 1, 1),)),
+        replace(RECORD, topics=(TopicUsage(TopicId(b"orders".ljust(16)), -(2**31) - 1, 0, 0, 0),)),
+        replace(RECORD, stores=(StoreUsage("s3_express", 2**60, 0, 0, 0, 0, 0, 0),)),
+    ],
+)
+def test_what_does_not_fit_into_the_reports_columns_is_refused(odd: UsageRecord) -> None:
+    with pytest.raises(UndecodableRecordError):
+        decode_usage(*encoded(odd))
 
 
 def test_it_is_published_among_its_brokers_records() -> None:

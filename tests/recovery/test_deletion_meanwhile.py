@@ -137,8 +137,8 @@ async def test_records_whose_deletion_is_held_back_are_restored(tmp_path: Path) 
     """The daily report takes objects for expired, and their agent, which knows better, keeps them."""
     recovery = Recovery(tmp_path)
     await recovery.upload()
-    for segment in list(recovery.agent.store.segments())[1:]:
-        recovery.agent.publisher.publish(deletion_record(PublishedSegment.of(segment), DELETING, recovery.world.now_ms))
+    for segment in list(recovery.agent.store.published_segments())[1:]:
+        recovery.agent.publisher.publish(deletion_record(segment, DELETING, recovery.world.now_ms))
     recovery.agent.planner.cluster_seen(ClusterOfAgent(frozenset({TOPIC}), retention_ms={TOPIC: NEVER}))
     await recovery.agent.live_for(2 * GRACE_MS)
     assert len(recovery.world.storage.objects) == UPLOADS
@@ -153,8 +153,8 @@ async def test_records_whose_deletion_is_held_back_are_restored(tmp_path: Path) 
 async def test_what_was_being_deleted_at_the_plan_and_is_gone_is_not_missed(tmp_path: Path) -> None:
     recovery = Recovery(tmp_path)
     await recovery.upload()
-    [first, *_] = recovery.agent.store.segments()
-    recovery.agent.publisher.publish(deletion_record(PublishedSegment.of(first), DELETING, recovery.world.now_ms))
+    [first, *_] = recovery.agent.store.published_segments()
+    recovery.agent.publisher.publish(deletion_record(first, DELETING, recovery.world.now_ms))
     planned = recovery.plan()
     recovery.world.storage.objects.pop(first.combined_segment_id)
 

@@ -182,7 +182,7 @@ class Partition:
 
     def _release(self, epochs: LeaderEpochs) -> None:
         store, tier = self.store, ArchiveTier(self.archived, lambda _topic: True, lambda _partition: epochs)
-        for segment in list(store.segments(FINISHED)):
+        for segment in list(store.published_segments(FINISHED)):
             segment_id = segment.combined_segment_id
             if all(map(tier.holds, living_entries(store, segment_id))):
                 for state in (DELETING, DELETED):

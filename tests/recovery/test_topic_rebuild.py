@@ -155,10 +155,11 @@ def test_all_is_known_again_by_snapshots_and_footers_though_newer_incarnations_a
     assert (plan.objects, plan.known, plan.from_footers) == (5, 0, 2)
     rebuild.write(topic, plan)
 
-    assert topic.store.segment(kept.combined_segment_id) == lost.store.segment(kept.combined_segment_id)
-    told = topic.store.segment(young.combined_segment_id)
+    kept_id = kept.combined_segment_id
+    assert topic.store.published_segment(kept_id) == lost.store.published_segment(kept_id)
+    told = topic.store.published_segment(young.combined_segment_id)
     assert told is not None
-    assert (told.entries, told.state, told.size_bytes) == (young.entries, FINISHED, young.size_bytes)
+    assert (told.metadata.entries, told.state, told.size_bytes) == (young.entries, FINISHED, young.size_bytes)
     assert topic.store.state_of(going.combined_segment_id) is DELETING
     for record in (archived, archived_later):
         known = topic.archive.committed(record.object_id)

@@ -12,7 +12,8 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
-from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate, RemoteWalNodeRegistration
+from metadata_topic.records.offset_ranges import joined_ranges
+from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.settings_table import SettingsTable
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
@@ -25,6 +26,8 @@ from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
 from rlm.write_path.assignment import Assignment
+from tests.rlm.test_failover import uploaded
+from topic_reader.held_records import give_up
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
 SEEN = Observation(
@@ -150,9 +153,25 @@ def test_what_a_log_that_began_again_on_an_empty_disk_has_in_the_archive_alone_o
     cluster.knowledge.cluster_seen(replace(SEEN, view=replace(SEEN.view, log_start={ORDERS: 100})))
     assert cluster.unneeded() == ([0, 4] if is_elected else [])
     assert planner.plan(ORDERS, LeaderEpochs([(2, 100)]), 0, lambda: leaders) == [], "the chain's head went with it"
-    dead = RemoteLogSegmentMetadataEntry(ORDERS, 0, 4, 9, 0, 10, 0)
-    cluster.store.apply(RemoteWalLogSegmentMetadataUpdate(CombinedSegmentId(1, 7, 0), (dead,), 1, 2, 0))
-    assert cluster.unneeded() == ([0, 4] if is_elected else [4]), "given up"
+
+
+@pytest.mark.parametrize("known", [(), (DeclaredGap(ORDERS, 2, 4, 2, GapReason.LOST_LOCALLY),)])
+def test_what_combined_segments_hold_of_a_loss_ends_nothing_that_the_archive_holds_nor_does_its_being_given_up(
+    known: tuple[DeclaredGap, ...],
+) -> None:
+    cluster, losses = Cluster(), list(known)
+    for first, last in ((0, 3), (4, 9)):
+        cluster.commit(first, last)
+    uploaded(cluster.store, 1, 0, (ORDERS, 0, 2, 3))
+    planner = FailoverPlanner(1, cluster.store, losses.append, cluster.archive)
+    for _ in range(2):
+        cluster.store.apply(RemoteWalGapDeclaration(1, 7, 0, tuple(losses), 0))
+        assert planner.plan(ORDERS, LeaderEpochs([(2, 0)]), 0, lambda: {0: 1, 1: -1, 2: 1}) == []
+    assert joined_ranges((loss.from_offset, loss.to_offset) for loss in losses) == [(0, 10)]
+    cluster.knowledge.cluster_seen(replace(SEEN, view=replace(SEEN.view, log_start={ORDERS: 100})))
+    assert cluster.unneeded() == []
+    assert give_up(cluster.store, cluster.archive, ORDERS, 1, 0, cluster.store.apply) == 3
+    assert cluster.unneeded() == []
 
 
 def test_objects_of_a_topic_that_is_gone_are_not_needed() -> None:

@@ -191,7 +191,7 @@ def test_whatever_the_leaders_log_lacks_is_held_or_dead_and_dead_only_if_another
                 assert is_replaced or len(set(model.leaders[entry.leader_epoch :])) > 1
         assert planner.plan(PARTITION, chain, 0, led_by(*model.leaders)) == []
         log = model.logs[model.leader]
-        for metadata in store.segments():
+        for metadata in store.published_segments():
             for entry in living_entries(store, metadata.combined_segment_id):
                 # What lives begins in the leader's log, under the same epoch, or is held.
                 begins = log[entry.first_offset : entry.first_offset + 1] == [entry.leader_epoch]
@@ -218,7 +218,7 @@ def play(step: tuple[str, int, int], model: Model, store: RemoteWalMetadataStore
         log = model.logs[broker_id]
         for epoch in sorted(set(log[-count:])):
             offsets = [offset for offset in range(max(0, len(log) - count), len(log)) if log[offset] == epoch]
-            sequence = sum(1 for _ in store.segments())
+            sequence = sum(1 for _ in store.published_segments())
             uploaded(store, broker_id, sequence, (PARTITION, epoch, offsets[0], offsets[-1]))
 
 

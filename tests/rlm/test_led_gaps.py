@@ -4,6 +4,7 @@ from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.store.archive.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -25,7 +26,7 @@ def declare(store: RemoteWalMetadataStore, *gaps: DeclaredGap) -> None:
 def test_gaps_of_led_logs_are_told_until_what_is_behind_them_is_released() -> None:
     store = RemoteWalMetadataStore()
     status = {LED: PartitionStatus("orders", 0, 100, 100, 0, 0)}
-    gaps = LedGaps(store, lambda: status, lambda partition: CHAIN if partition == LED else None)
+    gaps = LedGaps(store, ArchiveStore(), lambda: status, lambda partition: CHAIN if partition == LED else None)
 
     assert (gaps.describe(), gaps.offsets) == ([], 0)
     declare(

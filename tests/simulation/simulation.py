@@ -178,7 +178,8 @@ class Simulation(World):
         for agent in self.agents.values():
             for partition in agent.store.local_losses():
                 with suppress(PublicationBacklogFullError):
-                    give_up(agent.store, partition, agent.broker_id, agent.wall_ms(), agent.publication.publish)
+                    publish = agent.publication.publish
+                    give_up(agent.store, agent.archive, partition, agent.broker_id, agent.wall_ms(), publish)
 
     def _told_of_objects(self) -> list[str]:
         left = [(segment_id, self.objects.states.get(segment_id)) for segment_id in self.storage.objects]

@@ -14,15 +14,12 @@ from kafka_log.plain_records import PlainRecord
 from kafka_log.record_batch import CODECS, CorruptBatchError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
-from plugin.segment_metadata import (
-    CombinedSegmentId,
-    RemoteLogSegmentMetadataEntry,
-    RemoteLogSegmentState,
-    RemoteWalLogSegmentMetadata,
-)
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.errors import UnusableRunError
+from recovery.logs.run_reader import RunReader
+from recovery.logs.stored_run import StoredObject
 from tests.kafka_log.batches import batch, batch_around, record
-from topic_reader.held_records import held_records
+from topic_reader.held_records import HeldRun, held_records
 
 ORDERS = TopicIdPartition(TopicId(b"o" * 16), 0)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
@@ -40,19 +37,19 @@ class Objects:
     ) -> bytes:
         return self.content[segment_id][start:end]
 
-    def holds(self, raw: bytes, first: int, last: int, epoch: int = 0) -> RemoteWalLogSegmentMetadata:
+    def holds(self, raw: bytes, first: int, last: int, epoch: int = 0) -> HeldRun:
         segment_id = CombinedSegmentId(1, 1, len(self.content))
         self.content[segment_id] = raw
         entry = RemoteLogSegmentMetadataEntry(ORDERS, epoch, first, last, 0, len(raw), 0)
-        return RemoteWalLogSegmentMetadata(segment_id, entry, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        return HeldRun(StoredObject(segment_id, len(raw), 0), entry)
 
 
-def restored(objects: Objects, runs: Sequence[RemoteWalLogSegmentMetadata]) -> list[tuple[int, bytes | None]]:
+def restored(objects: Objects, runs: Sequence[HeldRun]) -> list[tuple[int, bytes | None]]:
     return [(record.offset, record.value) for record in held(objects, runs, [])]
 
 
-def held(objects: Objects, runs: Sequence[RemoteWalLogSegmentMetadata], left_out: list[int]) -> Iterator[PlainRecord]:
-    return held_records(cast(RemoteWalStorageManager, objects), [runs], left_out.append)
+def held(objects: Objects, runs: Sequence[HeldRun], left_out: list[int]) -> Iterator[PlainRecord]:
+    return held_records(RunReader(cast(RemoteWalStorageManager, objects)), [runs], left_out.append)
 
 
 def test_each_lost_record_is_restored_once_and_none_that_the_log_has() -> None:
@@ -85,7 +82,7 @@ def test_what_two_logs_lost_at_the_same_offsets_is_restored_of_both() -> None:
     older = objects.holds(batch(5, payload=b"first") + of_transaction(6, b"open"), 5, 6)
     newer = objects.holds(batch(5, payload=b"second") + batch(6) + end(7, COMMIT), 5, 7, epoch=2)
     left_out: list[int] = []
-    records = held_records(cast(RemoteWalStorageManager, objects), [[older], [newer]], left_out.append)
+    records = held_records(RunReader(cast(RemoteWalStorageManager, objects)), [[older], [newer]], left_out.append)
     assert [(record.offset, record.value) for record in records] == [(5, b"first"), (5, b"second"), (6, b"x")]
     assert left_out == [1]
 

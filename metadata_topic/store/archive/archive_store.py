@@ -22,6 +22,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import accumulate, groupby
 
 from kafka_log.broker_files.leader_epoch_checkpoint import LeaderEpochs
@@ -33,8 +34,9 @@ from metadata_topic.records.archive_records import (
     ArchiveRecord,
 )
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
+from metadata_topic.store.held_records import lost_from
 from metadata_topic.store.sequence_set import SequenceSet
-from metadata_topic.store.store import StateTotals
+from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from plugin.format.archive_object import run_holding
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
@@ -94,6 +96,9 @@ class _EpochSpans:
 
     def __len__(self) -> int:
         return len(self._spans)
+
+    def __iter__(self) -> Iterator[_Span]:
+        return iter(self._spans)
 
     def add(self, first: int, last: int, object_id: ArchiveObjectId) -> None:
         """Add an object's span, which must not be there yet."""
@@ -214,6 +219,10 @@ class ArchiveIndex:
             if end is not None and (first := spans.first_from(end)) is not None:
                 yield epoch, first, spans.end_offset
 
+    def objects_of(self, topic_id_partition: TopicIdPartition) -> set[ArchiveObjectId]:
+        """Return a partition's committed objects."""
+        return {object_id for spans in self._spans.get(topic_id_partition, {}).values() for _, _, object_id in spans}
+
     def covers(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, first_offset: int, last_offset: int
     ) -> bool:
@@ -325,6 +334,25 @@ class ArchiveStore:
         """Return (leader epoch, first offset, end) of archived offsets that this log lacks."""
         with self._lock:
             return list(self._index.outside_of(topic_id_partition, leader_epochs))
+
+    def held_runs(self, topic_id_partition: TopicIdPartition, store: RemoteWalMetadataStore) -> list[ArchivedRun]:
+        """Return the committed runs of a partition's local losses that nobody has given up, by `store`.
+
+        Offsets are those that are held, without what leaders declared dead; positions are of the whole run.
+        """
+        losses = {topic_id_partition: tuple(store.undecided_losses(topic_id_partition))}
+        if not any(losses.values()):
+            return []
+        with self._lock:
+            committed = [self._committed(object_id) for object_id in self._index.objects_of(topic_id_partition)]
+        end_of = cache(partial(store.declared_end, topic_id_partition))
+        found = []
+        for object_id, run in ((one.object_id, run) for one in committed for run in one.runs):
+            first = lost_from(run, losses)
+            last = min(run.last_offset, end_of(run.leader_epoch) - 1)
+            if first is not None and first <= last:
+                found.append(ArchivedRun(object_id, replace(run, first_offset=first, last_offset=last)))
+        return found
 
     def topic_id_partitions(self) -> list[TopicIdPartition]:
         """Return the partitions that have committed objects."""

@@ -289,9 +289,8 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class WritePathLoad:
-    """What the write path of an agent holds in memory: runs, bytes, uploads, open files."""
+    """What the write path of an agent holds: bytes, uploads, open files."""
 
-    queued_items: int
     queued_bytes: int
     """Bytes that were read and are in no upload under way."""
     uploads: int

@@ -210,10 +210,6 @@ class LogReader:
         self._running: set[LogTask] = set()
         self._released: set[LogTask] = set()
 
-    def is_running(self, task: LogTask) -> bool:
-        """Whether the task is running in the pool."""
-        return task in self._running
-
     async def run(self, runs: Sequence[Run], budget_bytes: int) -> list[Outcome]:
         """Run the tasks, which read at most `budget_bytes` together. Returns the outcomes in their order."""
         outcomes = self._run_here(runs, min(budget_bytes, _HERE_BYTES))
