@@ -17,6 +17,7 @@ from agent.settings.plain_peers import check_plain_peers
 from agent.settings.setting_types import MAX_PORT, AgentSettingsError
 from agent.tls.broker_tls import broker_tls_plan
 from kafka_log.broker_files.server_properties import BrokerProperties, load_broker_properties
+from metadata_topic.settings.topic_settings import DURABLE_KEY, POLICY_KEY
 from plugin.errors import fault_text, meant
 from plugin.loading import STORE_PREFIXES, settings_under_prefix
 
@@ -71,6 +72,8 @@ def _told(wrong: ErrorDetails) -> str:
     key = str(wrong["loc"][:2][-1])  # a section and its key, or a key of no section
     if wrong["type"] != "extra_forbidden":
         return f"{key}: {fault_text(wrong)}"
+    if key in (POLICY_KEY, DURABLE_KEY):
+        return f"{key}: it is a topic's setting: remote-wal topics enable --help"
     return f"{key}: no such setting{meant(key, AgentSettings.documented())}"
 
 

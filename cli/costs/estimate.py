@@ -87,6 +87,8 @@ def estimate(
     early, with what is known by then. With --prometheus, the rates of topics are averages over weeks. Without
     --read-records, nothing counts as packed: then agents save more than this says.
     """
+    if page is not None and not page.absolute().parent.is_dir():  # before it looks for minutes
+        raise typer.BadParameter(f"{page.parent} is no directory", param_hint="--page")
     from plugin.prices import PriceTable, network_of
     from plugin.wall_clock import wall_ms
     from retention_job.cost.estimate import NO_AVERAGES, estimate_json
@@ -227,7 +229,12 @@ def _told(document: dict[str, Any]) -> list[str]:
     pays = "Links never pay at these prices." if size is None else (
         f"Links pay from {size / 1e3:,.0f} KB an object{beside}, that is from {mb_s:.2f} MB/s for each broker."
     )  # fmt: skip
+    total = document["total"]
+    replication, written = total["replication_usd"]["today"], total["parts_usd"]["produce_today"]
     return [
+        f"Of today's ${total['usd']['today']:,.2f}, replication is ${replication:,.2f}, and producers' records that go "
+        f"to another zone's leader are ${written:,.2f}; the rest is what consumers read. Agents and packing save of "
+        "the first alone, the gateway of all.",
         f"By agents: links where they cost less, else inline{' and packed' if is_packed else ''}. {pays}",
         *_told_waiting(document),
         *_told_rates(document["prometheus"]),

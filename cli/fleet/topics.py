@@ -45,8 +45,8 @@ _WHAT_IT_DOES = {
     "always": "always: links for every byte, whatever it costs.",
 }
 _WAITS = (
-    "acks=all producers that send to brokers directly wait longer, by a PUT and a GET, with small batches up to five "
-    "times as long; where agents hold the answers none waits."
+    "acks=all producers that send to brokers directly wait longer, by a PUT and a GET: with small batches "
+    "up to five times as long as inline; where agents hold the answers none waits."
 )
 _WAITS_AHEAD = " With always, a small request sent ahead waits for all."
 _NONE_WAITS = "No producer waits for them: agents hold the answers to acks=all."

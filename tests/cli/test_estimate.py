@@ -1,6 +1,7 @@
 """`remote-wal estimate`: its options, JSON, table and page; `retention_job.cost.estimate` has the arithmetic."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,13 @@ def run(*options: str) -> Result:
     return CliRunner().invoke(build_app(), command)
 
 
+def test_a_page_that_has_no_place_is_refused_before_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlayedSampler, "sample", lambda _: pytest.fail("it looks"))
+    told = run("--page", str(tmp_path / "nope" / "estimate.html"))
+    assert told.exit_code == 2
+    assert "no directory" in told.stderr
+
+
 def test_programs_are_told_all_ways_for_each_topic_and_in_all() -> None:
     told = run("--json")
     assert told.exit_code == 0, told.output
@@ -85,6 +93,11 @@ def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_ar
     ):
         assert text in told
     assert "Prices: AWS, s3_express, confirmed " in told.replace("\n", " ")
+    parts = re.search(r"Of today's \$(\S+), replication is \$(\S+), and .* leader are \$(\S+); the rest", told)
+    assert parts is not None
+    today, replication, written = (float(one.replace(",", "")) for one in parts.groups())
+    assert today == 691.2
+    assert 0 < written < replication < today - written
     written = page.read_text()
     for text in (
         "<td>orders</td>",
