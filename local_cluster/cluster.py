@@ -189,10 +189,8 @@ class LocalCluster:
 
         Raises ProcessStartError if a process has ended meanwhile, WaitTimeoutError.
         """
-        self._tell("waiting for the brokers to register")
         self.wait_for_brokers(self.broker_ids, timeout_s)
         if self.layout.has_agents:
-            self._tell("waiting for the agents")
             for broker_id in self.broker_ids:
                 self.wait_for_agent(broker_id, timeout_s)
 
@@ -203,7 +201,9 @@ class LocalCluster:
         def registered() -> bool:
             for broker_id in wanted:
                 _require_alive(self._brokers[broker_id], self.layout.broker_log(broker_id))
-            return wanted <= self.admin.registered_brokers(2.0)
+            missing = wanted - self.admin.registered_brokers(2.0)
+            self._tell(f"waiting for the brokers to register: {sorted(missing)} have not")
+            return not missing
 
         wait_until(registered, f"brokers {sorted(wanted)} are registered", timeout_s)
 
@@ -213,6 +213,7 @@ class LocalCluster:
 
         def ready() -> bool:
             _require_alive(agent, agent.spec.log_path)
+            self._tell(f"waiting for the agents: that of broker {broker_id}")
             return agent_is_ready(self.layout, broker_id)
 
         try:

@@ -8,6 +8,7 @@ import typer
 from cli.connection import Json
 from cli.extras import need_extra
 from cli.option_groups import command_group
+from cli.progress import shown_progress
 from cli.tables import plain_console, show, table, tell_json
 
 if TYPE_CHECKING:
@@ -48,13 +49,13 @@ def up(
     from local_cluster.processes import ends_what_it_started
 
     console = plain_console(stderr=True)
-    with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
+    with ends_what_it_started(stays_if_done=True), shown_progress("preparing") as tell:
         if not (directory / LAYOUT_FILE).exists():
             LocalCluster.create(directory)
         # By Kafka's default of one replica nothing of somebody's first topic would be replicated.
         own = {"default.replication.factor": str(KAFKAS_REPLICAS)}
         settings = ClusterSettings(AgentsMode(front=held_answers, bypass=held_answers), own, full_compiler=True)
-        cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
+        cluster = LocalCluster.open(directory, settings=settings, progress=tell)
         for broker_id, keys in cluster.changed_by_hand.items():
             file = cluster.layout.server_properties(broker_id)
             console.print(f"{file}: kept as you changed it: {', '.join(keys)}", highlight=False, soft_wrap=True)
@@ -75,7 +76,7 @@ def down(
     from local_cluster.cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
-    with plain_console(stderr=True).status("ending brokers and agents"):
+    with shown_progress("ending brokers and agents"):
         if remove:
             cluster.kill_all()
             shutil.rmtree(directory, ignore_errors=True)

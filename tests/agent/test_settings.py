@@ -76,7 +76,7 @@ def test_a_key_that_is_nearly_right_is_named_with_the_right_one() -> None:
     told = refused(remote_wal_agent_peer_listner="127.0.0.1:1", remote_wal_no_such_key="1")
     assert "remote.wal.agent.peer.listner: no such setting (is remote.wal.agent.peer.listener meant?)" in told
     assert "remote.wal.no.such.key: no such setting;" in f"{told};"
-    assert "remote.wal.link.policy: it is a topic's setting: remote-wal topics" in refused(remote_wal_link_policy="cost")
+    assert "remote.wal.link.policy: it is a topic's setting: remote-wal" in refused(remote_wal_link_policy="cost")
 
 
 TLS = {
