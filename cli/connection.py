@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -66,7 +66,9 @@ class Connection:
         from kafka_cluster.preflight import find_frozen
 
         found, brokers = self._reached()
-        return found, find_frozen(brokers, found)
+        frozen = find_frozen(brokers, found)
+        answering = [one for one in found.bootstrap_servers.split(",") if one.strip() not in frozen]
+        return replace(found, bootstrap_servers=",".join(answering) or found.bootstrap_servers), frozen
 
     def _reached(self) -> "tuple[KafkaClientConfig, tuple[tuple[str, int], ...]]":
         from kafka_cluster.preflight import reach

@@ -212,7 +212,12 @@ def _check_listeners(settings: GatewaySettings, broker: BrokerProperties) -> Non
     if settings.durable_listener:
         named["durable.listener: "] = settings.durable_listener
     for key, name in named.items():
-        if name not in broker.listeners or name in _not_for_clients(broker):
+        if name == broker.inter_broker_listener_name:
+            raise AgentSettingsError(
+                f"{_KEY}.{key}{name} is the inter-broker listener: take the {_KEY}.* lines out, or name a listener for "
+                "clients"
+            )
+        if name not in broker.listeners or name in broker.controller_listener_names:
             raise AgentSettingsError(f"{_KEY}.{key}{name} is none of the broker's listeners for clients")
     unknown = sorted(set(settings.bootstrap_zones.values()) - {broker.rack, *settings.zone_listeners})
     if settings.bootstrap_listener and unknown:
@@ -238,7 +243,3 @@ def _check_durable(settings: GatewaySettings) -> None:
         raise AgentSettingsError(
             f"{_KEY}.durable.listener: {settings.durable_listener} is not for clients of this broker's zone"
         )
-
-
-def _not_for_clients(broker: BrokerProperties) -> set[str]:
-    return {broker.inter_broker_listener_name, *broker.controller_listener_names}

@@ -4,6 +4,7 @@ A part that is off is None.
 """
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
@@ -229,7 +230,12 @@ class ClientGateway:
         wanted = {one: handed.take(f"client-{one}", address) for one, address in self._addresses().items()}
         await self.clients.keep_to(wanted)  # a neighbour serves whom this agent cannot listen for
         for name, (port, address) in self._ports.items():
-            await port.open(handed.take(name, address))
+            try:
+                await port.open(handed.take(name, address))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                raise OSError(error.errno, f"{error.strerror}; the broker may still run with its old lines") from error
 
     async def keep_to_peers(self) -> bool:
         """Listen for the brokers that clients reach here now, and no others. Returns whether all are served."""

@@ -82,7 +82,7 @@ def _findings(broker_config: Path, restart_wait_s: float | None, *, restarts_age
     try:
         broker, settings = read_settings_file(broker_config)
     except (AgentSettingsError, BrokerPropertiesError, OSError) as error:
-        return [Finding("settings", Level.ERROR, in_words(error), "correct the key; nothing else was looked at")]
+        return [Finding("settings", Level.ERROR, in_words(error), "correct what it names; nothing else was looked at")]
     if restart_wait_s is not None:
         return _before_restart(broker, settings, restart_wait_s, restarts_agent)
     with shown_progress("asking the cluster, other agents and the store"):

@@ -19,6 +19,18 @@ app = command_group("Let clients reach brokers of other zones by their own zone'
 
 _TIMEOUT_S = 15.0
 _DEFAULTS = PlanRules()
+_FIRST_ROUND = """\
+# first round: brokers get a listener for agents. One host at a time: replace these lines, restart agent and broker.
+# Finish it on all brokers before the second: then agents read Kafka by this listener, do not see brokers without it,
+# and wait"""
+_CLIENTS_ROUND = """\
+: clients come by agents. One host at a time: stop agent and broker, replace these lines, start the agent,
+# then the broker. An agent that starts while the broker runs with its old lines finds its port taken, and ends"""
+_WAY_BACK = """\
+# Back, one host at a time: stop the standby (it would take the broker's port), agent and broker. Put `listeners` back
+# as it was before clients came by agents; `listener.security.protocol.map`, too, if it was replaced then. Take the
+# remote.wal.gateway.* lines out; the other lines may stay. Start the agent, then the broker. Do so on all brokers
+# before you set inter.broker.listener.name back to clients' listener: agents with these lines refuse to start then"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,25 +232,24 @@ def _print_front(sites: Sites, rules: Rules, listener: str, *, as_json: bool) ->
         found = {str(broker_id): {"first": one.first, "then": one.then} for broker_id, one in planned.items()}
         tell_json({"brokers": found})
         return
-    rounds = [
-        ("first round: brokers get a listener for agents", {key: one.first for key, one in planned.items()}),
-        ("second round: clients come by agents", {key: one.then for key, one in planned.items()}),
-    ]
-    if not any(rounds[0][1].values()):
-        rounds = [("clients come by agents", rounds[1][1])]
-    if not any(rounds[-1][1].values()):
+    first = {key: one.first for key, one in planned.items()}
+    then = {key: one.then for key, one in planned.items()}
+    rounds = [(_FIRST_ROUND, first), (f"# second round{_CLIENTS_ROUND}", then)]
+    if not any(first.values()):
+        rounds = [(f"# one round{_CLIENTS_ROUND}", then)]
+    if not any(then.values()):
         typer.echo("# all clients come by agents already: nothing to change\n")
         rounds = []
-    for title, lines in rounds:
-        typer.echo(f"# {title}. Replace these lines, then restart agent and broker, one host at a time\n")
+    for head, lines in rounds:
+        typer.echo(f"{head}\n")
         for broker_id, keys in lines.items():
             typer.echo(f"# broker {broker_id}" + ("" if keys else ": nothing to change"))
             for key, value in keys.items():
                 typer.echo(f"{key}={value}")
-            if keys and title == rounds[-1][0] and "remote.wal.gateway.plaintext.accepted" not in keys:
+            if keys and lines is then and "remote.wal.gateway.plaintext.accepted" not in keys:
                 typer.echo("# clients' TLS ends at the agent: its certificate must name the address that they dial")
                 typer.echo("#remote.wal.gateway.ssl.certificate.file=")
                 typer.echo("#remote.wal.gateway.ssl.key.file=")
             typer.echo("")
     typer.echo("# Beside each agent: `remote-wal gateway standby` leads clients to the broker while the agent is dead")
-    typer.echo("# Back to stock: the line `listeners` of before, the same way; the other lines may stay")
+    typer.echo(_WAY_BACK)

@@ -37,7 +37,7 @@ class FrontPlan:
     first: Mapping[str, str] = field(default_factory=dict)
     """What all brokers need before any has the others: the listener for agents. Empty: it is there."""
     then: Mapping[str, str] = field(default_factory=dict)
-    """What leads clients to the agent. The `listeners` line of before takes it back."""
+    """What leads clients to the agent. Kafka's own lines of before take it back."""
 
 
 def front_plans(

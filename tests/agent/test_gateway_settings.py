@@ -69,7 +69,7 @@ def test_what_is_planned_is_taken() -> None:
         ({"broker.rack": ""}, "broker.rack"),
         ({"port_base": "65533"}, "port.base: the port of the highest"),
         ({"zone_listeners": "az2=NOWHERE"}, "az2=NOWHERE is none"),
-        ({"zone_listeners": "az2=WAL"}, "az2=WAL is none"),
+        ({"zone_listeners": "az2=WAL"}, "az2=WAL is the inter-broker listener"),
         ({"zone_listeners": "az2=CONTROLLER"}, "az2=CONTROLLER is none"),
         ({"bootstrap_listener": "CONTROLLER"}, "bootstrap.listener: CONTROLLER is none"),
         ({"bootstrap_listener": "CLIENT_AZ2"}, "bootstrap.listener: CLIENT_AZ2 advertises agents"),
@@ -80,7 +80,11 @@ def test_what_is_planned_is_taken() -> None:
         ({"bootstrap_zones": "10.0.0.0/8"}, "'10.0.0.0/8' is not <network>=<zone>"),
         ({"bootstrap_zones": "10.0.0.1/8=az2"}, "has host bits set"),
         ({"bootstrap_zones": "10.0.0.0/8=az2,10.0.0.0/255.0.0.0=az3"}, "network 10.0.0.0/8 is named twice"),
-        ({"durable_listener": "WAL"}, "durable.listener: WAL is none"),
+        ({"durable_listener": "CONTROLLER"}, "durable.listener: CONTROLLER is none"),
+        (
+            {"durable_listener": "WAL"},
+            "durable.listener: WAL is the inter-broker listener: take the remote.wal.gateway.* lines out",
+        ),
         ({"durable_listener": "CLIENT_AZ2"}, "durable.listener: CLIENT_AZ2 is not for clients of this broker's zone"),
         (
             {"durable_listener": "CLIENT_AZ1", "bootstrap_listener": "CLIENT_AZ1"},
@@ -208,6 +212,15 @@ async def test_a_port_that_another_process_has_costs_the_clients_of_one_broker_a
             assert (set(gateway.clients.addresses), gateway.clients.unserved()) == ({3}, (2,))
         assert await gateway.keep_to_peers()
         assert (set(gateway.clients.addresses), gateway.clients.unserved()) == ({2, 3}, ())
+
+
+async def test_a_port_for_clients_that_is_taken_may_be_the_brokers_by_its_old_lines() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as brokers:
+        keys = {"listen_host": "127.0.0.1", "durable_listener": "CLIENT_AZ1", "zone_listeners": ""}
+        keys |= {"durable_port": str(brokers.getsockname()[1]), "remote.log.wal.storage.system.enable": "true"}
+        async with built(**keys) as gateway:
+            with pytest.raises(OSError, match="Address already in use; the broker may still run with its old lines"):
+                await gateway.start(ListeningSockets([]))
 
 
 async def test_clients_reach_a_broker_by_its_proxy_alone_and_by_the_next_agent_when_that_is_gone() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from cli.fleet import gateway
 from cli.main import build_app
@@ -87,6 +88,19 @@ def test_the_agent_takes_its_lines() -> None:
     assert agent_settings(broker, Path("server.properties")).gateway.by_agents == {"EXTERNAL"}
 
 
+def test_the_way_back_leads_to_what_the_agent_takes_while_clients_and_brokers_share_a_listener() -> None:
+    before = keys_of(1, "PLAINTEXT") | {"remote.wal.agent.plaintext.enable": "true", "log.dirs": "/data/kafka"}
+    plan = plans_of(before)[1]
+    inter_broker = {"inter.broker.listener.name": "EXTERNAL"}
+    moved = {**before, **plan.first, **plan.then, "remote.log.wal.storage.system.enable": "true"}
+    back = {**moved, **plan.first}
+    with pytest.raises(AgentSettingsError, match=r"take the remote\.wal\.gateway\.\* lines out"):
+        agent_settings(broker_of({**back, **inter_broker}), Path("server.properties"))
+    out = {key: value for key, value in back.items() if not key.startswith("remote.wal.gateway.")}
+    for keys in (out, {**out, **inter_broker}):
+        assert not agent_settings(broker_of(keys), Path("server.properties")).gateway.enable
+
+
 def test_a_broker_behind_its_agent_is_left_as_it_is_and_the_back_line_is_that_of_the_first_round() -> None:
     before = keys_of(1)
     plan = plans_of(before)[1]
@@ -156,8 +170,10 @@ def test_each_round_is_headed_by_its_number(monkeypatch: pytest.MonkeyPatch) -> 
     printed = CliRunner().invoke(
         build_app(), ["gateway", "plan", "--front", "--bootstrap-server", "kafka-1.example.com:9092"]
     )
-    heads = [line.split(":")[0] for line in printed.output.splitlines() if "round" in line]
+    heads = [line.split(":")[0] for line in printed.output.splitlines() if "round:" in line]
     assert heads == ["# first round", "# second round"]
+    assert "Finish it on all brokers before the second" in printed.output
+    assert "Take the\n# remote.wal.gateway.* lines out" in printed.output
 
 
 def test_where_clients_come_by_agents_already_nothing_is_to_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
