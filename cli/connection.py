@@ -40,7 +40,7 @@ LoginFile = Annotated[
 ]
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-END_FROZEN = "end that process: its standby or its broker takes over; docs/runbooks.md, RemoteWalAgentDown"
+END_FROZEN = "end that process (kill -9) and start it again; docs/runbooks.md, RemoteWalAgentDown"
 FROZEN_TIMEOUT_S = 8.0
 """For the settings of a cluster of which a part is frozen: what is led there waits in vain. Guessed."""
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the numbers behind each sentence, too.")]

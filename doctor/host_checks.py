@@ -146,9 +146,11 @@ def agents_registered(facts: Facts) -> Verdict:
     if is_away(silent.get(facts.broker.node_id, "")) and not facts.settings.is_shadow:
         reason = silent.pop(facts.broker.node_id)
         found = f"this host's agent does not answer, and while it is away its broker gets nothing from others: {reason}"
-        faults.append((Level.ERROR, found, "restart it; its log says why (docs/runbooks.md, RemoteWalAgentDown)"))
+        change = "start it again; if it is frozen, end it first (kill -9): docs/runbooks.md, RemoteWalAgentDown"
+        faults.append((Level.ERROR, found, change))
     if silent:
-        change = "start those that do not run; remote.wal.agent.http.listener must be reached from here"
+        change = "start those that do not run, end (kill -9) and start those that are frozen; "
+        change += "remote.wal.agent.http.listener must be reached from here"
         faults.append((Level.WARNING, "; ".join(f"broker {one}: {reason}" for one, reason in silent.items()), change))
     if faults:
         return worst(faults)

@@ -73,7 +73,12 @@ def why_silent(endpoint: str, error: Exception) -> str:
 
 def is_away(reason: str) -> bool:
     """Whether this reason of `why_silent` is that the agent does not run or is frozen; else it may be well."""
-    return _NOT_RUNNING in reason or _FROZEN in reason
+    return _NOT_RUNNING in reason or is_frozen(reason)
+
+
+def is_frozen(reason: str) -> bool:
+    """Whether this reason of `why_silent` is that the agent is frozen, or busy."""
+    return _FROZEN in reason
 
 
 def ask_directly(

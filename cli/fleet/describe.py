@@ -13,6 +13,7 @@ from cli.tables import fitted, show, tell_json
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from agent.settings.process_settings import HttpSettings
     from kafka_cluster.client_config import KafkaClientConfig
@@ -169,9 +170,7 @@ def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None
 def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
     from rich.text import Text
 
-    show(_partitions(answers), _agents(answers))
-    show(*(Text(f"agent {broker_id} does not answer: {reason}", style="red") for broker_id, reason in silent.items()))
-    show(*(Text(text, style="red") for text in _broker_away(answers)))
+    show(*_without_rows(answers, silent), _partitions(answers), _agents(answers))
     for broker_id, answer in answers.items():
         if "storage_ready" not in answer:
             show(f"agent {broker_id} is not relaying yet")
@@ -180,6 +179,17 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
         show(*map(Text, _told(broker_id, answer)))
     show(*map(Text, _packed(answers)), *map(Text, _gaps(answers)))
     _print_held(answers)
+
+
+def _without_rows(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Iterator[Text]":
+    """Yield which brokers have no rows. It is told first: what is shown says nothing of them."""
+    from rich.text import Text
+
+    for one, reason in silent.items():
+        lacks = "what it leads is not shown here, and may not replicate: remote-wal status"
+        yield Text(f"broker {one}: its agent does not answer ({reason}): {lacks}", style="red")
+    for text in _broker_away(answers):
+        yield Text(text, style="red")
 
 
 def _broker_away(answers: dict[int, dict[str, Any]]) -> list[str]:
@@ -221,12 +231,11 @@ def _print_why(
         alike.setdefault((name, told), []).append(str(leader))
     columns = ("topic", ">leader", ">last minute", ">last hour")
     show(
+        *_without_rows(answers, silent),
         fitted(*columns, rows=[row[:-1] for row in rows], drop=(), title="Linked shares"),
         *(Text(f"{name}, led by broker {', '.join(leaders)}: {told}") for (name, told), leaders in alike.items()),
         *["More on this: docs/operations.md, Why bytes go inline"][: len(alike)],
         *(["No agent that answers leads an enabled topic: remote-wal topics enable TOPIC"] if not rows else []),
-        *(Text(f"agent {broker_id} does not answer: {reason}") for broker_id, reason in silent.items()),
-        *map(Text, _broker_away(answers)),
         *(line for broker_id, answer in answers.items() if answer.get("shadow") for line in _told(broker_id, answer)),
     )
 

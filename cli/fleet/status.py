@@ -39,7 +39,6 @@ _DIAL_S = 3.0
 _AWAY_S = 10.0
 """An agent that answered others longer ago is away for them, too."""
 _BYPASS_KEY = "remote.wal.agent.bypass"
-_STANDBY = "its standby (remote-wal gateway standby)"
 _LESS_NEEDED = ("release", "answered", "oldest", "linked 1 min", "zone", "store")
 """Columns that a narrow terminal does without, the first ones first."""
 
@@ -165,10 +164,12 @@ def _add_clients(
             socket.create_connection((broker.host, broker.port), _DIAL_S).close()
         except OSError as error:
             why = in_words(error).lower()
-            row["clients"] = f"Clients do not reach this broker at {at} ({why}): {_STANDBY} leads them to it"
+            lead = "no standby leads them on: start one (remote-wal gateway standby)"
+            row["clients"] = f"Clients do not reach this broker at {at} ({why}): {lead}"
             continue
         row["clients"] = (
-            f"Clients wait in vain at {at}: end what holds this port (kill -9), then {_STANDBY} leads them on"
+            f"Clients wait in vain at {at}: end what holds this port (kill -9); a standby, if one runs, leads them on "
+            "until the agent is back"
             if find_frozen([(broker.host, broker.port)], client)
             else f"Clients are answered at {at}"
         )
@@ -291,6 +292,14 @@ def _consequence(row: Mapping[str, Any], led: int, followed: int) -> str:
     return f"The {led:,} partitions that this broker leads {goes}. It gets nothing of the {followed:,} that it follows"
 
 
+def _remedy(failure: str) -> str:
+    from agent.http.http_asking import is_away, is_frozen
+
+    if is_frozen(failure):
+        return "End it (kill -9) and start it again"
+    return f"Start the agent again{'' if is_away(failure) else ', if it does not run'}"
+
+
 def _told(row: Mapping[str, Any], told: tuple[str, ...]) -> Iterator[str]:
     """Yield what is not well with a broker, but for texts that begin as those which are told elsewhere."""
     from agent.http.status_page import duration
@@ -303,7 +312,7 @@ def _told(row: Mapping[str, Any], told: tuple[str, ...]) -> Iterator[str]:
         led, followed = row["led_and_followed"]
         yield (
             f"its agent does not answer, {since}: {row['failure']}. {_consequence(row, led, followed)}. "
-            f"{row['clients'] + '. ' if row['clients'] else ''}Restart the agent; its log says why"
+            f"{row['clients'] + '. ' if row['clients'] else ''}{_remedy(row['failure'])}"
         )
     if row["missing_offsets"]:
         yield f"{row['missing_offsets']:,} offsets are in no object, and gone"

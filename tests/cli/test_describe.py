@@ -118,6 +118,29 @@ def test_why_bytes_go_inline_is_shown_by_topic_and_leader(monkeypatch: pytest.Mo
     assert "clicks, led by broker 2: too little comes; 30 KB\n" in in_numbers
 
 
+@pytest.mark.parametrize("options", [(), ("--why",)])
+def test_what_the_broker_of_a_silent_agent_leads_is_told_first_to_be_unknown(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    why = {"minute": 1.0, "hour": 1.0, "reasons": {}, "plain": "it is linked: nothing to do", "numbers": ""}
+    page = {"broker_id": 1, **WELL, "why": {"orders": why}}
+
+    def answer(endpoint: str, *_: object) -> dict[str, Any]:
+        if endpoint != "kafka-1":
+            raise ConnectionRefusedError
+        return {**page}
+
+    monkeypatch.setattr(agents_module, "ask_agent", answer)
+    monkeypatch.setenv("COLUMNS", "200")
+    agents = {one: replace(agent(one), http_endpoint=f"kafka-{one}") for one in (1, 2)}
+    shown = described(monkeypatch, agents, *options)
+    assert shown.exit_code == 3, shown.output
+    assert shown.stdout.splitlines()[0] == (
+        "broker 2: its agent does not answer (kafka-2: nothing listens there, so it is not running): what it leads is "
+        "not shown here, and may not replicate: remote-wal status"
+    )
+
+
 def test_an_agent_in_shadow_is_told_with_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     shadow = {"dollars": {"saved": -2.5}, "producers_slowed": "unknown: why"}
     page = {

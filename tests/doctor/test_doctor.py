@@ -316,6 +316,18 @@ def test_where_the_broker_is_down_nothing_is_blamed_that_shows_only_while_it_run
     assert {judged(facts)[one].level for one in ("listeners", "broker-tls")} == {Level.UNKNOWN}
 
 
+@pytest.mark.parametrize(
+    ("broker_id", "change"),
+    [
+        (1, "start it again; if it is frozen, end it first (kill -9)"),
+        (2, "start those that do not run, end (kill -9) and start those that are frozen"),
+    ],
+)
+def test_agents_that_are_frozen_are_ended_before_they_are_started(broker_id: int, change: str) -> None:
+    frozen = Unknown("a: it takes connections and answers nothing, so it is frozen, or busy")
+    assert judged(replace(facts_of(), agents={broker_id: frozen}))["agents-registered"].change.startswith(change)
+
+
 def test_a_clock_so_far_off_that_uploads_are_deleted_is_an_error() -> None:
     facts = replace(facts_of(remote_wal_uncommitted_ttl_ms="18000"), store=store(clock=LATE))
     assert judged(facts)["clock-store"].level is Level.ERROR
