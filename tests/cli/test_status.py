@@ -16,6 +16,7 @@ from agent.http.fleet_pages import ask_agents
 from agent.http.status import Status, summary
 from agent.metrics.topic_metrics import TopicState
 from agent.wiring.write_path import TopicWay
+from cli.connection import Connection
 from cli.main import build_app
 from kafka_cluster import preflight
 from kafka_cluster.cluster import KafkaCluster
@@ -308,6 +309,15 @@ def test_an_answer_of_another_agent_is_not_taken(monkeypatch: pytest.MonkeyPatch
     told = shown(monkeypatch, WELL | {2: page(1)})
     assert told.exit_code == 3
     assert "here, that is the agent of broker 1" in told.stdout
+
+
+def test_a_frozen_address_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "reach", lambda *_: (("kafka-1", 9092), ("kafka-2", 9092)))
+    monkeypatch.setattr(preflight, "find_frozen", lambda *_: ["kafka-2:9092"])
+    client, _ = Connection("kafka-2:9092, kafka-1:9092").client_and_frozen()
+    assert client.bootstrap_servers.strip() == "kafka-1:9092"
+    client, _ = Connection("kafka-2:9092").client_and_frozen()
+    assert client.bootstrap_servers == "kafka-2:9092", "there is no other"
 
 
 @pytest.mark.parametrize("body", ["[]", "null", "1"])
