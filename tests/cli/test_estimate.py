@@ -95,9 +95,9 @@ def test_people_see_each_topic_the_ways_the_break_even_and_whose_prices_these_ar
     assert "Prices: AWS, s3_express, confirmed " in told.replace("\n", " ")
     parts = re.search(r"Of today's \$(\S+), replication is \$(\S+), and .* leader are \$(\S+); the rest", told)
     assert parts is not None
-    today, replication, written = (float(one.replace(",", "")) for one in parts.groups())
+    today, replication, produced = (float(one.replace(",", "")) for one in parts.groups())
     assert today == 691.2
-    assert 0 < written < replication < today - written
+    assert 0 < produced < replication < today - produced
     written = page.read_text()
     for text in (
         "<td>orders</td>",
