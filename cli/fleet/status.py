@@ -39,7 +39,7 @@ _DIAL_S = 3.0
 _AWAY_S = 10.0
 """An agent that answered others longer ago is away for them, too."""
 _BYPASS_KEY = "remote.wal.agent.bypass"
-_LESS_NEEDED = ("release", "answered", "oldest", "linked 1 min", "zone", "store")
+_LESS_NEEDED = ("release", "answered", "oldest", "1 min linked", "zone", "store")
 """Columns that a narrow terminal does without, the first ones first."""
 
 
@@ -208,7 +208,8 @@ def _print(rows: list[dict[str, Any]], pauses: list[str], *, is_verbose: bool) -
     from agent.http.status_page import shadow_text
 
     columns = (
-        ">broker", "zone", "agent", "answered", "release", ">linked 1 min", ">1 h", ">not stored", ">oldest", "store",
+        ">broker", "zone", "agent", "answered", "release", ">1 min linked", ">1 h linked", ">not stored", ">oldest",
+        "store",
     )  # fmt: skip
     show(fitted(*columns, rows=[_cells(row) for row in rows], drop=_LESS_NEEDED, title="Brokers and their agents"))
     # Its own line has what follows.
