@@ -1,7 +1,8 @@
 """`remote-wal status`: the whole fleet on one screen."""
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -75,6 +76,8 @@ def status(
     if any(row["agent"] == "silent" for row in rows):
         _add_replicas(rows, cluster.listing())
         _add_clients(rows, registered, {one.broker_id: one for one in brokers}, client)
+        is_needed = None if frozen else _is_needed(broker_config, [one.broker_id for one in brokers], client)
+        rows = [row | {"is_needed": is_needed} for row in rows]
     code = exit_code(rows)
     if json:
         tell_json({"brokers": rows, "pauses": _pauses(known), "balance": _balance(known), "frozen": frozen}, code)
@@ -106,6 +109,7 @@ def fleet(
             "failure": answers[one].failure or None if one in answers else None,
             "heard_by_others": _heard(one, answers),
             "led_and_followed": None,
+            "is_needed": None,
             "clients": None,
             **{key: page.get(key) for key in _ANSWER_KEYS},
         }
@@ -138,6 +142,22 @@ def _add_replicas(rows: list[dict[str, Any]], listing: "ClusterListing") -> None
         if row["agent"] == "silent":
             led = sum(one.leader_id == row["broker"] for one in partitions)
             row["led_and_followed"] = [led, sum(row["broker"] in one.replicas for one in partitions) - led]
+
+
+def _is_needed(broker_config: Path | None, broker_ids: Iterable[int], client: "KafkaClientConfig") -> bool | None:
+    """Return whether a living broker replicates through an agent; None: there is no file that has the agents' ports, or
+    a broker does not tell its settings."""
+    from agent.settings_file import read_settings_file
+    from doctor.before_restart import uses_agent
+    from doctor.cluster_questions import ask_properties
+    from doctor.facts import Unknown
+
+    if broker_config is None:
+        return None
+    port_base = read_settings_file(broker_config)[1].peers.replica_port_base
+    told = ask_properties(client, broker_ids, _DIAL_S).items()
+    uses = {None if isinstance(broker, Unknown) else uses_agent(broker, one, port_base) for one, broker in told}
+    return True if True in uses else None if None in uses else False
 
 
 def _add_clients(
@@ -280,6 +300,8 @@ def _agent_text(row: Mapping[str, Any]) -> str:
 def _consequence(row: Mapping[str, Any], led: int, followed: int) -> str:
     """Return what of the broker does not replicate while its agent is silent, as other agents know it."""
     heard = row["heard_by_others"]
+    if row["is_needed"] is False:
+        return "No living broker replicates through an agent, so none is needed"
     if any(one["failure"] is None and (one["answered_s_ago"] or _AWAY_S) < _AWAY_S for one in heard.values()):
         return "Other agents reach it, so its partitions replicate"
     bypassing = [one for one, told in heard.items() if told.get("has_bypass")]
@@ -290,15 +312,20 @@ def _consequence(row: Mapping[str, Any], led: int, followed: int) -> str:
     else:
         to = "past it" if len(bypassing) == len(heard) else f"to broker {', '.join(bypassing)} alone"
         goes = f"replicate {to}, by a bypass, inline"
-    return f"The {led:,} partitions that this broker leads {goes}. It gets nothing of the {followed:,} that it follows"
+    doubt = "If brokers still replicate through agents (--broker-config FILE tells), the"
+    the = "The" if heard or row["is_needed"] else doubt
+    away = f"It gets nothing of the {followed:,} that it follows"
+    return f"{the} {led:,} partitions that this broker leads {goes}. {away}"
 
 
-def _remedy(failure: str) -> str:
+def _remedy(row: Mapping[str, Any]) -> str:
     from agent.http.http_asking import is_away, is_frozen
 
-    if is_frozen(failure):
+    if row["is_needed"] is False:
+        return ""
+    if is_frozen(row["failure"]):
         return "End it (kill -9) and start it again"
-    return f"Start the agent again{'' if is_away(failure) else ', if it does not run'}"
+    return f"Start the agent again{'' if is_away(row['failure']) else ', if it does not run'}"
 
 
 def _told(row: Mapping[str, Any], told: tuple[str, ...]) -> Iterator[str]:
@@ -311,10 +338,8 @@ def _told(row: Mapping[str, Any], told: tuple[str, ...]) -> Iterator[str]:
         heard = [one["answered_s_ago"] for one in row["heard_by_others"].values() if one["answered_s_ago"] is not None]
         since = f"for {duration(min(heard))}, as other agents saw it" if heard else "and no other agent heard it lately"
         led, followed = row["led_and_followed"]
-        yield (
-            f"its agent does not answer, {since}: {row['failure']}. {_consequence(row, led, followed)}. "
-            f"{row['clients'] + '. ' if row['clients'] else ''}{_remedy(row['failure'])}"
-        )
+        silence = f"its agent does not answer, {since}: {row['failure']}"
+        yield ". ".join(filter(None, (silence, _consequence(row, led, followed), row["clients"], _remedy(row))))
     if row["missing_offsets"]:
         yield f"{row['missing_offsets']:,} offsets are in no object, and gone"
     yield from row["not_ready"] or ()

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +19,14 @@ from agent.metrics.topic_metrics import TopicState
 from agent.wiring.write_path import TopicWay
 from cli.connection import Connection
 from cli.main import build_app
+from doctor import cluster_questions
+from doctor.facts import Unknown
 from kafka_cluster import preflight
 from kafka_cluster.cluster import KafkaCluster
 from kafka_cluster.errors import KafkaClusterError
 from kafka_cluster.preflight import ClusterUnreachableError
 from kafka_cluster.responses import ClusterListing, DescribedBroker, DescribedPartition, DescribedTopic
+from kafka_log.broker_files.server_properties import BrokerProperties, parse_broker_properties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings import settings_topic
 from metadata_topic.settings.settings_records import Balancer, Pause
@@ -34,7 +38,7 @@ from plugin.wall_clock import wall_ms
 PAUSE = Pause("anna@ops-1", 1_600_000_000_000)
 KEYS = {
     "broker", "is_broker_alive", "agent", "zone", "version", "endpoint", "answer_s", "failure", "heard_by_others",
-    "led_and_followed", "clients",
+    "led_and_followed", "is_needed", "clients",
     "uptime_s", "not_ready", "degraded", "paused", "missing_offsets", "partitions", "lag_bytes", "lag_age_s",
     "linked_share", "inline_bytes", "held_inline", "topics_held_inline", "store", "shadow",
 }  # fmt: skip
@@ -164,13 +168,14 @@ def test_programs_are_told_the_same_with_what_nobody_told_as_null(monkeypatch: p
 def test_a_dead_agent_is_told_with_how_long_it_took_and_what_is_not_known_as_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = shown(monkeypatch, WELL | {2: OSError("refused")}).stdout.splitlines()
+    told = shown(monkeypatch, WELL | {2: OSError("refused")}, columns=500).stdout.splitlines()
     row = next(line for line in told if line.strip().startswith("2 "))
     assert "does not answer" in row
     assert "no, after" in row
     assert row.count("unknown") == 5
     [line] = [line for line in told if line.startswith("broker 2: its agent does not answer, ")]
-    assert "and no other agent heard it lately: kafka-2:19095: refused. The 1 partitions that this broker leads" in line
+    assert "and no other agent heard it lately: kafka-2:19095: refused. If brokers still replicate through" in line
+    assert "(--broker-config FILE tells), the 1 partitions that this broker leads" in line
     assert "leads replicate only if a bypass is set (remote.wal.agent.bypass). It gets nothing of the 2 that" in line
 
 
@@ -200,6 +205,34 @@ def test_of_a_dead_agent_it_is_said_whether_its_broker_is_replicated_past_it(
     assert consequence in line
     others = [line for line in told if "the agent of broker" in line]
     assert others == [f"broker {one}: {worries[1]}" for one in (1, 3)], "its own line says it, once"
+
+
+@pytest.mark.parametrize(
+    ("ports", "consequence"),
+    [
+        ((9092, 9092), "refused. No living broker replicates through an agent, so none is needed"),
+        ((9092, 19902), "refused. The 1 partitions that this broker leads replicate only if"),
+        ((9092, None), "refused. If brokers still replicate through agents (--broker-config FILE tells), the 1 part"),
+    ],
+)
+def test_with_a_brokers_file_it_is_known_whether_brokers_went_back_to_stock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ports: tuple[int | None, ...], consequence: str
+) -> None:
+    def tell(broker_id: int, port: int | None) -> BrokerProperties | Unknown:
+        if port is None:
+            return Unknown("timed out")
+        listeners = {"listeners": "PLAINTEXT://:9092", "advertised.listeners": f"PLAINTEXT://kafka:{port}"}
+        return parse_broker_properties({"node.id": str(broker_id), **listeners}, tmp_path)
+
+    told = {one: tell(one, port) for one, port in enumerate(ports, 1)}
+    monkeypatch.setattr(cluster_questions, "ask_properties", lambda *_: told)
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=1\nlisteners=PLAINTEXT://:9092\nremote.wal.agent.replica.port.base=19900\n")
+    pages = {one: OSError("refused") for one in (1, 2)}
+    shown_of = shown(monkeypatch, pages, "--broker-config", str(file), columns=2000)
+    [line] = [one for one in shown_of.stdout.splitlines() if one.startswith("broker 2: its agent does not answer")]
+    assert consequence in line
+    assert ("Start the agent" in line) == ("No living" not in consequence)
 
 
 @pytest.mark.parametrize(
