@@ -45,7 +45,7 @@ def start_brokers(script: Script) -> None:
 
 NO_AGENT = (
     OTHERS,
-    "its agent does not answer",
+    f"the agent of broker {STOPPED} does not answer",
     f"degraded: the agent of broker {STOPPED} does not answer (last answered",
     (STATUS, DESCRIBE, DOCTOR),
     5.0,  # a browser's copy of the page is as old as this at most, and ten seconds are promised
@@ -103,7 +103,7 @@ def expect_silence(rows: dict[int, dict[str, Any]]) -> None:
     """Of the agent that does not answer; the others are well."""
     silent = rows[STOPPED]
     assert (silent["agent"], silent["linked_share"]) == ("silent", None)
-    assert silent["answer_s"] <= 3.1
+    assert silent["answer_s"] <= 4.1
     assert {rows[one]["agent"] for one in OTHERS} == {"ready"}
     assert all(one["failure"] for one in silent["heard_by_others"].values())
 
