@@ -113,7 +113,7 @@ def _expect_installed(host: BootedSystemd) -> None:
 def _expect_commands(host: BootedSystemd) -> None:
     assert host.run(*COMMAND, "--version").startswith("remote-wal 0.")
     assert "remote.wal.agent.ssl.ca.file=" in host.run(*COMMAND, "config", "init", "--broker-config", CONFIG)
-    told = json.loads(host.run(*COMMAND, "config", "check", "--json", "--broker-config", CONFIG))
+    told = json.loads(host.run(*COMMAND, "config", "check", "--json", "--broker-config", CONFIG, expect=1))
     assert [one.partition(";")[0] for one in told["advice"]] == [
         "rsm.wal.config.directory: there is no directory /var/lib/remote-wal/store"
     ], "the agent makes it when it starts"

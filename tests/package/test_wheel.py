@@ -123,7 +123,6 @@ def test_each_extra_that_commands_ask_for_can_be_installed() -> None:
 def test_doctor_opens_the_store_that_settings_name_by_its_class(bare: BareEnvironment, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "log").mkdir()
-    (tmp_path / "store").mkdir()
     (tmp_path / "log" / "meta.properties").write_text(
         "version=1\nnode.id=1\ncluster.id=abcdefghijklmnopqrstuv\ndirectory.id=ABCDEFGHIJKLMNOPQRSTUV\n"
     )
