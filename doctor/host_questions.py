@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from agent.identity import LOCK_FILE
+from kafka_cluster.preflight import unverified
 from kafka_log.log_directory import LogDirectory
 from plugin.errors import in_words
 from replication.wire.peer_connection import Address, PeerTls
@@ -89,9 +90,7 @@ def silence(address: Address, timeout_s: float, *, has_tls: bool) -> str | None:
                 connection.sendall(_API_VERSIONS)
                 connection.recv(1)
                 return None
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            with context.wrap_socket(connection):
+            with unverified().wrap_socket(connection):
                 return None
     except (ssl.SSLError, ConnectionResetError):
         return None

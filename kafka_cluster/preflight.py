@@ -223,11 +223,12 @@ def _context(client: KafkaClientConfig) -> tuple[ssl.SSLContext, bool]:
     try:
         context = tls_context(client.properties)
     except (OSError, ValueError):  # such as a password that is wrong: the client will say so
-        return _unverified(), False
+        return unverified(), False
     return context, not {"ssl.keystore.location", "ssl.certificate.pem"} & client.properties.keys()
 
 
-def _unverified() -> ssl.SSLContext:
+def unverified() -> ssl.SSLContext:
+    """Return TLS that trusts whoever answers, for what is only asked whether and how it speaks."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -383,7 +384,7 @@ def _by_kafka(address: tuple[str, int], has_tls: bool) -> tuple[str, ...]:
         raise TimeoutError
 
     try:
-        found = _converse(address, _unverified() if has_tls else None, True, "", _OTHER_WAY_S, end)
+        found = _converse(address, unverified() if has_tls else None, True, "", _OTHER_WAY_S, end)
     except (TimeoutError, ConnectionRefusedError, _NotKafkaError):
         return ()
     except (OSError, EOFError):  # behind a handshake it may want a certificate
@@ -393,7 +394,7 @@ def _by_kafka(address: tuple[str, int], has_tls: bool) -> tuple[str, ...]:
 
 
 def _by_http(address: tuple[str, int], has_tls: bool) -> tuple[str, ...]:
-    context = _unverified() if has_tls else None
+    context = unverified() if has_tls else None
     with suppress(OSError, EOFError), _dialled(address, context, _OTHER_WAY_S) as connection:
         connection.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
         if _exactly(connection, 5) == b"HTTP/":

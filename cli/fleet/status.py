@@ -77,7 +77,8 @@ def status(
         _add_replicas(rows, cluster.listing())
         _add_clients(rows, registered, {one.broker_id: one for one in brokers}, client)
         is_needed = None if frozen else _is_needed(broker_config, [one.broker_id for one in brokers], client)
-        rows = [row | {"is_needed": is_needed} for row in rows]
+        for row in rows:
+            row["is_needed"] = is_needed
     code = exit_code(rows)
     if json:
         tell_json({"brokers": rows, "pauses": _pauses(known), "balance": _balance(known), "frozen": frozen}, code)

@@ -170,9 +170,7 @@ class LeaderProxy(UploadListener):
             log.error("peer_refused", error=str(error))
         except TimeoutError:
             self._context.metrics.fault("peer_silent")
-        except (
-            OSError
-        ):  # the other agent went, or a listener of the broker did not answer, which is told where it is dialled
+        except OSError:  # the other agent went; that the broker did not answer is told where it is dialled
             self._context.metrics.fault("connection_lost")
         except Exception as error:
             self._context.metrics.fault("relay_defect")
@@ -204,10 +202,13 @@ class LeaderProxy(UploadListener):
         context = self._context
         try:
             await connect_framed(context.broker, broker, context.broker_tls(), server_name=context.broker_name)
+        except TimeoutError as error:
+            late = ConnectionError(str(error) or "no answer in time")
+            self._note_unreached(late)
+            raise late from error
         except OSError as error:
-            failed = ConnectionError(str(error) or "no answer in time") if isinstance(error, TimeoutError) else error
-            self._note_unreached(failed)
-            raise failed from error
+            self._note_unreached(error)
+            raise
         self._unreached.is_over()
 
     async def _dial_and_answer(
